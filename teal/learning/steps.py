@@ -29,6 +29,7 @@ from teal.nn.adam import Adam
 from teal.problem import Problem
 from teal.problem.fixed import FixedProgram, ProgramShape
 from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.latest import Latest
 from teal.solvers.pdhg.samples import sample
 
 _MOST_GRAPHS = 100  # for parts of a size: PriceGNN has 81 pairs of numbers of rounds
@@ -281,17 +282,15 @@ class _Place:
         self.program = program
         self.seeds = torch.zeros(batch, dtype=torch.int64, device=program.device)
         self._pool = pool
-        self._graphs: dict[Hashable, cuda.LaunchGraph] = {}
+        self._graphs = Latest[Hashable, cuda.LaunchGraph](_MOST_GRAPHS)
 
     def run(self, matrices: Matrices, form: Hashable, work: Callable[[], None]) -> None:
         """Copy a part in, and do the work, which is the same for parts of a form."""
         self.program.take_demand(matrices.demand)
         self.seeds.copy_(matrices.seeds, non_blocking=True)
-        graph = self._graphs.pop(form, None) or cuda.LaunchGraph(self.program.device, self._pool)
-        self._graphs[form] = graph  # the last one
-        while len(self._graphs) > _MOST_GRAPHS:
-            del self._graphs[next(iter(self._graphs))]
+        graph = self._graphs.take(form) or cuda.LaunchGraph(self.program.device, self._pool)
         graph.run(work)
+        self._graphs.keep(form, graph)
 
 
 def sampled(problem: Problem, demand: Tensor, size: int, stream: int) -> Problem:

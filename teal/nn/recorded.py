@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import teal.runtime.cuda as cuda
 from teal.problem import Problem
 from teal.problem.fixed import FixedProgram, ProgramShape
+from teal.runtime.latest import Latest
 
 _MOST_SHAPES = 4  # for which a pass is kept, over one set of paths
 Pass = Callable[[Problem], tuple[Tensor, Tensor]]
@@ -28,7 +29,7 @@ class RecordedPasses:
     """
 
     def __init__(self) -> None:
-        self._by_backend: weakref.WeakKeyDictionary[Any, dict[Hashable, _Recorded]] = (
+        self._by_backend: weakref.WeakKeyDictionary[Any, Latest[Hashable, _Recorded]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -58,13 +59,11 @@ class RecordedPasses:
         if torch.is_grad_enabled() or not FixedProgram.accepts(problem):
             return forward(problem.to(dtype))
         shape = ProgramShape.of(problem)
-        recorded = self._by_backend.setdefault(problem.ops.backend, {})
+        latest = self._by_backend.setdefault(problem.ops.backend, Latest(_MOST_SHAPES))
         key = shape, dtype, form, tuple(weight.data_ptr() for weight in weights)
-        found = recorded.pop(key, None) or _Recorded(FixedProgram(problem, shape, dtype))
-        results = found.run(forward, problem)
-        recorded[key] = found  # the last one
-        while len(recorded) > _MOST_SHAPES:
-            del recorded[next(iter(recorded))]
+        recorded = latest.take(key) or _Recorded(FixedProgram(problem, shape, dtype))
+        results = recorded.run(forward, problem)
+        latest.keep(key, recorded)
         return results
 
 

@@ -14,9 +14,11 @@ import teal.runtime.memory as memory
 from teal.network import PathSet
 from teal.pathops import cuda_kernels as kernels
 from teal.runtime.arrays import FloatArray
+from teal.runtime.latest import Latest
 
 # Bytes of global memory for nodes of sources that do not fit into shared memory.
 _MAX_SCRATCH_BYTES = 256 << 20
+_MOST_SHAPES = 8  # of programs over one set of paths, for which recordings are kept
 _PIECE = 64 * cuda.THREADS  # numbers of a row whose extremes a block finds
 _NODES_PER_THREAD = 8  # trie nodes that a thread adds up for a link of average size, approximately
 _REMEDY = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
@@ -71,12 +73,12 @@ class CudaBackend:
         self._index_bytes = trie.parent.itemsize
         self.threads_per_link = _threads_per_link(paths.trie.num_nodes, paths.num_links)
         # What the PDHG engine has recorded by shape, reused by the next solve.
-        self.spare_buffers: dict[Any, list[Any]] = {}
+        self.spare_buffers = Latest[Any, Any](_MOST_SHAPES)
 
     def without_spare_buffers(self) -> CudaBackend:
         """These operations over the same memory, which keep no buffers."""
         other = copy.copy(self)
-        other.spare_buffers = {}
+        other.spare_buffers = Latest[Any, Any](_MOST_SHAPES)
         return other
 
     def layout(self, dtype: torch.dtype, lanes: int, arrays: int = 1) -> BlockLayout:

@@ -20,15 +20,17 @@ class SuccessivePdhg:
     def __init__(self) -> None:
         self._state: pdhg.PdhgState | None = None
 
-    def widened(self, num_paths: int) -> SuccessivePdhg:
-        """The state for a path set with further paths behind those of each demand, K =
-        ``num_paths``.
+    def resized(self, num_paths: int) -> SuccessivePdhg:
+        """The state for a path set that has further paths behind those of each demand, or lacks
+        the last of them; K = ``num_paths``.
         """
-        wider = SuccessivePdhg()
-        if self._state is not None:
-            splits = pad(self._state.splits, (0, num_paths - self._state.splits.shape[-1]))
-            wider._state = dataclasses.replace(self._state, splits=splits)
-        return wider
+        state = self._state
+        if state is None or state.splits.shape[-1] == num_paths:
+            return self
+        resized = SuccessivePdhg()
+        further = num_paths - state.splits.shape[-1]
+        resized._state = dataclasses.replace(state, splits=pad(state.splits, (0, further)))
+        return resized
 
     def has_start(self, problem: Problem) -> bool:
         """Whether there is a state that a problem can start from: a network may have other classes

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import teal
 from teal.network import PathSet, all_pairs, compute_paths
-from teal.objectives import Objective
+from teal.network.path_file import save_paths
+from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine import growth
 from teal.serving.engine.growth import Growth, grown
 from teal.serving.engine.registry import Hosted
 from teal.serving.engine.requests import NetworkSpec
-from teal.serving.engine.served import Served
+from teal.serving.engine.served import Job, Served
 from teal.serving.engine.solver import Solver
 from teal.serving.engine.store import Store, Version
+from teal.serving.engine.wanted import Wanted
 from teal.solvers.candidates import more_paths
 from teal.testing import make_topology
 from tests.serving.service import rates_of, run, service, until
@@ -183,11 +190,9 @@ def test_paths_are_added_for_the_traffic_of_all_classes() -> None:
     assert grown(served, network, np.concatenate([none, none])) is None
 
 
-def test_a_demand_that_the_network_still_connects_is_carried_after_a_failure(
-    tmp_path: Path,
-) -> None:
-    """From a to d the shortest path, the only candidate, crosses a cable that fails; another way is
-    left."""
+def _detour() -> dict[str, Any]:
+    """From a to d the shortest path, the only candidate, crosses the cable a-b; without it, the way
+    over c is left."""
     nodes = [{"id": name} for name in "abcd"]
     cables = [("a", "b"), ("b", "d"), ("a", "c"), ("c", "b")]
     links = [
@@ -195,11 +200,15 @@ def test_a_demand_that_the_network_still_connects_is_carried_after_a_failure(
         for pair in cables
         for s, t in (pair, pair[::-1])
     ]
-    topology = {"directed": True, "multigraph": True, "nodes": nodes, "links": links}
+    return {"directed": True, "multigraph": True, "nodes": nodes, "links": links}
 
+
+def test_a_demand_that_the_network_still_connects_is_carried_after_a_failure(
+    tmp_path: Path,
+) -> None:
     async def work() -> None:
         async with service(tmp_path, solver=Solver(tmp_path, grow_every_s=1e9)) as client:
-            await client.put_network("n", topology, num_paths=1)
+            await client.put_network("n", _detour(), num_paths=1)
             network = await client.wait_ready("n")
             rates = np.ones((1, network.demands or 0))
             assert (await client.allocate("n", rates)).satisfied_demand[0] == pytest.approx(1)
@@ -224,6 +233,82 @@ def test_a_demand_that_the_network_still_connects_is_carried_after_a_failure(
             assert (await client.allocate("n", rates)).satisfied_demand[0] == pytest.approx(1)
 
     run(work)
+
+
+@pytest.mark.parametrize("step", ["with_more_paths", "write_paths"])
+def test_one_failure_in_the_background_does_not_keep_paths_from_a_network(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: str,
+) -> None:
+    owner = Served if step == "with_more_paths" else Store
+    whole, failures = getattr(owner, step), [RuntimeError("a fault of the program")]
+
+    def fail_once(*arguments: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return whole(*arguments, **options)
+
+    monkeypatch.setattr(owner, step, fail_once)
+    monkeypatch.setattr(growth, "_AGAIN_S", 0.01)
+
+    async def work() -> None:
+        async with service(tmp_path, solver=Solver(tmp_path, grow_every_s=1e9)) as client:
+            await client.put_network("n", _detour(), num_paths=1)
+            network = await client.wait_ready("n")
+            rates = np.ones((1, network.demands or 0))
+            await client.change_link("n", "a", "b", up=False)
+            for _ in range(200):
+                answer = await client.allocate("n", rates)
+                if answer.satisfied_demand[0] == pytest.approx(1):
+                    break
+                await asyncio.sleep(0.05)
+            else:
+                raise AssertionError("the demands around the failed cable are not carried")
+
+    run(work)
+    assert not failures
+    assert any(record.exc_info for record in caplog.records), "the log has its trace"
+
+
+def test_paths_are_taken_while_the_engine_works(tmp_path: Path) -> None:
+    """The engine's thread and the one that takes paths work on one network at the same time."""
+    topology = make_topology([(0, 1, 1.0), (1, 2, 1.0), (0, 2, 1.0)], both=True)
+    wider = tmp_path / "paths.npz"
+    save_paths(wider, compute_paths(topology, num_paths=2, cache=False))
+    served = Served(topology, compute_paths(topology, num_paths=1, cache=False))
+    spec = NetworkSpec.model_validate({"topology": "b4"})
+    programs = [Wanted(ObjectiveName.TOTAL_FLOW), Wanted(ObjectiveName.MAX_LINK_UTILISATION)]
+    has_ended = threading.Event()
+
+    def solve() -> None:
+        while not has_ended.is_set():
+            for wanted in programs:
+                job = Job(np.ones((1, 6)), wanted, 0.1, time.perf_counter() + 60)
+                served.solve(job)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as engine:
+            solving = engine.submit(solve)
+            try:
+                grown = [served.with_more_paths(wider, spec) for _ in range(400)]
+            finally:
+                has_ended.set()
+            solving.result()
+    finally:
+        sys.setswitchinterval(before)
+
+    job = Job(np.ones((1, 6)), programs[0], 1e-6, time.perf_counter() + 60)
+    solved = grown[-1].begin(job)
+    solved.advance()
+    assert solved.result.kind.is_warm, "it goes on where the last allocation ended"
+    assert grown[-1].solve(job).measured.gap[0] <= 1e-6
+    narrow = served.solve(job)
+    assert narrow.kind.is_warm, "a request that waited for the first paths does too"
+    assert narrow.measured.gap[0] <= 1e-6
 
 
 def test_paths_grow_for_the_newest_matrix_of_a_batch(

@@ -123,11 +123,11 @@ def test_pdhg_goes_on_from_its_last_allocation_after_the_model_alone(tmp_path: P
         solver = Solver(tmp_path, model="universal")
         async with service(tmp_path, solver=solver) as client:
             await _put(client)
-            engine = solver._registry.ready("b4")._engines
+            engines = solver._registry.ready("b4").lineage.engines
             exact = await client.allocate("b4", _RATES[:1], gap=1e-4)
-            states = [one._state for one in engine.values()]
+            states = [one._state for one in engines.values()]
             await client.allocate("b4", _RATES[:1], solver="model", gap=1e-4)
-            for one, state in zip(engine.values(), states, strict=True):
+            for one, state in zip(engines.values(), states, strict=True):
                 assert one._state is not None
                 assert state is not None
                 assert torch.equal(one._state.splits, state.splits)

@@ -20,14 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from teal.errors import InputError
 from teal.network import PathSet
 from teal.network.reachability import with_surviving_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
-from teal.serving.engine.errors import ServiceError
-from teal.serving.engine.log import LOG
+from teal.serving.engine.log import warn
 from teal.serving.engine.registry import Hosted
 from teal.serving.engine.served import Served
 from teal.serving.engine.store import Store
@@ -36,7 +34,10 @@ from teal.solvers.candidates import more_paths
 # seconds from one look at the paths of a network to the next: an interval of a controller
 GROW_EVERY_S = 300.0
 _LARGEST_GAP = 0.01  # certified gap to the optimum over all paths above which paths are added
-_AGAIN_S = 1.0  # seconds after which paths are looked for again, where others were stored meanwhile
+# Seconds after which missing paths are looked for again, where others were stored meanwhile or the
+# disk was full; each pause is twice as long as the one before.
+_AGAIN_S = 1.0
+_LONGEST_PAUSE_S = 60.0
 _LONGEST_S = 60.0  # seconds for the paths of one matrix, after which the best so far are taken
 
 
@@ -89,13 +90,24 @@ class Growth:
             return
         self._connected[network.generation] = served.capacity
         if not (served.capacity > 0).all():
-            self._begin(self._reconnect(name, network))
+            self._begin(self._reconnect(name, network, served.capacity))
 
-    async def _reconnect(self, name: str, network: Hosted) -> None:
+    async def _reconnect(self, name: str, network: Hosted, looked_at: FloatArray) -> None:
+        """Add the paths that are missing; again and again until that succeeds, a link changes or
+        the network is gone.
+
+        Args:
+            name: name of the network.
+            network: network that is ready.
+            looked_at: (E,) Gbit/s in force when the links changed.
+        """
+        pause_s = _AGAIN_S
         while not await self._add(name, network, reconnected):
-            await asyncio.sleep(
-                _AGAIN_S
-            )  # others were added meanwhile, which the network takes first
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            is_last = self._connected.get(network.generation) is looked_at
+            if network.is_gone.is_set() or not is_last:
+                return
 
     async def _look(self, name: str, network: Hosted, rates: FloatArray) -> None:
         await self._add(name, network, lambda served: grown(served, network, rates))
@@ -105,7 +117,7 @@ class Growth:
         self, name: str, network: Hosted, find: Callable[[Served], PathSet | None]
     ) -> bool:
         """Store the path set that ``find`` makes of a network, if any; False if others were added
-        meanwhile.
+        meanwhile, which the network takes first, or if it failed.
         """
         if network.taking is not None:
             await network.taking
@@ -118,10 +130,9 @@ class Growth:
                 return await asyncio.to_thread(
                     self._store.write_paths, name, network.generation, paths, after
                 )
-        except (ServiceError, OSError, InputError) as error:
-            LOG.warning(
-                "paths not added", extra={"teal": {"network": name, "error": str(error)[:200]}}
-            )
+        except Exception as error:
+            warn(name, "paths not added", error)
+            return False
         return True
 
 

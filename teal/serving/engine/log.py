@@ -7,6 +7,9 @@ import logging
 import os
 from pathlib import Path
 
+from teal.errors import InputError
+from teal.serving.engine.errors import ServiceError
+
 LOG = logging.getLogger("teal.serving")
 
 
@@ -24,6 +27,22 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
         return json.dumps(line)
+
+
+def warn(network: str, event: str, error: Exception) -> None:
+    """Log that work in the background has failed, which nobody waits for.
+
+    Args:
+        network: name of the network.
+        event: work that failed.
+        error: reason; its trace is logged where it is a fault of the program.
+    """
+    is_foreseen = isinstance(error, InputError | OSError | ServiceError)
+    LOG.warning(
+        event,
+        exc_info=None if is_foreseen else error,
+        extra={"teal": {"network": network, "error": str(error)[:200]}},
+    )
 
 
 def log_to(path: Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from teal.errors import InputError
 from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
 from teal.serving.engine.errors import (
@@ -30,7 +29,7 @@ from teal.serving.engine.errors import (
     wrong,
 )
 from teal.serving.engine.kernels import Kernels
-from teal.serving.engine.log import LOG
+from teal.serving.engine.log import LOG, warn
 from teal.serving.engine.measured import Measured
 from teal.serving.engine.requests import LinkChanges, NetworkSpec
 from teal.serving.engine.responses import network_settings
@@ -406,18 +405,18 @@ class Registry:
         return known
 
     async def _take_paths(self, name: str, network: Hosted) -> None:
-        """Serve over the paths that have been added."""
+        """Serve over the paths that have been added; where that fails, the network goes on as it
+        is, and the log says why.
+        """
         assert network.served is not None
-        file, loop = self._store.paths_file(name, network.generation), asyncio.get_running_loop()
+        file = self._store.paths_file(name, network.generation)
+        loop = asyncio.get_running_loop()
         try:
             more = await loop.run_in_executor(
                 self._quick, network.served.with_more_paths, file, network.spec
             )
-        except InputError as error:  # the network goes on as it is
-            LOG.warning(
-                "added paths not readable",
-                extra={"teal": {"network": name, "error": str(error)[:200]}},
-            )
+        except Exception as error:  # the next one who looks for missing paths adds them again
+            warn(name, "added paths not readable", error)
             return
         if not network.is_gone.is_set():
             more.capacity = network.served.capacity  # it may have changed meanwhile

@@ -34,6 +34,7 @@ from teal.problem.churn import ChurnLimit
 from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, Run, Steps
+from teal.runtime.latest import Latest
 from teal.schemes.models import serves
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.answer import FIGURES, Answer
@@ -364,36 +365,58 @@ def ended_by(stop: pdhg.Stop, solver: str) -> str:
     return (pdhg.Stop.ROUNDING if stop is pdhg.Stop.GAP else stop).value
 
 
+class Lineage:
+    """Measured times and states of engines, shared by networks that differ in added paths only.
+
+    Attributes:
+        times: least seconds of answers.
+        solver_times: seconds of answers with a model and without one.
+        engines: state after the last allocation of each program; for the engine's thread alone.
+    """
+
+    def __init__(self) -> None:
+        self.times = LeastTimes()
+        self.solver_times = SolverTimes()
+        self.engines = Latest[Wanted, SuccessivePdhg](_MAX_PROGRAMS)
+
+
 class Served:
-    """One network.  Not for several threads at once.
+    """One network.
+
+    The event loop, the engine's thread and threads that prepare or write use it at the same time:
+    what changes after :meth:`prepare` is replaced whole or kept in a
+    :class:`teal.runtime.latest.Latest`.
 
     Args:
         topology: as registered.
         paths: over all pairs of nodes.
         worth: values of the demands.
+        lineage: lineage of the network with fewer paths; None for a new one.
 
     Attributes:
         capacity: (E,) Gbit/s in force.
-        times: how long answers take at least.
-        solver_times: how long they take with a model and without one.
         lineage: the same object for networks that differ in added paths only.
+        times, solver_times: measured times of the lineage.
         stored_paths: keys of the path sets that are kept on disk for it.
     """
 
-    def __init__(self, topology: Topology, paths: PathSet, worth: Worth = _ALIKE) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        paths: PathSet,
+        worth: Worth = _ALIKE,
+        lineage: Lineage | None = None,
+    ) -> None:
         self.topology, self.paths, self.worth = topology, paths, worth
         self._ready: dict[str, Any] = {}  # for conditions, by their options
         self.capacity = topology.capacity
-        self.lineage, self.stored_paths = object(), frozenset[str]()
-        self.times, self.solver_times = LeastTimes(), SolverTimes()
+        self.stored_paths = frozenset[str]()
+        self.lineage = lineage or Lineage()
+        self.times, self.solver_times = self.lineage.times, self.lineage.solver_times
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
-        self._networks: dict[
-            Wanted, tuple[Problem, IntArray | None]
-        ] = {}  # and the columns of splits
-        self._engines: dict[
-            Wanted, SuccessivePdhg
-        ] = {}  # by objective and limits of classes, the newest last
+        # By objective and limits of classes; with the columns of splits.
+        self._networks = Latest[Wanted, tuple[Problem, IntArray | None]](_MAX_PROGRAMS)
 
     @classmethod
     def prepare(
@@ -435,13 +458,9 @@ class Served:
             file: file of the paths.
             spec: what the network was registered with.
         """
-        more = Served(self.topology, load_paths(file, self.topology), self.worth)
-        more.lineage, more.times, more.stored_paths = self.lineage, self.times, self.stored_paths
-        more.solver_times = self.solver_times
+        more = Served(self.topology, load_paths(file, self.topology), self.worth, self.lineage)
+        more.stored_paths = self.stored_paths
         more._drawing, more.capacity = self._drawing, self.capacity
-        more._engines = {
-            name: engine.widened(more.paths.num_paths) for name, engine in self._engines.items()
-        }
         _ = more.paths.packed  # so that no request waits for it
         more.prepare_conditions(groups_of(self.topology, spec))
         return more
@@ -473,7 +492,7 @@ class Served:
         if pdhg.MAX_LANES * one <= _MAX_BATCH_TIMED_S:
             batch = min(self._timed_answer(wanted, pdhg.MAX_LANES) for _ in range(_TIMED_ANSWERS))
         self.times.calibrate(wanted, one, batch)
-        self._engines.clear()  # an allocation of matrices that nobody asked for is no start
+        self.lineage.engines.clear()  # an allocation of matrices that nobody asked for is no start
 
     def _timed_answer(self, wanted: Wanted, matrices: int) -> float:
         """Seconds of an answer to matrices that nobody asked for, without iterations."""
@@ -507,10 +526,9 @@ class Served:
         self, job: Job, deadline: Deadline, starter: Starter | None, start: pdhg.PdhgState | None
     ) -> Steps[Solved]:
         problem = self.problem(job.wanted, job.rates)
-        engine = self._engines.pop(job.wanted.network, None) or SuccessivePdhg()
-        self._engines[job.wanted.network] = engine
-        while len(self._engines) > _MAX_PROGRAMS:
-            del self._engines[next(iter(self._engines))]
+        engines, key = self.lineage.engines, job.wanted.network
+        engine = (engines.take(key) or SuccessivePdhg()).resized(problem.paths.num_paths)
+        engines.keep(key, engine)
         is_warm = start is not None or engine.has_start(problem)
         kind = SearchKind.of(job.wanted, job.gap, is_warm=is_warm)
         result, solver = yield from solving(
@@ -647,13 +665,11 @@ class Served:
         :func:`teal.serving.engine.wanted.columns`.
         """
         key = wanted.network
-        known = self._networks.pop(key, None)
+        known = self._networks.find(key)
         if known is None:
             problem = without_demand(self.topology, self.paths, key, self.worth)
             known = problem, columns(self.topology, self.paths, key)
-        self._networks[key] = known  # the one that was used last is the last
-        while len(self._networks) > _MAX_PROGRAMS:
-            del self._networks[next(iter(self._networks))]
+            self._networks.keep(key, known)
         return known
 
     def wanted_by(self, options: Options, spec: NetworkSpec, previous: FloatArray | None) -> Wanted:

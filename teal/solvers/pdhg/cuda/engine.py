@@ -17,7 +17,6 @@ from teal.solvers.pdhg.cuda.recorded import Recorded, SearchShape
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.result import PdhgState
 
-_MOST_SHAPES = 8  # of programs over one set of paths, for which recordings are kept
 _REMEDY = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
 
 
@@ -47,12 +46,9 @@ class CudaEngine:
         program = problem.solved
         backend = cast(CudaBackend, problem.ops.backend)
         shape = SearchShape.of(program, dtype)
-        spare = backend.spare_buffers.pop(shape, [])
-        backend.spare_buffers[shape] = spare  # the last one
-        while len(backend.spare_buffers) > _MOST_SHAPES:
-            del backend.spare_buffers[next(iter(backend.spare_buffers))]
-        self._recorded = recorded = spare.pop() if spare else Recorded(program, backend, shape)
-        weakref.finalize(self, _give_back, spare, recorded)
+        recorded = backend.spare_buffers.take(shape) or Recorded(program, backend, shape)
+        self._recorded = recorded
+        weakref.finalize(self, backend.spare_buffers.keep, shape, recorded)
         recorded.begin(program, state)
         self._trivial_bound = recorded.trivial_bound()
 
@@ -84,14 +80,6 @@ class CudaEngine:
     def state(self) -> PdhgState:
         """The state for a later start (:meth:`PdhgEngine.state`)."""
         return self._recorded.state()
-
-
-def _give_back(spare: list[Recorded], recorded: Recorded) -> None:
-    """Keep what was recorded for the next solve of its shape; one set is enough unless solves run
-    side by side.
-    """
-    if not spare:
-        spare.append(recorded)
 
 
 def lanes(problem: Problem, dtype: torch.dtype) -> int:
