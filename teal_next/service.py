@@ -79,6 +79,8 @@ class NextInterval(parts.NextIntervalPart):
         super().__init__(name, pairs, folder)
         self._varied = varied
         self._hedge: Mixture | None = None
+        # Time of the last interval that was compared with its optimum.
+        self._observed: np.datetime64 | None = None
         self._limit = ConformalLimit(LIMIT_PROBABILITY)
         self.latest: NextAllocation | None = None
         self.realised: float | None = (
@@ -116,7 +118,9 @@ class NextInterval(parts.NextIntervalPart):
         if before is not None and before.splits.shape[1] != problem.paths.num_paths:
             self._hedge = None  # and those of fewer paths
         hedge = self._hedge or self._begun(past)
-        if before is not None and before.time in traffic.timestamps:
+        is_measured = before is not None and before.time in traffic.timestamps
+        if before is not None and is_measured and before.time != self._observed:
+            self._observed = before.time
             row = past.first_row + int(np.searchsorted(traffic.timestamps, before.time))
             self._observe(
                 past.matrix(row), _over_live_paths(problem, before.splits)
@@ -166,17 +170,18 @@ class NextInterval(parts.NextIntervalPart):
             self.realised = ratio
 
     @override
-    def answer(self, network: Problem, queue_s: float) -> tuple[Answer, dict[str, Any]]:
-        """The latest allocation, with figures by the newest matrix; and the further fields of an
-        answer.
+    def answer(
+        self, latest: NextAllocation, rates: FloatArray, network: Problem, queue_s: float
+    ) -> tuple[Answer, dict[str, Any]]:
+        """An allocation, with figures by a matrix; and the further fields of an answer.
 
         Args:
+            latest: result of :meth:`allocate`.
+            rates: (1, D) Gbit/s of the newest matrix.
             network: as in :meth:`allocate`.
             queue_s: seconds that the request waited.
         """
-        latest = self.latest
-        assert latest is not None, "allocate comes first"
-        problem = network.with_demand(torch.from_numpy(self.matrices.newest()))
+        problem = network.with_demand(torch.from_numpy(rates))
         splits = _over_live_paths(problem, latest.splits)[None]  # links may have failed since
         utilisation = problem.utilisation(splits).numpy()
         carried = problem.flows(splits).sum((1, 2)) / problem.demand.sum(1).clamp(min=1e-300)
@@ -208,8 +213,9 @@ def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
     proportion.
     """
     is_live = problem.path_mask[0]
-    splits = torch.nn.functional.pad(splits, (0, is_live.shape[1] - splits.shape[1]))
-    live = torch.where(is_live, splits, 0)
+    wider = splits.new_zeros(is_live.shape)
+    wider[:, : splits.shape[1]] = splits  # raises where the problem has fewer paths
+    splits, live = wider, torch.where(is_live, wider, 0)
     total, even = (
         live.sum(-1, keepdim=True),
         is_live.to(splits) / is_live.sum(-1, keepdim=True).clamp(min=1),

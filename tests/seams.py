@@ -334,12 +334,10 @@ def check_service(case: Case) -> None:
     ] = case.rates[0]
     for number in rng.integers(len(names), size=2).tolist():
         name, down = names[number]
-        served.capacity = topology.with_failed_links(down).capacity
+        served.lineage.capacity = topology.with_failed_links(down).capacity
         more = reconnected(served)
         if more is not None:
-            capacity = served.capacity
-            served = Served(topology, more)
-            served.capacity = capacity
+            served = Served(topology, more, lineage=served.lineage)
         for objective, best in (
             ("total_flow", most_flow),
             ("max_link_utilisation", least_utilisation),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import importlib.metadata
 import os
 import warnings
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
+from teal.runtime.collection import without_collection
 from teal.runtime.kernel_stamp import stamp
 
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
@@ -265,13 +265,8 @@ class LaunchGraph:
             self._has_run = True
             return
         if self._graph is None:
-            collecting = gc.isenabled()
-            gc.disable()  # freeing GPU memory during a recording would break it
-            try:
+            with without_collection():  # freeing GPU memory during a recording would break it
                 self._record(work)
-            finally:
-                if collecting:
-                    gc.enable()
         if self._graph is None:
             work()
         else:

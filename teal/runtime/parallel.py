@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import importlib
 import inspect
 import itertools
@@ -25,6 +24,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import numba
 import numpy as np
 
+from teal.runtime.collection import without_collection
 from teal.runtime.kernel_cache import KernelCache, is_interpreting
 from teal.runtime.openmp import waits_of_torch_are_long
 
@@ -60,7 +60,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _P = ParamSpec("_P")
 
 
-_state = threading.local()  # is_rehearsing: see on_all_threads
+_state = threading.local()  # of this thread: see threads_for, on_all_threads, _torch_threads
 # Scalar operations of a kernel from which on a second thread is worth waking, about 0.15 ms of
 # work.  Measured on two cores, time with two threads over time with one: 1.5 at 70,000 and 140,000
 # operations, 1.1 at 280,000, 0.9 at 330,000.
@@ -94,7 +94,7 @@ def threads_for(
             the form of a kernel that runs on all threads takes seconds to compile.
     """
     uses_all = is_large(operations, least) or getattr(_state, "is_rehearsing", False)
-    numba_threads, torch_threads = numba.get_num_threads(), 0
+    numba_threads = numba.get_num_threads()
     keeps_form = getattr(_state, "keeps_form", False)
     before = _operations()
     _state.operations = operations
@@ -105,20 +105,14 @@ def threads_for(
         numba.set_num_threads(1)
         # The form for all threads on one: the other form may not have been compiled.
         _state.keeps_form = uses_all
-        if torch_too:
-            import torch
-
-            torch_threads = torch.get_num_threads()
-            torch.set_num_threads(1)
     try:
-        yield
+        with _torch_on_one_thread() if is_held and torch_too else contextlib.nullcontext():
+            yield
     finally:
         _state.operations = before
         if is_held:
             _state.keeps_form = keeps_form
             numba.set_num_threads(numba_threads)
-            if torch_threads:
-                torch.set_num_threads(torch_threads)
 
 
 def _operations() -> float:
@@ -136,17 +130,57 @@ def quiet_torch(numbers: int) -> Iterator[None]:
     Args:
         numbers: entries of the largest tensors that the block works on.
     """
-    import torch
-
-    threads = torch.get_num_threads()
-    if numbers >= _MIN_TORCH_NUMBERS or threads == 1:
+    if numbers >= _MIN_TORCH_NUMBERS:
+        _torch_threads()
         yield
         return
+    with _torch_on_one_thread():
+        yield
+
+
+@contextlib.contextmanager
+def _torch_on_one_thread() -> Iterator[None]:
+    """Run torch on one thread in the block."""
+    import torch
+
+    threads = _torch_threads()
+    if threads == 1:
+        yield
+        return
+    _state.is_on_one_thread = True
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+        _state.is_on_one_thread = False
+
+
+def _torch_threads() -> int:
+    """Number of torch's threads for operations of this thread.
+
+    A thread begins with the number that any thread set last, which is 1 while another one is in
+    :func:`_torch_on_one_thread`: it then gets the number that threads have outside of such blocks.
+    """
+    import torch
+
+    if not getattr(_state, "has_torch_threads", False):
+        _state.has_torch_threads = True
+        if _outside.torch_threads:
+            torch.set_num_threads(_outside.torch_threads)
+    threads = torch.get_num_threads()
+    if not getattr(_state, "is_on_one_thread", False):
+        _outside.torch_threads = threads
+    return threads
+
+
+class _Outside:
+    """Number of torch's threads outside of blocks on one thread; 0 before the first block."""
+
+    torch_threads = 0
+
+
+_outside = _Outside()
 
 
 def is_large(operations: int, least: int = _MIN_PARALLEL_OPERATIONS) -> bool:
@@ -220,6 +254,7 @@ def limit_threads(count: int) -> None:
     import torch
 
     torch.set_num_threads(max(1, count))
+    _state.has_torch_threads, _outside.torch_threads = True, max(1, count)
     numba.set_num_threads(max(1, min(count, numba.config.NUMBA_NUM_THREADS)))
 
 
@@ -262,15 +297,10 @@ def _form_for(dispatcher: Any, compile_form: Callable[..., Any], *arguments: Any
         tuple(map(dispatcher.typeof_pyval, arguments))
     ):
         return _in_python(dispatcher.py_func)
-    collects = gc.isenabled()
-    # a compilation makes millions of objects that live until its end: looking for garbage takes a
-    # tenth
-    gc.disable()
-    try:
+    # A compilation makes millions of objects that live until its end: looking for garbage takes a
+    # tenth.
+    with without_collection():
         return compile_form(*arguments)
-    finally:
-        if collects:
-            gc.enable()
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -25,6 +26,7 @@ from teal.errors import InputError
 
 # Beginning of the names of scratch folders, and the file in each that its process holds locked.
 _SCRATCH, _SCRATCH_LOCK = ".state-", "lock"
+_RANDOM_BYTES = 4  # in the name of a temporary file
 
 
 def cache_dir(kind: str) -> Path:
@@ -87,13 +89,16 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
             nothing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    random = secrets.token_hex(_RANDOM_BYTES)
+    name = str(path.parent / f".{path.name}.{random}{path.suffix}")
+    handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+    # The system has applied the umask, which a process cannot ask for without changing it.
+    permissions = stat.S_IMODE(os.fstat(handle).st_mode)
     os.close(handle)
     try:
         yield Path(name)
-        os.chmod(
-            name, mode & ~_umask()
-        )  # after the block: some writers replace the temporary file by a new one
+        # After the block: some writers replace the temporary file by a new one.
+        os.chmod(name, permissions)
         os.replace(name, path)
     except OSError as error:
         if error.errno is not None and error.filename in (None, name):
@@ -179,12 +184,6 @@ def check_out_file(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) ->
     check_out_folder(path.parent, (), overwrite=overwrite)
     if path.exists() and not overwrite:
         raise InputError(str(path), "out", "a new file, or --overwrite", "one that exists")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def require_disk(folder: Path, needed: int, what: str) -> None:

@@ -24,7 +24,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from teal.cluster.cluster import connected
 from teal.errors import InputError
 from teal.serving.engine.errors import ServiceError, overloaded
-from teal.serving.engine.log import log_to
+from teal.serving.engine.log import LOG, log_to
 from teal.serving.engine.served import rehearse_all
 from teal.serving.engine.solver import Solver
 from teal.serving.http.app import Service, make_app
@@ -84,7 +84,11 @@ class Engine(Solver):
         A new engine is given some time for it; what takes longer goes on beside requests for
         others.
         """
-        preparing = await self.look()
+        try:
+            preparing = await self.look()
+        except Exception:  # an engine that was replaced would know less
+            LOG.exception("state folder not read")
+            return
         if self._new and preparing:
             await asyncio.wait(preparing, timeout=_START_S)
         self._new = False

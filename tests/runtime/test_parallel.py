@@ -4,11 +4,14 @@ does."""
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numba
 import numpy as np
 import pytest
+import torch
 
 from teal.runtime import parallel
 from teal.runtime.arrays import FloatArray
@@ -119,3 +122,37 @@ def test_cores_are_taken_if_as_many_others_run(monkeypatch: pytest.MonkeyPatch) 
     assert parallel._cores_are_taken(), "the last look serves for a while"
     monkeypatch.undo()
     assert parallel._running_threads() >= 1
+
+
+def test_a_thread_that_begins_in_the_block_of_another_has_all_of_torchs_threads_afterwards() -> (
+    None
+):
+    has_begun, may_end, seen = threading.Event(), threading.Event(), list[int]()
+
+    def quiet() -> None:
+        with parallel.quiet_torch(1):
+            has_begun.set()
+            assert may_end.wait(60)
+
+    def other() -> None:
+        assert has_begun.wait(60)
+        torch.ones(3).sum()  # takes over the number of threads of the process, which is 1 now
+        with parallel.quiet_torch(1):
+            seen.append(torch.get_num_threads())
+        seen.append(torch.get_num_threads())
+        may_end.set()
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with parallel.quiet_torch(1):
+            pass
+        with ThreadPoolExecutor(2) as pool:
+            for thread in [pool.submit(quiet), pool.submit(other)]:
+                thread.result()
+        assert seen == [1, 3]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+        with parallel.quiet_torch(1):  # so that later threads begin with that number
+            pass

@@ -47,6 +47,25 @@ def test_atomic_file_writes_the_whole_file_or_nothing(tmp_path: Path) -> None:
     assert [p.name for p in target.parent.iterdir()] == ["x.txt"], "no temporary file remains"
 
 
+def test_a_private_file_is_private_while_it_is_written_and_the_umask_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The umask belongs to the process: a thread that changed it for a moment could make it 0 for
+    good."""
+    before = os.umask(0o027)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "umask", lambda mask: pytest.fail("the umask is changed"))
+            for mode, expected in ((0o666, 0o640), (0o600, 0o600)):
+                with atomic_file(tmp_path / "x", mode) as temporary:
+                    assert stat.S_IMODE(temporary.stat().st_mode) == expected
+                    temporary.unlink()  # as writers do that replace the file by a new one
+                    temporary.write_text("new")
+                assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == expected
+    finally:
+        os.umask(before)
+
+
 def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
     with (
         pytest.raises(OSError, match="No space left") as caught,

@@ -20,16 +20,17 @@ from teal.network.path_file import save_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
-from teal.serving.engine import growth
+from teal.serving.engine import growth, registry
 from teal.serving.engine.growth import Growth, grown
 from teal.serving.engine.registry import Hosted
 from teal.serving.engine.requests import NetworkSpec
-from teal.serving.engine.served import Job, Served
+from teal.serving.engine.served import AddedPaths, Job, Served
 from teal.serving.engine.solver import Solver
 from teal.serving.engine.store import Store, Version
 from teal.serving.engine.wanted import Wanted
 from teal.solvers.candidates import more_paths
 from teal.testing import make_topology
+from tests.gate import PATIENCE_S
 from tests.serving.service import rates_of, run, service, until
 
 # One path a demand to begin with, so that there is much to add.
@@ -169,13 +170,13 @@ def test_a_change_of_links_keeps_the_paths_that_were_added(tmp_path: Path) -> No
     store.put("b4", network)
     paths = compute_paths(topology, cache=False)
     assert store.write_paths("b4", store.read("b4").generation, paths, after=0)
-    assert store.read("b4").added_paths == 1
+    assert store.read("b4").additions == 1
     assert not store.write_paths("b4", store.read("b4").generation, paths, after=0), (
         "found before the first were added"
     )
     store.change_links("b4", {"0": {"up": False}}, network)
     assert store.read("b4").links == {"0": {"up": False}}
-    assert store.read("b4").added_paths == 1, "a reload takes the stored paths"
+    assert store.read("b4").additions == 1, "a reload takes the stored paths"
 
 
 def test_paths_are_added_for_the_traffic_of_all_classes() -> None:
@@ -252,6 +253,7 @@ def test_one_failure_in_the_background_does_not_keep_paths_from_a_network(
 
     monkeypatch.setattr(owner, step, fail_once)
     monkeypatch.setattr(growth, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(registry, "_FIRST_PAUSE_S", 0.01)
 
     async def work() -> None:
         async with service(tmp_path, solver=Solver(tmp_path, grow_every_s=1e9)) as client:
@@ -275,8 +277,8 @@ def test_one_failure_in_the_background_does_not_keep_paths_from_a_network(
 def test_paths_are_taken_while_the_engine_works(tmp_path: Path) -> None:
     """The engine's thread and the one that takes paths work on one network at the same time."""
     topology = make_topology([(0, 1, 1.0), (1, 2, 1.0), (0, 2, 1.0)], both=True)
-    wider = tmp_path / "paths.npz"
-    save_paths(wider, compute_paths(topology, num_paths=2, cache=False))
+    wider = AddedPaths(1, tmp_path / "paths.npz")
+    save_paths(wider.file, compute_paths(topology, num_paths=2, cache=False))
     served = Served(topology, compute_paths(topology, num_paths=1, cache=False))
     spec = NetworkSpec.model_validate({"topology": "b4"})
     programs = [Wanted(ObjectiveName.TOTAL_FLOW), Wanted(ObjectiveName.MAX_LINK_UTILISATION)]
@@ -309,6 +311,87 @@ def test_paths_are_taken_while_the_engine_works(tmp_path: Path) -> None:
     narrow = served.solve(job)
     assert narrow.kind.is_warm, "a request that waited for the first paths does too"
     assert narrow.measured.gap[0] <= 1e-6
+
+
+def test_requests_for_the_network_of_before_see_every_change_of_its_links(tmp_path: Path) -> None:
+    """They wait while paths are added, and then a link fails."""
+    topology = make_topology([(0, 1, 1.0), (1, 2, 1.0), (0, 2, 1.0)], both=True)
+    file = tmp_path / "paths.npz"
+    save_paths(file, compute_paths(topology, num_paths=2, cache=False))
+    spec = NetworkSpec.model_validate({"topology": "b4"})
+    narrow = Served(topology, compute_paths(topology, num_paths=1, cache=False))
+    network = Hosted(Version(0, 0), spec, "", narrow)
+    network.served = narrow.with_more_paths(AddedPaths(1, file), spec)
+    network.links = {"0": {"up": False}}
+    network.put_in_force(network.served)
+
+    job = Job(np.ones((1, 6)), Wanted(ObjectiveName.TOTAL_FLOW), 1e-6, time.perf_counter() + 60)
+    for served in (narrow, network.served):
+        assert served.capacity[0] == 0
+        assert served.solve(job).measured.utilisation[0, 0] == 0
+
+
+def test_no_paths_are_added_to_fewer_than_are_stored(tmp_path: Path) -> None:
+    """Others were stored behind the paths that are served: theirs would get other columns."""
+    topology = make_topology([(0, 1, 1.0)], both=True)
+    store = Store(tmp_path)
+    store.put("n", {"topology": "x"})
+    generation = store.read("n").generation
+    paths = compute_paths(topology, cache=False)
+    assert store.write_paths("n", generation, paths, after=0)
+
+    async def work() -> None:
+        spec = NetworkSpec.model_validate({"topology": "b4"})
+        network = Hosted(Version(0, 0), spec, generation, Served(topology, paths))
+        growing = Growth(store)
+        # Not even where this process has not heard of them.
+        assert not await growing._add("n", network, lambda served: served.paths)
+        network.additions = 1
+        assert not await growing._add("n", network, lambda served: pytest.fail("looked for more"))
+
+    run(work)
+    assert store.read("n").additions == 1
+
+
+def test_paths_that_are_added_while_an_interval_is_allocated_take_nothing_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request has begun over fewer paths than the allocation has that it is answered with."""
+    service_part = pytest.importorskip("teal_next.service", reason="needs the package teal_next")
+    has_begun, may_end = threading.Event(), threading.Event()
+    allocate = service_part.NextInterval.allocate
+
+    def held(self: Any, problem: Problem) -> Any:
+        has_begun.set()
+        assert may_end.wait(PATIENCE_S)
+        return allocate(self, problem)
+
+    async def work() -> None:
+        solver = Solver(tmp_path, grow_every_s=1e9)
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("n", _detour(), num_paths=1)
+            pairs = (await client.wait_ready("n")).demands or 0
+            begin = np.datetime64("2026-01-01T00:00:00")
+            monkeypatch.setattr(service_part.NextInterval, "allocate", held)
+            await client.measure("n", np.ones((1, pairs)), begin)
+            asking = asyncio.create_task(client.allocate_next("n", deadline_ms=60_000))
+            await until(has_begun.is_set, "the allocation has not begun")
+            await client.change_link("n", "a", "b", up=False)
+            solver._growth.reconnect("n", solver._registry.get("n"))
+
+            def has_more() -> bool:
+                return solver._registry.get("n").served.paths.num_paths > 1  # type: ignore[union-attr]
+
+            await until(has_more, "no paths were added")
+            may_end.set()
+            answer = await asking
+            assert answer.splits.shape[2] == 2
+            np.testing.assert_allclose(answer.splits.sum(-1), 1, atol=1e-5)
+            down = [link.in_force == 0 for link in (await client.network("n")).links]
+            assert (answer.utilisation[0, down] == 0).all()
+            assert len(solver._computing) == 0, "nothing is computed again and again"
+
+    run(work)
 
 
 def test_paths_grow_for_the_newest_matrix_of_a_batch(

@@ -188,3 +188,17 @@ def test_requests_that_name_no_solver_are_answered_by_the_solver_of_the_service(
                 await client.allocate("b5", rates_of(1, 0))
 
     run(work)
+
+
+def test_model_files_that_cannot_be_looked_at_for_a_while_cost_no_request(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Solver(tmp_path / "networks", model=str(folder))._model
+    starter = model.current()
+    assert starter is not None
+
+    def refused(path: Path, **options: Any) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refused)
+    assert model.current() is starter

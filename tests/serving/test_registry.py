@@ -4,6 +4,7 @@ may be."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.client import InvalidRequest, ServiceFault, UnknownNetwork
+from teal.errors import InputError
 from teal.runtime.storage import cache_dir
 from teal.serving.engine import registry
 from teal.serving.engine.served import Served
@@ -133,6 +135,95 @@ def test_long_searches_do_not_hold_up_short_ones(
             assert (await client.network("long")).state == "computing"
             goes_on.set()
             await client.wait_ready("long")
+
+    run(work)
+
+
+@pytest.mark.parametrize("remedy", ["time", "the same registration"])
+def test_a_network_that_could_not_be_prepared_is_prepared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remedy: str
+) -> None:
+    """Memory was short for a while; or the search says that it needs more than there is."""
+    compute = Served.prepare
+    is_over = remedy == "time"
+    fault = MemoryError("short") if is_over else InputError("paths", "", "more memory", "less")
+    faults: list[Exception] = [fault]
+
+    def fail_once(*arguments: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return compute(*arguments)
+
+    monkeypatch.setattr(Served, "prepare", fail_once)
+    monkeypatch.setattr(registry, "_FIRST_PAUSE_S", 0.5)
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("n", RING)
+            with pytest.raises(ServiceFault, match="memory" if not is_over else "short"):
+                await client.wait_ready("n")
+            if is_over:
+                for _ in range(100):
+                    if (await client.network("n")).state != "failed":
+                        break
+                    await asyncio.sleep(0.05)
+            else:
+                assert (await client.network("n")).state == "failed"
+                await client.put_network("n", RING)
+            await client.wait_ready("n")
+
+    run(work)
+
+
+def test_a_search_that_fails_after_its_network_was_replaced_leaves_the_new_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails_now, goes_on, compute = threading.Event(), threading.Event(), Served.prepare
+
+    def held(name: str, spec: Any, *more: Any) -> Any:
+        if spec.num_paths == 1:
+            assert fails_now.wait(PATIENCE_S)
+            raise OSError(errno.EIO, "input/output error")
+        assert goes_on.wait(PATIENCE_S)
+        return compute(name, spec, *more)
+
+    monkeypatch.setattr(Served, "prepare", held)
+
+    async def work() -> None:
+        solver = Solver(tmp_path)
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("n", RING, num_paths=1)
+            old = solver._registry.get("n")
+            await client.put_network("n", RING, num_paths=2)
+            new = solver._registry.get("n")
+            fails_now.set()
+            assert old.preparing is not None
+            await old.preparing
+            assert solver._registry.get("n") is new
+            assert not new.is_gone.is_set()
+            goes_on.set()
+            await client.wait_ready("n")
+
+    monkeypatch.setattr(registry, "_FIRST_PAUSE_S", 0.01)
+    run(work)
+
+
+def test_a_change_of_links_that_is_stored_stays_in_force(tmp_path: Path) -> None:
+    """Another change is worked out before the state folder is read again."""
+
+    async def work() -> None:
+        solver = Solver(tmp_path)
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("n", RING)
+            await client.wait_ready("n")
+            change = {"source": "0", "target": "1", "up": False}
+            await solver._registry.change_links("n", {"links": [change]})
+            network = solver._registry._networks["n"]
+            served = network.served
+            assert served is not None
+            assert not network.unsaved
+            network.put_in_force(served)
+            assert (served.capacity == 0).any()
 
     run(work)
 

@@ -132,7 +132,8 @@ def test_a_run_that_a_link_failure_interrupts_begins_anew(
         request.chunks = 1
         chunk = Chunk(request, slice(0, 1))
         assert solve_slice(served, [chunk], None) == [None]
-        served.capacity = np.where(np.arange(len(served.capacity)) == 3, 0.0, served.capacity)
+        is_third = np.arange(len(served.capacity)) == 3
+        served.lineage.capacity = np.where(is_third, 0.0, served.capacity)
         answer, _ = _slices(served, chunk)
         assert answer.utilisation[0, 3] == 0
 

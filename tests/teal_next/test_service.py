@@ -216,10 +216,11 @@ def test_demands_without_traffic_so_far_take_their_shortest_path(
 def test_splits_use_no_link_that_failed_after_they_were_made(tmp_path: Path) -> None:
     own = NextInterval("b4", PAIRS, tmp_path / "g")
     own.matrices.add(_times(3), _series(3))
-    own.allocate(_network())
+    latest = own.allocate(_network())
     capacity = SERVED.capacity.copy()
     capacity[:2] = 0.0
-    answer, _ = own.answer(_network().with_capacity(_torch(capacity)), 0.0)
+    network = _network().with_capacity(_torch(capacity))
+    answer, _ = own.answer(latest, own.matrices.newest(), network, 0.0)
     assert np.isfinite(answer.utilisation).all()
     np.testing.assert_allclose(answer.splits.sum(-1), 1, atol=1e-5)
 

@@ -116,19 +116,17 @@ class Growth:
     async def _add(
         self, name: str, network: Hosted, find: Callable[[Served], PathSet | None]
     ) -> bool:
-        """Store the path set that ``find`` makes of a network, if any; False if others were added
-        meanwhile, which the network takes first, or if it failed.
+        """Store the path set that ``find`` makes of a network, if any; False if that failed, or if
+        others were added meanwhile, which the network takes first.
         """
-        if network.taking is not None:
-            await network.taking
-        served, after, loop = network.served, network.added_paths, asyncio.get_running_loop()
-        if served is None:
-            return True
+        served, loop = network.served, asyncio.get_running_loop()
+        if served is None or served.additions < network.additions:
+            return False
         try:
             paths = await loop.run_in_executor(self._thread, find, served)
             if paths is not None and not network.is_gone.is_set():
                 return await asyncio.to_thread(
-                    self._store.write_paths, name, network.generation, paths, after
+                    self._store.write_paths, name, network.generation, paths, served.additions
                 )
         except Exception as error:
             warn(name, "paths not added", error)

@@ -185,8 +185,13 @@ class MeasuredMatrices:
         Args:
             name: name of the network.
             pairs: (D, 2) as of its paths.
+
+        Raises:
+            ServiceError: there is no matrix.
         """
         with self._lock:
+            if not self._rows:
+                raise _nothing_measured()
             times: npt.NDArray[np.datetime64] = np.array(self.times, "datetime64[s]")
             rows, first = _Rows(list(self._rows.values()), self._num_demands), self.dropped
         return TrafficMatrices(
@@ -208,8 +213,14 @@ class MeasuredMatrices:
         return seen
 
     def newest(self) -> FloatArray:
-        """(1, D) Gbit/s of the newest matrix, of which there must be one."""
+        """(1, D) Gbit/s of the newest matrix.
+
+        Raises:
+            ServiceError: there is none.
+        """
         with self._lock:
+            if not self._rows:
+                raise _nothing_measured()
             return next(reversed(self._rows.values())).astype(np.float64)[None]
 
 
@@ -257,6 +268,12 @@ class _Rows:
 
     def read(self, rows: Int64Array) -> FloatArray:
         return np.stack([self._rows[row] for row in rows.tolist()]).astype(np.float64)
+
+
+def _nothing_measured() -> ServiceError:
+    """The fault that no matrix has been measured, or all were deleted."""
+    message = "send measured matrices to .../measurements first"
+    return ServiceError(409, "nothing_measured", message)
 
 
 def _interval_s(times: npt.NDArray[np.datetime64]) -> int:

@@ -104,6 +104,6 @@ class ServedModel:
             return []
         try:
             files = [(self._folder / name).stat() for name in (MODEL_CARD, MODEL_WEIGHTS)]
-        except FileNotFoundError:
+        except OSError:  # no file, or none that can be looked at now
             return []
         return [(one.st_ino, one.st_mtime_ns, one.st_size) for one in files]

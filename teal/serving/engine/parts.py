@@ -134,9 +134,17 @@ class NextIntervalPart(Measured):
         """Take in what was measured since the last call, and allocate for the next interval."""
         raise NotImplementedError
 
-    def answer(self, network: Problem, queue_s: float) -> tuple[Answer, dict[str, Any]]:
-        """The latest allocation, with figures by the newest matrix; and the further fields of an
-        answer.
+    def answer(
+        self, latest: Any, rates: FloatArray, network: Problem, queue_s: float
+    ) -> tuple[Answer, dict[str, Any]]:
+        """An allocation, with figures by a matrix; and the further fields of an answer.
+
+        Args:
+            latest: result of :meth:`allocate`.
+            rates: (1, D) Gbit/s of the newest matrix.
+            network: network with the capacities in force; paths may have been added to those of the
+                allocation.
+            queue_s: seconds that the request waited.
         """
         raise NotImplementedError
 

@@ -132,6 +132,11 @@ def _by_deadline(chunk: Chunk) -> tuple[float, float, int]:
     return chunk.request.deadline, chunk.request.arrived, chunk.rows.start
 
 
+def _is_of(chunk: Chunk, served: Served) -> bool:
+    """Whether a chunk waits for a network, perhaps over the paths that it had before."""
+    return chunk.request.served.lineage is served.lineage
+
+
 class Queue:
     """The chunks that wait, of all networks."""
 
@@ -146,9 +151,7 @@ class Queue:
         """The requests of a network of which a chunk waits, by deadline, unless nobody waits for
         the answer.
         """
-        requests = dict.fromkeys(
-            chunk.request for chunk in self._chunks if chunk.request.served is served
-        )
+        requests = dict.fromkeys(chunk.request for chunk in self._chunks if _is_of(chunk, served))
         return (request for request in requests if not request.answer.done())
 
     def is_short(self, places: int) -> bool:
@@ -275,7 +278,7 @@ class Queue:
 
     def clear(self, served: Served) -> list[Waiting]:
         """All requests that wait for a network or are in the engine; none does any more."""
-        here = [chunk.request for chunk in self._taken if chunk.request.served is served]
+        here = [chunk.request for chunk in self._taken if _is_of(chunk, served)]
         requests = list(dict.fromkeys([*self.of(served), *here]))
-        self._chunks = [chunk for chunk in self._chunks if chunk.request.served is not served]
+        self._chunks = [chunk for chunk in self._chunks if not _is_of(chunk, served)]
         return requests

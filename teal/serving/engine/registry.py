@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from teal.errors import InputError
 from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
 from teal.serving.engine.errors import (
@@ -33,7 +34,7 @@ from teal.serving.engine.log import LOG, warn
 from teal.serving.engine.measured import Measured
 from teal.serving.engine.requests import LinkChanges, NetworkSpec
 from teal.serving.engine.responses import network_settings
-from teal.serving.engine.served import Served, capacity_in_force, topology_of
+from teal.serving.engine.served import AddedPaths, Served, capacity_in_force, topology_of
 from teal.serving.engine.solvers import beside
 from teal.serving.engine.store import Store, Stored, Version
 from teal.serving.engine.wanted import groups_of
@@ -42,6 +43,9 @@ _MAX_SPLITS = 1 << 26
 _NOT_FOUND = 404  # status of an error
 _MOMENT_S = 0.01  # for which a look at a network's files counts within a request
 _VALUES_OF_CHANGE = 4  # of a link
+# Seconds after which a network that could not be prepared is prepared again, or added paths are
+# taken again; each pause is twice as long as the one before.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 # Splits of a network whose paths may take long: the time is estimated first, and the search has a
 # thread of its own.
 _LONG_SEARCH = 1_000_000
@@ -69,7 +73,7 @@ class Hosted:
         is_gone: ends the search for its paths.
         measured: its measured matrices, as soon as somebody asks for them.
         taking: takes paths that have been added; requests need not wait for it.
-        added_paths: how often paths were added to those that it serves.
+        additions: number of additions of paths that are stored; it may not serve the last yet.
         links: what is stored of its links, by number.
         unsaved: what happened to its links and is not stored, by number of the link; in force all
             the same.
@@ -91,7 +95,7 @@ class Hosted:
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
     measured: Measured | None = None
     taking: asyncio.Task[None] | None = None
-    added_paths: int = 0
+    additions: int = 0
     links: dict[str, Any] = dataclasses.field(default_factory=dict)
     unsaved: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     changing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
@@ -105,7 +109,8 @@ class Hosted:
         not.
         """
         if served is not None:
-            served.capacity = capacity_in_force(served.topology, _merged(self.links, self.unsaved))
+            links = _merged(self.links, self.unsaved)
+            served.lineage.capacity = capacity_in_force(served.topology, links)
 
 
 class Registry:
@@ -191,7 +196,11 @@ class Registry:
             )
         new = bool(await asyncio.to_thread(self._store.put, name, spec))
         stored = await asyncio.to_thread(self._store.read, name)
-        self.get(name, stored, checked).estimated_s = estimate
+        network = self.get(name, stored, checked)
+        network.estimated_s = estimate
+        if network.error and (network.preparing is None or network.preparing.done()):
+            network.error = ""
+            network.preparing = asyncio.create_task(self._prepare(name, network))
         return new
 
     async def _estimate(
@@ -281,6 +290,7 @@ class Registry:
                     raise
                 reason = error.message
             else:  # what came meanwhile stays
+                network.links = _merged(network.links, changes)
                 later = network.unsaved.items()
                 network.unsaved = {
                     link: change for link, change in later if changes.get(link) != change
@@ -394,62 +404,81 @@ class Registry:
                 )
             except ValidationError as error:
                 raise unreadable(name, error) from None
-            known = self._networks[name] = Hosted(version, spec, generation, added_paths=added)
+            known = self._networks[name] = Hosted(version, spec, generation, additions=added)
             known.preparing = asyncio.create_task(self._prepare(name, known))
-        known.links = links
+        known.links, known.additions = links, added
         known.put_in_force(known.served)
         known.version, known.looked_at = version, looked_at
-        if added != known.added_paths and known.served is not None:
-            known.added_paths = added
+        is_behind = known.served is not None and known.served.additions < added
+        if is_behind and (known.taking is None or known.taking.done()):
             known.taking = asyncio.create_task(self._take_paths(name, known))
         return known
 
     async def _take_paths(self, name: str, network: Hosted) -> None:
-        """Serve over the paths that have been added; where that fails, the network goes on as it
-        is, and the log says why.
+        """Serve over the paths that have been added, however often that fails for other reasons
+        than a damaged file; meanwhile the network goes on as it is.
         """
         assert network.served is not None
+        loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
         file = self._store.paths_file(name, network.generation)
-        loop = asyncio.get_running_loop()
-        try:
-            more = await loop.run_in_executor(
-                self._quick, network.served.with_more_paths, file, network.spec
-            )
-        except Exception as error:  # the next one who looks for missing paths adds them again
-            warn(name, "added paths not readable", error)
-            return
-        if not network.is_gone.is_set():
-            more.capacity = network.served.capacity  # it may have changed meanwhile
-            network.served = more
+        while network.served.additions < network.additions and not network.is_gone.is_set():
+            take, added = network.served.with_more_paths, AddedPaths(network.additions, file)
+            try:
+                more = await loop.run_in_executor(self._quick, take, added, network.spec)
+            except InputError as error:
+                warn(name, "added paths not readable", error)
+                return
+            except Exception as error:
+                warn(name, "added paths not taken", error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            else:
+                network.served = more
 
     async def _prepare(self, name: str, network: Hosted) -> None:
+        """Prepare a network, however often that fails for other reasons than its registration."""
+        await self._kernels.there()
+        pause_s = _FIRST_PAUSE_S
+        while not network.is_gone.is_set():
+            network.error = ""
+            try:
+                served = await self._prepared(name, network)
+            except _Ended:
+                return
+            except (InputError, ServiceError) as error:
+                network.error = str(error)
+                return
+            except Exception as error:
+                warn(name, "network not prepared", error)
+                if not (isinstance(error, OSError) and is_passing(error)):
+                    network.error = str(error) or type(error).__name__
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            else:
+                self._serve(network, served)
+                return
+
+    async def _prepared(self, name: str, network: Hosted) -> Served:
+        """The served form of a network, with the capacities in force."""
+
         def report(share: float) -> None:
             network.share = share
             if network.is_gone.is_set():
                 raise _Ended
 
-        await self._kernels.there()
-        try:
-            topology = await asyncio.to_thread(topology_of, name, network.spec)
-            thread = self._long if _may_take_long(topology.num_nodes, network.spec) else self._quick
-            loop = asyncio.get_running_loop()
-            served = await loop.run_in_executor(
-                thread,
-                Served.prepare,
-                name,
-                network.spec,
-                report,
-                self._store.paths_file(name, network.generation) if network.added_paths else None,
-            )
-            network.put_in_force(served)
-        except _Ended:
-            return
-        except Exception as error:
-            if isinstance(error, OSError) and is_passing(error):
-                self._forget(name)  # the next look at the state folder begins again
-                return
-            network.error = str(error) or type(error).__name__
-            return
+        topology = await asyncio.to_thread(topology_of, name, network.spec)
+        thread = self._long if _may_take_long(topology.num_nodes, network.spec) else self._quick
+        added = None
+        if network.additions:
+            file = self._store.paths_file(name, network.generation)
+            added = AddedPaths(network.additions, file)
+        served = await asyncio.get_running_loop().run_in_executor(
+            thread, Served.prepare, name, network.spec, report, added
+        )
+        network.put_in_force(served)
+        return served
+
+    def _serve(self, network: Hosted, served: Served) -> None:
         if network.is_gone.is_set():
             self._forget_paths(served)
             return

@@ -38,7 +38,7 @@ from teal.runtime.latest import Latest
 from teal.schemes.models import serves
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.answer import FIGURES, Answer
-from teal.serving.engine.errors import ServiceError, wrong
+from teal.serving.engine.errors import ServiceError, is_passing, wrong
 from teal.serving.engine.least_time import LeastTimes, SearchKind, SolverTimes
 from teal.serving.engine.requests import NetworkSpec, NodeLink, Options
 from teal.serving.engine.solvers import MODEL, solving
@@ -70,12 +70,24 @@ _GENERATED = "gravity:seed=0,load=4,count={count}"
 _LONGEST_S = 120.0  # seconds for a choice, after which the best set so far is taken
 
 
+class AddedPaths(NamedTuple):
+    """Paths of a network with those that were added since it was registered.
+
+    Attributes:
+        number: number of additions.
+        file: file of all its paths.
+    """
+
+    number: int
+    file: Path
+
+
 def candidate_paths(
     topology: Topology,
     spec: NetworkSpec,
     groups: Sequence[Sequence[int]],
     report: Callable[[float], None] | None = None,
-    grown: Path | None = None,
+    added: AddedPaths | None = None,
 ) -> tuple[PathSet, frozenset[str]]:
     """Paths of all pairs of nodes, and the keys of all path sets that were kept on disk on the way.
 
@@ -83,15 +95,15 @@ def candidate_paths(
         topology: the network.
         spec: what it was registered with.
         groups: numbers of the links of each group of cables; empty for none.
-        grown: file of the paths if some were added later; None for none.
         report: called now and then with the share of the first paths that are found; what it raises
             ends the work.
+        added: paths with those that were added later; None for none.
 
     Raises:
         InputError: paths that the settings forbid, or a damaged file of paths.
     """
-    if grown is not None:
-        return load_paths(grown, topology), frozenset()
+    if added is not None:
+        return load_paths(added.file, topology), frozenset()
     paths = compute_paths(
         topology,
         all_pairs(topology),
@@ -154,6 +166,8 @@ def topology_of(name: str, spec: NetworkSpec) -> Topology:
         ArithmeticError,
         OSError,
     ) as error:  # coordinates that are none; a name as long as no file may have
+        if isinstance(error, OSError) and is_passing(error):
+            raise
         raise wrong(f"topology: {str(error)[:200]}") from None
     raise wrong(
         f"topology: node-link data, {', '.join(BUILT_IN)} or {PREFIX}GROUP/NAME, not "
@@ -366,15 +380,17 @@ def ended_by(stop: pdhg.Stop, solver: str) -> str:
 
 
 class Lineage:
-    """Measured times and states of engines, shared by networks that differ in added paths only.
+    """The state of a network, whatever paths are added to it.
 
     Attributes:
+        capacity: (E,) Gbit/s in force; replaced whole.
         times: least seconds of answers.
         solver_times: seconds of answers with a model and without one.
         engines: state after the last allocation of each program; for the engine's thread alone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: FloatArray) -> None:
+        self.capacity = capacity
         self.times = LeastTimes()
         self.solver_times = SolverTimes()
         self.engines = Latest[Wanted, SuccessivePdhg](_MAX_PROGRAMS)
@@ -394,10 +410,10 @@ class Served:
         lineage: lineage of the network with fewer paths; None for a new one.
 
     Attributes:
-        capacity: (E,) Gbit/s in force.
         lineage: the same object for networks that differ in added paths only.
         times, solver_times: measured times of the lineage.
         stored_paths: keys of the path sets that are kept on disk for it.
+        additions: number of additions of paths that it has.
     """
 
     def __init__(
@@ -409,14 +425,18 @@ class Served:
     ) -> None:
         self.topology, self.paths, self.worth = topology, paths, worth
         self._ready: dict[str, Any] = {}  # for conditions, by their options
-        self.capacity = topology.capacity
-        self.stored_paths = frozenset[str]()
-        self.lineage = lineage or Lineage()
+        self.stored_paths, self.additions = frozenset[str](), 0
+        self.lineage = lineage or Lineage(topology.capacity)
         self.times, self.solver_times = self.lineage.times, self.lineage.solver_times
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
         # By objective and limits of classes; with the columns of splits.
         self._networks = Latest[Wanted, tuple[Problem, IntArray | None]](_MAX_PROGRAMS)
+
+    @property
+    def capacity(self) -> FloatArray:
+        """(E,) Gbit/s in force."""
+        return self.lineage.capacity
 
     @classmethod
     def prepare(
@@ -424,7 +444,7 @@ class Served:
         name: str,
         spec: NetworkSpec,
         report: Callable[[float], None] | None = None,
-        grown: Path | None = None,
+        added: AddedPaths | None = None,
     ) -> Served:
         """Load the topology and compute the paths: what takes time.
 
@@ -433,7 +453,7 @@ class Served:
             spec: what it was registered with.
             report: called now and then with the share of the paths that are found; what it raises
                 ends the work.
-            grown: file of the paths if some were added since; None for none.
+            added: paths with those that were added since; None for none.
 
         Raises:
             ServiceError: a fault in the topology.
@@ -441,26 +461,27 @@ class Served:
         topology = topology_of(name, spec)
         groups = groups_of(topology, spec)
         try:
-            paths, stored = candidate_paths(topology, spec, groups, report, grown)
+            paths, stored = candidate_paths(topology, spec, groups, report, added)
         except InputError as error:
             raise wrong(str(error)) from None
         served = cls(topology, paths, worth_of(topology, paths, spec))
-        served.stored_paths = stored
+        served.stored_paths, served.additions = stored, 0 if added is None else added.number
         rehearse(spec.objective)
         served.warm_up(spec.objective)
         served.prepare_conditions(groups)
         return served
 
-    def with_more_paths(self, file: Path, spec: NetworkSpec) -> Served:
+    def with_more_paths(self, added: AddedPaths, spec: NetworkSpec) -> Served:
         """The network over a set that has these paths and, behind them, further ones.
 
         Args:
-            file: file of the paths.
-            spec: what the network was registered with.
+            added: paths with the further ones.
+            spec: settings that the network was registered with.
         """
-        more = Served(self.topology, load_paths(file, self.topology), self.worth, self.lineage)
-        more.stored_paths = self.stored_paths
-        more._drawing, more.capacity = self._drawing, self.capacity
+        paths = load_paths(added.file, self.topology)
+        more = Served(self.topology, paths, self.worth, self.lineage)
+        more.stored_paths, more.additions = self.stored_paths, added.number
+        more._drawing = self._drawing
         _ = more.paths.packed  # so that no request waits for it
         more.prepare_conditions(groups_of(self.topology, spec))
         return more

@@ -317,6 +317,7 @@ class Solver:
             len(sent.body), read_measured, sent, when, served.topology
         )
         network = self._same(name, served)
+        served = in_use(name, network)  # paths may have been added meanwhile
         counted: CountedMatrix | None = None
         if readings is not None:
             if self._counting is None:
@@ -441,15 +442,11 @@ class Solver:
         Raises:
             ServiceError: nothing was measured, or nothing is computed by the deadline.
         """
-        served, measured = network.served, await self._measured(name, network)
-        assert served is not None
+        measured = await self._measured(name, network)
         if not isinstance(measured, NextIntervalPart):
             raise not_installed(NEXT_INTERVAL)
-        if not measured.matrices.times:
-            raise ServiceError(
-                409, "nothing_measured", "send measured matrices to .../measurements first"
-            )
-        while not measured.is_current(served.capacity):
+        measured.matrices.newest()  # raises if there is none
+        while not measured.is_current(in_use(name, network).capacity):
             if network.is_gone.is_set():
                 raise replaced(name)
             computing = self._compute_next(network, measured)
@@ -458,11 +455,15 @@ class Solver:
                 computing.result()  # raises its fault
             else:
                 break
-        if measured.latest is None:
+        # Paths may have been added meanwhile: the network of now has all that the latest
+        # allocation uses.
+        latest, rates = measured.latest, measured.matrices.newest()
+        if latest is None:
             raise not_ready(name)
+        served = in_use(name, network)
         problem = served.network(single_program(network.spec.objective))
-        answer, further = measured.answer(problem, time.perf_counter() - arrived)
-        rates = measured.matrices.newest()
+        queue_s = time.perf_counter() - arrived
+        answer, further = measured.answer(latest, rates, problem, queue_s)
         check_size(served, rates, sent.accept, options.form)
         body = await _found(network, served, answer, rates, sent, options, further)
         limit = further["limit"]
@@ -494,9 +495,10 @@ class Solver:
         """
         network = self._registry.seen(name, arrived)
         await self.kernels.wait(min(self._patience_s, end - time.perf_counter()))
-        if network.preparing is not None and not network.preparing.done():
+        preparing = network.preparing
+        if preparing is not None and not preparing.done() and not network.error:
             patience = min(self._patience_s, end - time.perf_counter())
-            await asyncio.wait({network.preparing}, timeout=max(0.0, patience))
+            await asyncio.wait({preparing}, timeout=max(0.0, patience))
             network = self._registry.get(name)
         return in_use(name, network)
 

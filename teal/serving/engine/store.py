@@ -1,9 +1,9 @@
 """Networks as files: what is registered survives a restart, and every replica sees the same.
 
 One folder holds two files a network: ``NAME.json``, what it was registered with, and
-``NAME.links.json``, what has happened to its links since, and how often paths were added.  Once
-paths were added, ``NAME.paths/GENERATION.npz`` holds all of them.  Files are replaced whole, so a
-reader never sees half of one.  On several machines the folder must be shared.
+``NAME.links.json``, what has happened to its links since, and the number of additions of paths.
+Once paths were added, ``NAME.paths/GENERATION.npz`` holds all of them.  Files are replaced whole,
+so a reader never sees half of one.  On several machines the folder must be shared.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class Stored(NamedTuple):
         network: what it was registered with.
         links: what has happened to its links, by number.
         generation: number of the registration of its name.
-        added_paths: how often paths were added.
+        additions: number of additions of paths.
     """
 
     network: dict[str, Any]
     links: dict[str, Any]
     generation: str
-    added_paths: int = 0
+    additions: int = 0
 
 
 class Store:
@@ -142,15 +142,16 @@ class Store:
                 raise ValueError(
                     f"a generation of 32 hexadecimal digits, not {str(generation)[:80]!r}"
                 )
-            links, added_paths = self._read_links(name, generation)
-            return Stored(stored["network"], links, generation, added_paths)
+            links, additions = self._read_links(name, generation)
+            return Stored(stored["network"], links, generation, additions)
         except FileNotFoundError:
             raise not_found(name, self.names()) from None
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise unreadable(name, error) from None
 
     def read_links(self, name: str, generation: str) -> tuple[dict[str, Any], int]:
-        """The changes of the links of a registration, by number, and how often paths were added.
+        """The changes of the links of a registration, by number, and the number of additions of
+        paths.
 
         Raises:
             ServiceError: the file is damaged.
@@ -167,14 +168,14 @@ class Store:
             return {}, 0
         if links["generation"] != generation:
             return {}, 0
-        changed, added_paths = links["links"], links.get("paths", 0)
+        changed, additions = links["links"], links.get("paths", 0)
         if not isinstance(changed, dict) or not all(
             isinstance(change, dict) for change in changed.values()
         ):
             raise ValueError("changes by number of the link expected")
-        if not isinstance(added_paths, int):
-            raise ValueError("how often paths were added: a number expected")
-        return changed, added_paths
+        if not isinstance(additions, int):
+            raise ValueError("the number of additions of paths: a number expected")
+        return changed, additions
 
     def put(self, name: str, network: dict[str, Any]) -> bool:
         """Register or replace; whether it is new.  What happened to links of another one counts no
@@ -217,7 +218,7 @@ class Store:
             ServiceError: there is no network of that name, or another.
         """
         with self._locked():
-            stored, links, generation, added_paths = self.read(name)
+            stored, links, generation, additions = self.read(name)
             if stored != network:
                 raise replaced(name)
             for link, change in changes.items():
@@ -227,7 +228,7 @@ class Store:
                     self._links(name): {
                         "generation": generation,
                         "links": links,
-                        "paths": added_paths,
+                        "paths": additions,
                     }
                 }
             )
@@ -244,7 +245,7 @@ class Store:
             name: name of the network.
             generation: registration that they belong to; by now another one may be registered.
             paths: those before, with further ones.
-            after: how often paths had been added when these were found.
+            after: number of additions when these were found.
 
         Raises:
             ServiceError: there is no network of that name, or another.
@@ -253,14 +254,14 @@ class Store:
             stored = self.read(name)
             if stored.generation != generation:
                 raise replaced(name)
-            if stored.added_paths != after:
+            if stored.additions != after:
                 return False
             self.paths_file(name, generation).parent.mkdir(exist_ok=True, mode=0o700)
             save_paths(self.paths_file(name, generation), paths)
             counted = {
                 "generation": generation,
                 "links": stored.links,
-                "paths": stored.added_paths + 1,
+                "paths": stored.additions + 1,
             }
             _write({self._links(name): counted})
         return True
