@@ -1,0 +1,199 @@
+"""How often the host starts something on a GPU, and how often it waits, in solves, allocations and
+training steps.
+
+    python benchmarks/launches.py --out launches.csv
+
+Counted without a GPU, on a stand-in for torch's (``tests/stand_in_gpu.py``) and in numba-cuda's
+simulator, with CUDA graphs and without; on a network of four nodes, since the simulator takes a
+tenth of a second for an iteration.  The first runs of a work load and record: a later one is
+counted.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # before Numba is imported
+
+import argparse
+import csv
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from teal.learning.settings import TrainConfig
+from teal.learning.train import Trainer
+from teal.network import TrafficMatrices
+from teal.network.rates import ArrayRates
+from teal.nn.checkpoint import new_flow_model
+from teal.nn.flow_gnn_config import UNIVERSAL, FlowGnnConfig
+from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
+from teal.problem import Problem
+from teal.runtime.progress import progress_bar
+from teal.schemes.flow_gnn import FlowGnnScheme
+from teal.schemes.price_gnn import PriceGnnScheme
+from teal.solvers import pdhg
+from teal.testing import random_problem
+from tests.stand_in_gpu import RecordedGraph, stand_in_gpu
+
+GAP = 0.01  # certified, of a solve
+_MATRICES = 20  # of a training
+_SWITCH_S = 1e-4  # turns of the simulator's threads, each of which waits for the others
+# Factors of the demand: of runs that record all parts of a work, and of the one that is counted.
+_BEFORE, _COUNTED = (1.0, 1.1, 1.2, 1.3), 1.25
+Work = Callable[[float], object]  # takes a factor of the demand
+
+
+class Counts(NamedTuple):
+    """Counts of one run.
+
+    Attributes:
+        launches: kernels and copies that are started alone.
+        replays: recorded graphs that are started.
+        waits: numbers that the host reads, and tensors that it copies.
+    """
+
+    launches: int
+    replays: int
+    waits: int
+
+
+def network(failed: int = 0) -> Problem:
+    """A program of one matrix on the stand-in.
+
+    Args:
+        failed: number of failed links.
+    """
+    made = random_problem(1, num_paths=3, failed=failed, idle=0.0, nodes=4, density=0.7, batch=1)
+    return Problem.create(
+        made.topology,
+        made.paths,
+        made.objective,
+        1.5 * made.demand.numpy(),
+        capacity=made.capacity.numpy(),
+        device="cuda",
+        backend="cuda",
+    )
+
+
+def cold_solve(failed: int = 0) -> Work:
+    """A solve from nothing."""
+    problem = network(failed)
+    return lambda factor: pdhg.solve(problem.with_demand(factor * problem.demand), gap=GAP)
+
+
+def warm_solve() -> Work:
+    """A solve from the result for other demands."""
+    problem = network()
+    start = pdhg.solve(problem, gap=GAP)
+    return lambda factor: pdhg.solve(
+        problem.with_demand(factor * problem.demand), gap=GAP, warm_start=start
+    )
+
+
+def scheme_teal() -> Work:
+    """FlowGNN, ADMM, projection, and bounds."""
+    problem = network()
+    model = new_flow_model(FlowGnnConfig(6, 1, 4, UNIVERSAL)).to("cuda")
+    scheme = FlowGnnScheme(model)
+    return lambda factor: scheme.solve(problem.with_demand(factor * problem.demand))
+
+
+def pass_of_price_gnn() -> Work:
+    """The start of a solve by PriceGNN."""
+    problem = network()
+    scheme = PriceGnnScheme(PriceGNN(PriceGnnConfig(8, 2, 2)).to("cuda"))
+    return lambda factor: scheme.start(problem.with_demand(factor * problem.demand))
+
+
+def training_step(learner: str) -> Work:
+    """Gradients, clipping, and Adam."""
+    problem = network()
+    rng = np.random.default_rng(1)
+    rates = problem.demand.cpu().numpy() * rng.uniform(
+        0.3, 3, (_MATRICES, problem.paths.num_demands)
+    )
+    times = np.arange(_MATRICES).astype("datetime64[s]")
+    traffic = TrafficMatrices("made", problem.paths.pairs, times, ArrayRates(rates), 1)
+    config = TrainConfig(
+        topology="-",
+        traffic="-",
+        out=Path("never-written"),
+        from_="none:layers=2,width=4",
+        learner=learner,
+        batch_size=2,
+    )
+    trainer = Trainer(problem, traffic, traffic.split(), config)
+
+    def step(_: float) -> None:
+        trainer.one_step()
+        trainer.state.step += 1
+
+    return step
+
+
+WORKS: dict[str, Callable[[], Work]] = {
+    "solve from nothing": cold_solve,
+    "solve from an earlier result": warm_solve,
+    "solve with a failed link": lambda: cold_solve(failed=1),
+    "scheme teal": scheme_teal,
+    "pass of PriceGNN": pass_of_price_gnn,
+    "training step": lambda: training_step("direct"),
+    "training step of COMA*": lambda: training_step("coma:samples=1,episodes=1"),
+}
+
+
+def counted(make: Callable[[], Work], *, with_graphs: bool) -> Counts:
+    """The counts of a run after which nothing is left to record."""
+    torch.manual_seed(0)
+    launch_one_by_one = patch.object(RecordedGraph, "run", lambda _, work: work())
+    # As on a GPU, which has kernels over lists of tensors.
+    over_lists = patch.object(
+        sys.modules["torch.optim.adam"],
+        "_default_to_fused_or_foreach",
+        lambda *_, **__: (False, True),
+    )
+    with (
+        stand_in_gpu(has_kernels=True) as counts,
+        over_lists,
+        nullcontext() if with_graphs else launch_one_by_one,
+    ):
+        work = make()
+        for factor in _BEFORE:
+            work(factor)
+        counts.clear()
+        work(_COUNTED)
+        return _counts(counts)
+
+
+def _counts(counts: Counter[str]) -> Counts:
+    waits = counts["read"] + counts["copied"] + counts["uploaded"]
+    return Counts(counts["launched"], counts["replayed"], waits)
+
+
+def main() -> None:
+    """Count, and write a row for each work."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("launches.csv"), help="file of the rows")
+    options = parser.parse_args()
+    sys.setswitchinterval(_SWITCH_S)
+    with options.out.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("work", "launches without graphs", *Counts._fields))
+        for name, make in progress_bar(list(WORKS.items()), desc="works"):
+            alone = counted(make, with_graphs=False)
+            writer.writerow((name, alone.launches, *counted(make, with_graphs=True)))
+            file.flush()
+
+
+if __name__ == "__main__":
+    main()
