@@ -104,7 +104,7 @@ def _allocate_parts(
     elif parts:
         from teal.allocation.allocate_workers import allocate
 
-        yield from allocate(files.config, parts)
+        yield from allocate(files.config, files.instance.paths, parts)
 
 
 def _check_disk_space(

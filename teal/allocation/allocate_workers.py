@@ -16,8 +16,10 @@ from pathlib import Path
 from teal.allocation.allocate import AllocatedMatrix
 from teal.allocation.allocate_files import PartFiles
 from teal.allocation.settings import AllocateConfig
+from teal.app.instance import suits_gpu
 from teal.cluster.cluster import cause, connected, require_units, units
 from teal.errors import InputError
+from teal.network import PathSet
 from teal.runtime.parallel import limit_threads
 
 _MAX_RETRIES = (
@@ -45,11 +47,30 @@ class _Worker:
         return part, self._files.write_part(part)
 
 
+def _is_on_gpu(config: AllocateConfig, paths: PathSet, gpus: int, threads: int) -> bool:
+    """Whether the processes have a GPU each.
+
+    Args:
+        config: the settings.
+        paths: the candidate paths.
+        gpus: number of GPUs of the cluster.
+        threads: threads that a process has on the CPU.
+    """
+    if config.device == "auto":
+        return gpus > 0 and suits_gpu(config, paths, threads)
+    return config.device != "cpu"
+
+
 def allocate(
-    config: AllocateConfig, parts: Sequence[int]
+    config: AllocateConfig, paths: PathSet, parts: Sequence[int]
 ) -> Iterator[tuple[int, list[AllocatedMatrix]]]:
     """Allocate ``parts`` in ``config.workers`` processes; yields each part when it is done, in any
     order.
+
+    Args:
+        config: the settings.
+        paths: the candidate paths.
+        parts: numbers of the parts.
 
     Raises:
         SolverError: a process died more than three times.
@@ -62,7 +83,8 @@ def allocate(
         free = max(
             1, int(ray.available_resources().get("CPU", 0))
         )  # others may use the cluster too
-        on_gpu = config.device == "cuda" or (config.device == "auto" and gpus > 0)
+        threads = max(1, cpus // min(config.workers or free, len(parts)))
+        on_gpu = _is_on_gpu(config, paths, gpus, threads)
         require_units(ray, "GPU" if on_gpu else "CPU", config.workers or 1, "--workers")
         workers = min(config.workers or (gpus if on_gpu else free), len(parts))
         settings = dataclasses.replace(

@@ -292,10 +292,20 @@ def _device_of(config: ProgramConfig, paths: PathSet) -> torch.device:
     """The device of the settings; for auto the one that is expected to be faster."""
     if config.device != "auto":
         return pick_device(config.device)
-    is_slower = not config.prefers_gpu and not is_faster_on_gpu(
-        paths.scan_size, torch.get_num_threads()
-    )
-    return pick_device("cpu" if config.cpu_alone or is_slower else "auto")
+    return pick_device("auto" if suits_gpu(config, paths, torch.get_num_threads()) else "cpu")
+
+
+def suits_gpu(config: ProgramConfig, paths: PathSet, threads: int) -> bool:
+    """Whether ``--device auto`` takes a GPU where there is one.
+
+    Args:
+        config: the settings.
+        paths: the candidate paths.
+        threads: threads that the CPU has for a solve.
+    """
+    if config.cpu_alone:
+        return False
+    return config.prefers_gpu or is_faster_on_gpu(paths.scan_size, threads)
 
 
 def instance_of(
