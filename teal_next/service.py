@@ -90,7 +90,8 @@ class NextInterval(parts.NextIntervalPart):
     @override
     def clear(self) -> None:
         super().clear()
-        self._hedge, self.latest, self.realised = None, None, None
+        self._hedge, self._observed = None, None
+        self.latest, self.realised = None, None
         self._limit = ConformalLimit(LIMIT_PROBABILITY)
 
     @override
@@ -120,11 +121,11 @@ class NextInterval(parts.NextIntervalPart):
         hedge = self._hedge or self._begun(past)
         is_measured = before is not None and before.time in traffic.timestamps
         if before is not None and is_measured and before.time != self._observed:
-            self._observed = before.time
             row = past.first_row + int(np.searchsorted(traffic.timestamps, before.time))
             self._observe(
                 past.matrix(row), _over_live_paths(problem, before.splits)
             )  # links may have failed since
+            self._observed = before.time
         splits = hedge.allocate(past)
         if self._varied:
             other = vary(past.last(1), share=1.0, seed=past.traffic_row)

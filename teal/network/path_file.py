@@ -17,7 +17,7 @@ from teal.network.topology import Topology
 from teal.network.trie import Trie
 from teal.runtime.archives import check_npz
 from teal.runtime.arrays import IntArray
-from teal.runtime.storage import atomic_file
+from teal.runtime.storage import atomic_file, is_passing
 
 _EXPECTED_FILE = "a file of paths, as `teal paths improve` writes it"
 
@@ -42,6 +42,7 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
 
     Raises:
         InputError: no such file, a damaged one, or paths over another network.
+        OSError: the machine lacks something now that it may have again.
     """
     file = Path(file)
     try:
@@ -59,6 +60,8 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
                 network,
             )
     except OSError as error:
+        if is_passing(error):
+            raise
         raise InputError(str(file), "", _EXPECTED_FILE, error.strerror or error) from None
     except (
         EOFError,

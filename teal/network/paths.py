@@ -113,6 +113,8 @@ def compute_paths(
             return load_paths(file, topology)
         except InputError:
             file.unlink(missing_ok=True)  # a damaged cache entry is computed again
+        except OSError:  # the entry may be read another time
+            pass
     _check_memory(request, pairs)
     paths = _search(request, pairs, key, progress, report)
     if file is not None:

@@ -17,7 +17,7 @@ class Latest(Generic[_K, _V]):
     again.
 
     Args:
-        most: number of values, at least 1.
+        most: number of values, at least 1.  None of them is None.
     """
 
     def __init__(self, most: int) -> None:
@@ -46,10 +46,11 @@ class Latest(Generic[_K, _V]):
     def keep(self, key: _K, value: _V) -> None:
         """Keep a value as the newest one, in the place of another one of its key."""
         with self._lock:
-            self._kept.pop(key, None)
+            # Freed after the lock, since a value may take long to be freed.
+            dropped = [self._kept.pop(key, None)]
             self._kept[key] = value
-            for oldest in list(self._kept)[: -self._most]:
-                self._kept.pop(oldest, None)
+            dropped += [self._kept.pop(oldest, None) for oldest in list(self._kept)[: -self._most]]
+        dropped.clear()
 
     def values(self) -> list[_V]:
         """All values, the newest last."""

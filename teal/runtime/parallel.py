@@ -147,40 +147,48 @@ def _torch_on_one_thread() -> Iterator[None]:
     if threads == 1:
         yield
         return
-    _state.is_on_one_thread = True
+    with _quiet.lock:
+        _quiet.blocks += 1
+        _quiet.threads_before = threads
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        _state.is_on_one_thread = False
+        with _quiet.lock:
+            _quiet.blocks -= 1
 
 
 def _torch_threads() -> int:
     """Number of torch's threads for operations of this thread.
 
-    A thread begins with the number that any thread set last, which is 1 while another one is in
-    :func:`_torch_on_one_thread`: it then gets the number that threads have outside of such blocks.
+    A thread begins with the number that any thread set last.  That is 1 while another one is in
+    :func:`_torch_on_one_thread`: it then gets the number that the other one had before.
     """
     import torch
 
     if not getattr(_state, "has_torch_threads", False):
-        _state.has_torch_threads = True
-        if _outside.torch_threads:
-            torch.set_num_threads(_outside.torch_threads)
-    threads = torch.get_num_threads()
-    if not getattr(_state, "is_on_one_thread", False):
-        _outside.torch_threads = threads
-    return threads
+        with _quiet.lock:
+            _state.has_torch_threads = True
+            if _quiet.blocks and torch.get_num_threads() == 1:
+                torch.set_num_threads(_quiet.threads_before)
+    return torch.get_num_threads()
 
 
-class _Outside:
-    """Number of torch's threads outside of blocks on one thread; 0 before the first block."""
+class _Quiet:
+    """The threads that are in :func:`_torch_on_one_thread`.
 
-    torch_threads = 0
+    Attributes:
+        lock: lock of the others.
+        blocks: number of these threads.
+        threads_before: number of torch's threads before the latest of the blocks.
+    """
+
+    lock = threading.Lock()
+    blocks, threads_before = 0, 1
 
 
-_outside = _Outside()
+_quiet = _Quiet()
 
 
 def is_large(operations: int, least: int = _MIN_PARALLEL_OPERATIONS) -> bool:
@@ -254,7 +262,6 @@ def limit_threads(count: int) -> None:
     import torch
 
     torch.set_num_threads(max(1, count))
-    _state.has_torch_threads, _outside.torch_threads = True, max(1, count)
     numba.set_num_threads(max(1, min(count, numba.config.NUMBA_NUM_THREADS)))
 
 

@@ -27,6 +27,15 @@ from teal.errors import InputError
 # Beginning of the names of scratch folders, and the file in each that its process holds locked.
 _SCRATCH, _SCRATCH_LOCK = ".state-", "lock"
 _RANDOM_BYTES = 4  # in the name of a temporary file
+_PASSING = (
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+    errno.ESTALE,
+    errno.EIO,
+    errno.ETIMEDOUT,
+)
 
 
 def cache_dir(kind: str) -> Path:
@@ -91,7 +100,10 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     random = secrets.token_hex(_RANDOM_BYTES)
     name = str(path.parent / f".{path.name}.{random}{path.suffix}")
-    handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+    try:
+        handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     # The system has applied the umask, which a process cannot ask for without changing it.
     permissions = stat.S_IMODE(os.fstat(handle).st_mode)
     os.close(handle)
@@ -144,6 +156,13 @@ def check_out_folder(
         raise InputError(
             str(path), "out", f"a folder without these files, or {hint}", ", ".join(existing)
         )
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the machine lacks something now that it may have again: files, memory, a disk on the
+    network.
+    """
+    return isinstance(error, OSError) and error.errno in _PASSING
 
 
 def small_text(file: Path, most_bytes: int) -> str:

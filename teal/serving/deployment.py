@@ -24,7 +24,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from teal.cluster.cluster import connected
 from teal.errors import InputError
 from teal.serving.engine.errors import ServiceError, overloaded
-from teal.serving.engine.log import LOG, log_to
+from teal.serving.engine.log import log_to
 from teal.serving.engine.served import rehearse_all
 from teal.serving.engine.solver import Solver
 from teal.serving.http.app import Service, make_app
@@ -71,7 +71,9 @@ _LOOK_UPS = (
 class Engine(Solver):
     """The solver as a deployment: networks and the engine, in a process of their own."""
 
-    def __init__(self, folder: str, settings: dict[str, Any]) -> None:
+    def __init__(self, folder: str, log_file: str, settings: dict[str, Any]) -> None:
+        if log_file:
+            log_to(Path(log_file))
         rehearse_all()
         super().__init__(Path(folder), **settings)
         self._new = True
@@ -84,11 +86,7 @@ class Engine(Solver):
         A new engine is given some time for it; what takes longer goes on beside requests for
         others.
         """
-        try:
-            preparing = await self.look()
-        except Exception:  # an engine that was replaced would know less
-            LOG.exception("state folder not read")
-            return
+        preparing = await self.look_again()  # raises nothing: a new engine would know less
         if self._new and preparing:
             await asyncio.wait(preparing, timeout=_START_S)
         self._new = False
@@ -153,6 +151,11 @@ def _shared_options(config: ServeConfig) -> dict[str, Any]:
     }
 
 
+def _log_file(config: ServeConfig) -> str:
+    """The file to which all processes of the service append; "" for none."""
+    return str(config.log_file.resolve()) if config.log_file else ""
+
+
 def _engines(config: ServeConfig, folder: Path) -> Any:
     """The deployment that computes, bound to its settings."""
     deployment = serve.deployment(Engine).options(
@@ -162,7 +165,7 @@ def _engines(config: ServeConfig, folder: Path) -> Any:
         health_check_timeout_s=600,  # a long solve is no illness
         **_shared_options(config),
     )
-    return deployment.bind(str(folder), solver_settings(config))
+    return deployment.bind(str(folder), _log_file(config), solver_settings(config))
 
 
 def _ingress(config: ServeConfig, engines: Any) -> Any:
@@ -172,10 +175,9 @@ def _ingress(config: ServeConfig, engines: Any) -> Any:
     deployment = serve.deployment(serve.ingress()(Ingress)).options(
         name="Ingress", num_replicas=config.ingresses, **_shared_options(config)
     )
-    log_file = str(config.log_file.resolve()) if config.log_file else ""
     return deployment.bind(
         engines,
-        log_file,
+        _log_file(config),
         **app_settings(config),
         # What may wait, and what is being solved.
         most_open=math.ceil(config.replicas * (config.max_waiting + MAX_LANES) / config.ingresses),

@@ -27,6 +27,7 @@ from teal.app.warm_up import all_tasks, missing
 from teal.errors import InputError
 from teal.serving.engine.kernels import Kernels
 from teal.serving.engine.log import LOG, log_to
+from teal.serving.engine.pauses import pauses
 from teal.serving.engine.solver import Solver
 from teal.serving.http.app import make_app
 from teal.serving.settings import ServeConfig
@@ -158,7 +159,7 @@ def collect_seldom() -> None:
 _COLLECT_AFTER = 50_000  # objects that were made and are still there; 700 by default
 _LONGEST_DEADLINE_S = 620  # seconds that requests in flight have when the service is told to stop
 _LOOK_EVERY_S = 2.0
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 10.0, 600.0  # between two attempts to prepare the kernels
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 600.0  # between two attempts to prepare the kernels
 _PARTS_EVERY_S = 0.5  # between two looks at which kernels have been compiled
 _FILES_LEFT = (
     128  # files that connections leave: the state folder, the log, libraries that are loaded late
@@ -219,15 +220,15 @@ def _listen(config: ServeConfig) -> socket.socket:
 
 async def _prepare(solver: Solver, say: Callable[[str], None]) -> None:
     """Prepare the kernels, again and again where that fails: the disk may be full for a while."""
-    pause_s = _FIRST_PAUSE_S
-    while not solver.kernels.are_there:
+    for pause_s in pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S):
         try:
             await _prepare_once(solver, say)
         except Exception as error:
             solver.kernels.fault = str(error) or type(error).__name__
             LOG.exception("kernels not ready", extra={"teal": {"fault": solver.kernels.fault}})
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _MOST_PAUSE_S)
+        if solver.kernels.are_there:
+            return
+        await asyncio.sleep(pause_s)
 
 
 async def _prepare_once(solver: Solver, say: Callable[[str], None]) -> None:
@@ -314,10 +315,7 @@ async def _look_now_and_then(solver: Solver) -> None:
     """Another service over the same folder may register and delete networks."""
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
-        try:
-            await solver.look()
-        except Exception:  # nobody else would store what is not stored
-            LOG.exception("state folder not read")
+        await solver.look_again()
 
 
 def _stop(server: uvicorn.Server, say: Callable[[str], None]) -> None:

@@ -145,8 +145,6 @@ def test_a_thread_that_begins_in_the_block_of_another_has_all_of_torchs_threads_
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        with parallel.quiet_torch(1):
-            pass
         with ThreadPoolExecutor(2) as pool:
             for thread in [pool.submit(quiet), pool.submit(other)]:
                 thread.result()
@@ -154,5 +152,26 @@ def test_a_thread_that_begins_in_the_block_of_another_has_all_of_torchs_threads_
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-        with parallel.quiet_torch(1):  # so that later threads begin with that number
+
+
+def test_threads_keep_the_number_of_torchs_threads_that_they_were_given() -> None:
+    before, seen = torch.get_num_threads(), list[int]()
+
+    def work() -> None:
+        torch.set_num_threads(1)
+        with parallel.quiet_torch(1):
             pass
+        seen.append(torch.get_num_threads())
+
+    torch.set_num_threads(3)
+    try:
+        with parallel.quiet_torch(1):
+            pass
+        torch.set_num_threads(2)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert seen == [1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import sys
 import threading
@@ -236,15 +237,23 @@ def test_a_demand_that_the_network_still_connects_is_carried_after_a_failure(
     run(work)
 
 
-@pytest.mark.parametrize("step", ["with_more_paths", "write_paths"])
+@pytest.mark.parametrize(
+    ("step", "error"),
+    [
+        ("with_more_paths", RuntimeError("a fault of the program")),
+        ("write_paths", RuntimeError("a fault of the program")),
+        ("with_more_paths", OSError(errno.EMFILE, "Too many open files")),
+    ],
+)
 def test_one_failure_in_the_background_does_not_keep_paths_from_a_network(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     step: str,
+    error: Exception,
 ) -> None:
     owner = Served if step == "with_more_paths" else Store
-    whole, failures = getattr(owner, step), [RuntimeError("a fault of the program")]
+    whole, failures = getattr(owner, step), [error]
 
     def fail_once(*arguments: Any, **options: Any) -> Any:
         if failures:
@@ -271,7 +280,8 @@ def test_one_failure_in_the_background_does_not_keep_paths_from_a_network(
 
     run(work)
     assert not failures
-    assert any(record.exc_info for record in caplog.records), "the log has its trace"
+    traces = [record.exc_info for record in caplog.records if record.exc_info]
+    assert bool(traces) == isinstance(error, RuntimeError), "of faults of the program alone"
 
 
 def test_paths_are_taken_while_the_engine_works(tmp_path: Path) -> None:

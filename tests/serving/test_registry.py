@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.client import InvalidRequest, ServiceFault, UnknownNetwork
-from teal.errors import InputError
 from teal.runtime.storage import cache_dir
 from teal.serving.engine import registry
 from teal.serving.engine.served import Served
@@ -139,15 +138,37 @@ def test_long_searches_do_not_hold_up_short_ones(
     run(work)
 
 
-@pytest.mark.parametrize("remedy", ["time", "the same registration"])
-def test_a_network_that_could_not_be_prepared_is_prepared_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remedy: str
+def test_a_network_is_prepared_again_while_the_machine_lacks_something_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory was short for a while; or the search says that it needs more than there is."""
-    compute = Served.prepare
-    is_over = remedy == "time"
-    fault = MemoryError("short") if is_over else InputError("paths", "", "more memory", "less")
-    faults: list[Exception] = [fault]
+    compute, goes_on = Served.prepare, threading.Event()
+
+    def fail_for_a_while(*arguments: Any) -> Any:
+        if not goes_on.is_set():
+            raise OSError(errno.EMFILE, "Too many open files")
+        return compute(*arguments)
+
+    monkeypatch.setattr(Served, "prepare", fail_for_a_while)
+    monkeypatch.setattr(registry, "_FIRST_PAUSE_S", 0.01)
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("n", RING)
+            for _ in range(1_000):
+                if (await client.network("n")).warning:
+                    break
+                await asyncio.sleep(0.05)
+            assert "Too many open files" in ((await client.network("n")).warning or "")
+            goes_on.set()
+            assert (await client.wait_ready("n")).warning is None
+
+    run(work)
+
+
+def test_the_same_registration_again_begins_the_search_again_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, faults = Served.prepare, [MemoryError("short")]
 
     def fail_once(*arguments: Any) -> Any:
         if faults:
@@ -155,21 +176,14 @@ def test_a_network_that_could_not_be_prepared_is_prepared_again(
         return compute(*arguments)
 
     monkeypatch.setattr(Served, "prepare", fail_once)
-    monkeypatch.setattr(registry, "_FIRST_PAUSE_S", 0.5)
 
     async def work() -> None:
         async with service(tmp_path) as client:
             await client.put_network("n", RING)
-            with pytest.raises(ServiceFault, match="memory" if not is_over else "short"):
+            with pytest.raises(ServiceFault, match="short"):
                 await client.wait_ready("n")
-            if is_over:
-                for _ in range(100):
-                    if (await client.network("n")).state != "failed":
-                        break
-                    await asyncio.sleep(0.05)
-            else:
-                assert (await client.network("n")).state == "failed"
-                await client.put_network("n", RING)
+            assert (await client.network("n")).state == "failed"
+            await client.put_network("n", RING)
             await client.wait_ready("n")
 
     run(work)

@@ -381,21 +381,24 @@ def test_two_hosts_and_endless_numbers_are_refused_and_counted_by_route(tmp_path
 
 
 def test_the_state_folder_is_looked_at_again_after_a_look_that_failed(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     looks: list[int] = []
 
-    class _Solver:
-        async def look(self) -> None:
-            looks.append(len(looks))
-            if len(looks) < 3:
-                raise OSError("the folder is away")
+    def look() -> list[Any]:
+        looks.append(len(looks))
+        if len(looks) < 3:
+            raise OSError("the folder is away")
+        return []
 
     async def work() -> None:
+        solver = Solver(tmp_path)
+        monkeypatch.setattr(solver._registry, "look", look)
         monkeypatch.setattr(process, "_LOOK_EVERY_S", 0.0)
-        looking = asyncio.create_task(process._look_now_and_then(_Solver()))  # type: ignore[arg-type]
+        looking = asyncio.create_task(process._look_now_and_then(solver))
         await until(lambda: len(looks) > 3 or looking.done(), "no further look")
         looking.cancel()
         assert len(looks) > 3
 
     run(work)
+    assert [record.getMessage() for record in caplog.records] == ["state folder not read"]

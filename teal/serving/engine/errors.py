@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from teal.errors import TealError
+from teal.runtime.storage import is_passing
 
 LOCKED = "locked"  # code of the error that another process keeps the lock of the state folder
 CLIENT_SHARE = 0.75  # of anything limited that one client may have: places, time of the engine
@@ -64,15 +65,6 @@ _FULL = {
     errno.EACCES: "its folder may not be written to",
     errno.EPERM: "its folder may not be written to",
 }
-_PASSING = (
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.EAGAIN,
-    errno.ESTALE,
-    errno.EIO,
-    errno.ETIMEDOUT,
-)
 
 
 def storage_fault(error: OSError, *, folder_is_there: bool = True) -> ServiceError | None:
@@ -93,16 +85,9 @@ def storage_fault(error: OSError, *, folder_is_there: bool = True) -> ServiceErr
     return None
 
 
-def is_passing(error: OSError) -> bool:
-    """Whether the machine lacks something now that it may have again: files, memory, a disk on the
-    network.
-    """
-    return error.errno in _PASSING
-
-
 def unreadable(name: str, error: Exception) -> ServiceError:
     """The stored files of a network are damaged, or cannot be opened."""
-    passing = storage_fault(error) if isinstance(error, OSError) and is_passing(error) else None
+    passing = storage_fault(error) if is_passing(error) else None  # type: ignore[arg-type]
     return passing or ServiceError(
         409, "failed", f"the files of {name!r} cannot be read: {str(error)[:200]}"
     )

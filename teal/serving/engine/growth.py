@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.log import warn
+from teal.serving.engine.pauses import pauses
 from teal.serving.engine.registry import Hosted
 from teal.serving.engine.served import Served
 from teal.serving.engine.store import Store
@@ -34,10 +36,9 @@ from teal.solvers.candidates import more_paths
 # seconds from one look at the paths of a network to the next: an interval of a controller
 GROW_EVERY_S = 300.0
 _LARGEST_GAP = 0.01  # certified gap to the optimum over all paths above which paths are added
-# Seconds after which missing paths are looked for again, where others were stored meanwhile or the
-# disk was full; each pause is twice as long as the one before.
-_AGAIN_S = 1.0
-_LONGEST_PAUSE_S = 60.0
+# Pauses, in seconds, before missing paths are looked for again, where others were stored meanwhile
+# or the search failed.
+_AGAIN_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _LONGEST_S = 60.0  # seconds for the paths of one matrix, after which the best so far are taken
 
 
@@ -53,10 +54,10 @@ class Growth:
     def __init__(self, store: Store, every_s: float = GROW_EVERY_S) -> None:
         self._store, self._every_s = store, every_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="path-growth")
-        self._looked: dict[str, float] = {}  # when, by the generation of the network
-        self._connected: dict[
-            str, FloatArray
-        ] = {}  # capacities for which the paths were looked at, likewise
+        # Time of the last look at the paths of a network.
+        self._looked = WeakKeyDictionary[Hosted, float]()
+        # Capacities for which missing paths were looked for.
+        self._connected = WeakKeyDictionary[Hosted, FloatArray]()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def note(self, name: str, network: Hosted, rates: FloatArray) -> None:
@@ -70,10 +71,10 @@ class Growth:
         """
         self.reconnect(name, network)
         now = time.monotonic()
-        begun = self._looked.setdefault(network.generation, now)
+        begun = self._looked.setdefault(network, now)
         if network.spec.num_paths != "auto" or now - begun < self._every_s or not rates[-1].any():
             return
-        self._looked[network.generation] = now
+        self._looked[network] = now
         self._begin(self._look(name, network, rates[-1].copy()))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -86,9 +87,9 @@ class Growth:
         the last call.
         """
         served = network.served
-        if served is None or self._connected.get(network.generation) is served.capacity:
+        if served is None or self._connected.get(network) is served.capacity:
             return
-        self._connected[network.generation] = served.capacity
+        self._connected[network] = served.capacity
         if not (served.capacity > 0).all():
             self._begin(self._reconnect(name, network, served.capacity))
 
@@ -101,17 +102,16 @@ class Growth:
             network: network that is ready.
             looked_at: (E,) Gbit/s in force when the links changed.
         """
-        pause_s = _AGAIN_S
-        while not await self._add(name, network, reconnected):
+        for pause_s in pauses(_AGAIN_S, _LONGEST_PAUSE_S):
+            if await self._add(name, network, reconnected):
+                return
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            is_last = self._connected.get(network.generation) is looked_at
-            if network.is_gone.is_set() or not is_last:
+            if network.is_gone.is_set() or self._connected.get(network) is not looked_at:
                 return
 
     async def _look(self, name: str, network: Hosted, rates: FloatArray) -> None:
         await self._add(name, network, lambda served: grown(served, network, rates))
-        self._looked[network.generation] = time.monotonic()
+        self._looked[network] = time.monotonic()
 
     async def _add(
         self, name: str, network: Hosted, find: Callable[[Served], PathSet | None]

@@ -29,7 +29,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
-def warn(network: str, event: str, error: Exception) -> None:
+def warn(network: str, event: str, error: BaseException) -> None:
     """Log that work in the background has failed, which nobody waits for.
 
     Args:

@@ -5,12 +5,11 @@ for.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,10 +19,10 @@ from pydantic import ValidationError
 from teal.errors import InputError
 from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
+from teal.runtime.storage import is_passing
 from teal.serving.engine.errors import (
     LOCKED,
     ServiceError,
-    is_passing,
     not_ready,
     replaced,
     unreadable,
@@ -32,6 +31,7 @@ from teal.serving.engine.errors import (
 from teal.serving.engine.kernels import Kernels
 from teal.serving.engine.log import LOG, warn
 from teal.serving.engine.measured import Measured
+from teal.serving.engine.pauses import pauses
 from teal.serving.engine.requests import LinkChanges, NetworkSpec
 from teal.serving.engine.responses import network_settings
 from teal.serving.engine.served import AddedPaths, Served, capacity_in_force, topology_of
@@ -43,8 +43,7 @@ _MAX_SPLITS = 1 << 26
 _NOT_FOUND = 404  # status of an error
 _MOMENT_S = 0.01  # for which a look at a network's files counts within a request
 _VALUES_OF_CHANGE = 4  # of a link
-# Seconds after which a network that could not be prepared is prepared again, or added paths are
-# taken again; each pause is twice as long as the one before.
+# Pauses, in seconds, before a network is prepared again, or added paths are taken again.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 # Splits of a network whose paths may take long: the time is estimated first, and the search has a
 # thread of its own.
@@ -104,6 +103,10 @@ class Hosted:
     warning: str = ""
     looked_at: float = 0.0
 
+    def read_again(self) -> None:
+        """Let the next look at the state folder read what is stored of the links."""
+        self.version = self.version._replace(links=-1)
+
     def put_in_force(self, served: Served | None) -> None:
         """Give the network the capacities that follow from what is stored of its links and what is
         not.
@@ -140,7 +143,7 @@ class Registry:
         self._unreadable: set[str] = (
             set()
         )  # names of networks whose files are damaged, as the log says
-        self._retired: list[Served] = []  # replaced, with their paths on disk
+        self._retired = set[str]()  # path sets on disk of networks that were replaced
         # Searches that may take minutes hold up each other and no others.
         self._quick = ThreadPoolExecutor(1, thread_name_prefix="paths")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="long-paths")
@@ -240,7 +243,7 @@ class Registry:
         await asyncio.to_thread(self._store.delete, name)
         self._forget(name)
         if known is not None and known.served is not None:
-            self._forget_paths(known.served)
+            await asyncio.to_thread(self._forget_paths, known.served.stored_paths)
 
     async def change_links(self, name: str, changes: dict[str, Any]) -> None:
         """Change capacities, or take links down or up: in force at once, also where they cannot be
@@ -291,6 +294,7 @@ class Registry:
                 reason = error.message
             else:  # what came meanwhile stays
                 network.links = _merged(network.links, changes)
+                network.read_again()  # another process may have changed them before
                 later = network.unsaved.items()
                 network.unsaved = {
                     link: change for link, change in later if changes.get(link) != change
@@ -305,8 +309,10 @@ class Registry:
     async def _save_again(self, name: str, network: Hosted) -> None:
         """Try to store what could not be stored before."""
         try:
-            with contextlib.suppress(ServiceError):  # deleted meanwhile
-                await self._save(name, network)
+            await self._save(name, network)
+        except ServiceError as error:
+            if not network.is_gone.is_set():
+                network.warning = f"changes of links are in force and not stored: {error}"
         finally:
             del self._saving[name]
 
@@ -394,7 +400,7 @@ class Registry:
             raw, links, generation, added = stored or self._store.read(name)
         if known is None or known.version.network != version.network:
             if known is not None and known.served is not None:
-                self._retired.append(known.served)
+                self._retired |= known.served.stored_paths
             self._forget(name)
             try:
                 spec = (
@@ -419,7 +425,7 @@ class Registry:
         than a damaged file; meanwhile the network goes on as it is.
         """
         assert network.served is not None
-        loop, pause_s = asyncio.get_running_loop(), _FIRST_PAUSE_S
+        loop, waits_s = asyncio.get_running_loop(), pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         file = self._store.paths_file(name, network.generation)
         while network.served.additions < network.additions and not network.is_gone.is_set():
             take, added = network.served.with_more_paths, AddedPaths(network.additions, file)
@@ -430,33 +436,35 @@ class Registry:
                 return
             except Exception as error:
                 warn(name, "added paths not taken", error)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
                 network.served = more
+                continue
+            # Not while the error is held, which holds what the attempt had made.
+            await asyncio.sleep(next(waits_s))
 
     async def _prepare(self, name: str, network: Hosted) -> None:
-        """Prepare a network, however often that fails for other reasons than its registration."""
+        """Prepare a network, again and again while the machine lacks something for it."""
         await self._kernels.there()
-        pause_s = _FIRST_PAUSE_S
-        while not network.is_gone.is_set():
-            network.error = ""
-            try:
-                served = await self._prepared(name, network)
-            except _Ended:
+        for pause_s in pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S):
+            if await self._has_ended(name, network):
                 return
-            except (InputError, ServiceError) as error:
-                network.error = str(error)
-                return
-            except Exception as error:
-                warn(name, "network not prepared", error)
-                if not (isinstance(error, OSError) and is_passing(error)):
-                    network.error = str(error) or type(error).__name__
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            else:
-                self._serve(network, served)
-                return
+            await asyncio.sleep(pause_s)
+
+    async def _has_ended(self, name: str, network: Hosted) -> bool:
+        """Try to prepare a network; whether it is ready, gone, or cannot be prepared at all."""
+        try:
+            served = await self._prepared(name, network)
+        except _Ended:
+            return True
+        except Exception as error:
+            warn(name, "network not prepared", error)
+            if is_passing(error):
+                network.warning = f"its paths cannot be computed now: {error}"
+                return network.is_gone.is_set()
+            network.error = str(error) or type(error).__name__
+            return True
+        await self._serve(name, network, served)
+        return True
 
     async def _prepared(self, name: str, network: Hosted) -> Served:
         """The served form of a network, with the capacities in force."""
@@ -478,16 +486,19 @@ class Registry:
         network.put_in_force(served)
         return served
 
-    def _serve(self, network: Hosted, served: Served) -> None:
+    async def _serve(self, name: str, network: Hosted, served: Served) -> None:
+        """Answer requests for a network, and forget the path sets that none has any more."""
         if network.is_gone.is_set():
-            self._forget_paths(served)
-            return
-        network.served = served
-        while self._retired:  # not before: the new registration may have the same paths
-            self._forget_paths(self._retired.pop())
-        network.version = network.version._replace(
-            links=-1
-        )  # paths may have been added meanwhile: read it again
+            keys = set(served.stored_paths)
+        else:
+            network.served, network.warning = served, ""
+            network.read_again()  # paths may have been added meanwhile
+            # Not before: the new registration may have the same paths.
+            keys, self._retired = self._retired, set()
+        try:
+            await asyncio.to_thread(self._forget_paths, keys)
+        except OSError as error:
+            warn(name, "paths not deleted", error)
 
     def _forget(self, name: str) -> None:
         network = self._networks.pop(name, None)
@@ -495,11 +506,10 @@ class Registry:
             network.is_gone.set()
             self._gone(network)
 
-    def _forget_paths(self, served: Served) -> None:
-        others = [
-            network.served for network in self._networks.values() if network.served is not None
-        ]
-        for key in served.stored_paths.difference(*(other.stored_paths for other in others)):
+    def _forget_paths(self, keys: Set[str]) -> None:
+        """Delete path sets on disk, without those that a network has."""
+        others = [served.stored_paths for served in self.all_ready().values()]
+        for key in keys - set().union(*others):
             forget(key)
 
 

@@ -35,10 +35,11 @@ from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, Run, Steps
 from teal.runtime.latest import Latest
+from teal.runtime.storage import is_passing
 from teal.schemes.models import serves
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.answer import FIGURES, Answer
-from teal.serving.engine.errors import ServiceError, is_passing, wrong
+from teal.serving.engine.errors import ServiceError, wrong
 from teal.serving.engine.least_time import LeastTimes, SearchKind, SolverTimes
 from teal.serving.engine.requests import NetworkSpec, NodeLink, Options
 from teal.serving.engine.solvers import MODEL, solving
@@ -166,7 +167,7 @@ def topology_of(name: str, spec: NetworkSpec) -> Topology:
         ArithmeticError,
         OSError,
     ) as error:  # coordinates that are none; a name as long as no file may have
-        if isinstance(error, OSError) and is_passing(error):
+        if is_passing(error):
             raise
         raise wrong(f"topology: {str(error)[:200]}") from None
     raise wrong(
@@ -399,9 +400,9 @@ class Lineage:
 class Served:
     """One network.
 
-    The event loop, the engine's thread and threads that prepare or write use it at the same time:
-    what changes after :meth:`prepare` is replaced whole or kept in a
-    :class:`teal.runtime.latest.Latest`.
+    The event loop, the engine's thread and threads that prepare or write use it at the same time.
+    After :meth:`prepare` nothing of it changes but what is computed once and kept: programs,
+    routes, the drawing.
 
     Args:
         topology: as registered.
@@ -411,7 +412,6 @@ class Served:
 
     Attributes:
         lineage: the same object for networks that differ in added paths only.
-        times, solver_times: measured times of the lineage.
         stored_paths: keys of the path sets that are kept on disk for it.
         additions: number of additions of paths that it has.
     """
@@ -427,7 +427,6 @@ class Served:
         self._ready: dict[str, Any] = {}  # for conditions, by their options
         self.stored_paths, self.additions = frozenset[str](), 0
         self.lineage = lineage or Lineage(topology.capacity)
-        self.times, self.solver_times = self.lineage.times, self.lineage.solver_times
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
         # By objective and limits of classes; with the columns of splits.
@@ -437,6 +436,16 @@ class Served:
     def capacity(self) -> FloatArray:
         """(E,) Gbit/s in force."""
         return self.lineage.capacity
+
+    @property
+    def times(self) -> LeastTimes:
+        """Least seconds of answers."""
+        return self.lineage.times
+
+    @property
+    def solver_times(self) -> SolverTimes:
+        """Seconds of answers with a model and without one."""
+        return self.lineage.solver_times
 
     @classmethod
     def prepare(

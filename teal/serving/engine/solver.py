@@ -22,7 +22,7 @@ from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.errors import ARROW, ServiceError, not_ready, replaced, wrong
 from teal.serving.engine.growth import GROW_EVERY_S, Growth
 from teal.serving.engine.kernels import Kernels
-from teal.serving.engine.log import LOG
+from teal.serving.engine.log import LOG, warn
 from teal.serving.engine.measured import Measured
 from teal.serving.engine.model import ServedModel
 from teal.serving.engine.parts import (
@@ -103,6 +103,7 @@ class Solver:
         self._counting, self._next_part = counting_part(most_waiting), next_interval_part()
         self._growth = Growth(self._store, grow_every_s)
         self._registry = Registry(self._store, self._gone, most_networks, most_path_s, self.kernels)
+        self._fault_of_look = ""
         self._computing: dict[
             NextIntervalPart, asyncio.Future[Any]
         ] = {}  # allocations for the next interval
@@ -131,6 +132,18 @@ class Solver:
     async def look(self) -> list[asyncio.Task[None]]:
         """Begin to prepare what other processes have registered; what is being prepared."""
         return self._registry.look()
+
+    async def look_again(self) -> list[asyncio.Task[None]]:
+        """:meth:`look`; where the state folder cannot be read, the log says so once."""
+        try:
+            preparing = self._registry.look()
+        except Exception as error:
+            if str(error) != self._fault_of_look:
+                LOG.exception("state folder not read")
+            self._fault_of_look = str(error)
+            return []
+        self._fault_of_look = ""
+        return preparing
 
     async def warnings(self) -> dict[str, str]:
         """Warnings about networks, by name; networks without any are left out."""
@@ -424,7 +437,13 @@ class Solver:
             known = self._computing[measured] = asyncio.get_running_loop().run_in_executor(
                 self._next, work
             )
-            known.add_done_callback(lambda _: self._computing.pop(measured, None))
+
+            def note_end(computed: asyncio.Future[Any]) -> None:
+                self._computing.pop(measured, None)
+                if not computed.cancelled() and (error := computed.exception()) is not None:
+                    warn(measured.name, "next interval not allocated", error)
+
+            known.add_done_callback(note_end)
         return known
 
     async def _allocate_next(
