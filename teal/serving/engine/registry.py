@@ -243,7 +243,7 @@ class Registry:
         await asyncio.to_thread(self._store.delete, name)
         self._forget(name)
         if known is not None and known.served is not None:
-            await asyncio.to_thread(self._forget_paths, known.served.stored_paths)
+            self._forget_paths(name, known.served.stored_paths)
 
     async def change_links(self, name: str, changes: dict[str, Any]) -> None:
         """Change capacities, or take links down or up: in force at once, also where they cannot be
@@ -463,7 +463,7 @@ class Registry:
                 return network.is_gone.is_set()
             network.error = str(error) or type(error).__name__
             return True
-        await self._serve(name, network, served)
+        self._serve(name, network, served)
         return True
 
     async def _prepared(self, name: str, network: Hosted) -> Served:
@@ -486,19 +486,20 @@ class Registry:
         network.put_in_force(served)
         return served
 
-    async def _serve(self, name: str, network: Hosted, served: Served) -> None:
-        """Answer requests for a network, and forget the path sets that none has any more."""
+    def _serve(self, name: str, network: Hosted, served: Served) -> None:
+        """Answer requests for a network from now on, and forget path sets that none has any
+        more.
+        """
         if network.is_gone.is_set():
-            keys = set(served.stored_paths)
-        else:
-            network.served, network.warning = served, ""
-            network.read_again()  # paths may have been added meanwhile
-            # Not before: the new registration may have the same paths.
-            keys, self._retired = self._retired, set()
-        try:
-            await asyncio.to_thread(self._forget_paths, keys)
-        except OSError as error:
-            warn(name, "paths not deleted", error)
+            self._forget_paths(name, served.stored_paths)
+            return
+        network.served = served
+        if not network.unsaved:
+            network.warning = ""
+        network.read_again()  # paths may have been added meanwhile
+        # Not before: the new registration may have the same paths.
+        retired, self._retired = self._retired, set()
+        self._forget_paths(name, retired)
 
     def _forget(self, name: str) -> None:
         network = self._networks.pop(name, None)
@@ -506,11 +507,19 @@ class Registry:
             network.is_gone.set()
             self._gone(network)
 
-    def _forget_paths(self, keys: Set[str]) -> None:
-        """Delete path sets on disk, without those that a network has."""
+    def _forget_paths(self, name: str, keys: Set[str]) -> None:
+        """Delete path sets on disk, without those that a network has.
+
+        Args:
+            name: name of the network that has no use for them.
+            keys: keys of the path sets.
+        """
         others = [served.stored_paths for served in self.all_ready().values()]
-        for key in keys - set().union(*others):
-            forget(key)
+        try:
+            for key in keys - set().union(*others):
+                forget(key)
+        except OSError as error:
+            warn(name, "paths not deleted", error)
 
 
 def in_use(name: str, network: Hosted) -> Served:
