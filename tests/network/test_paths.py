@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 from teal.errors import InputError
 from teal.formats import load_topology
-from teal.network import PathMethod, PathSet, PathWeight, Topology, compute_paths
+from teal.network import PathMethod, PathSet, PathWeight, Topology, compute_paths, path_file
+from teal.network.path_file import load_paths, save_paths
 from teal.network.paths import estimated_seconds, forget
 from teal.runtime.storage import cache_dir
 from teal.testing import cabled_topology, make_topology, random_topology
@@ -147,6 +149,27 @@ def test_incidences_list_every_link_of_every_path() -> None:
             assert sorted(columns[rows == d * paths.num_paths + k].tolist()) == sorted(
                 paths.links_of(d, k)
             )
+
+
+def test_a_file_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path))
+    topology = random_topology(1)
+    paths = compute_paths(topology)
+    (entry,) = cache_dir("paths").iterdir()
+    save_paths(tmp_path / "p.npz", paths)
+
+    def too_many(_: Path) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(path_file, "check_npz", too_many)
+        with pytest.raises(OSError, match="Too many open files"):
+            load_paths(tmp_path / "p.npz", topology)
+        assert compute_paths(topology).key == paths.key, "computed again"
+        assert entry.exists()
+    assert load_paths(tmp_path / "p.npz", topology).key == paths.key
 
 
 def test_cache_of_paths_is_keyed_by_content_and_survives_damage(
