@@ -90,8 +90,8 @@ class NextInterval(parts.NextIntervalPart):
     @override
     def clear(self) -> None:
         super().clear()
-        self._hedge, self._observed = None, None
-        self.latest, self.realised = None, None
+        self._hedge = self._observed = None
+        self.latest = self.realised = None
         self._limit = ConformalLimit(LIMIT_PROBABILITY)
 
     @override
@@ -216,12 +216,10 @@ def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
     is_live = problem.path_mask[0]
     wider = splits.new_zeros(is_live.shape)
     wider[:, : splits.shape[1]] = splits  # raises where the problem has fewer paths
-    splits, live = wider, torch.where(is_live, wider, 0)
-    total, even = (
-        live.sum(-1, keepdim=True),
-        is_live.to(splits) / is_live.sum(-1, keepdim=True).clamp(min=1),
-    )
-    wanted = splits.sum(-1, keepdim=True)
+    live = torch.where(is_live, wider, 0)
+    total = live.sum(-1, keepdim=True)
+    even = is_live.to(splits) / is_live.sum(-1, keepdim=True).clamp(min=1)
+    wanted = wider.sum(-1, keepdim=True)
     return torch.where(total > 0, live * wanted / total.clamp(min=1e-300), even * wanted)
 
 

@@ -185,7 +185,8 @@ class _Quiet:
     """
 
     lock = threading.Lock()
-    blocks, threads_before = 0, 1
+    blocks = 0
+    threads_before = 1
 
 
 _quiet = _Quiet()

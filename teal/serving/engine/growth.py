@@ -119,10 +119,11 @@ class Growth:
         """Store the path set that ``find`` makes of a network, if any; False if that failed, or if
         others were added meanwhile, which the network takes first.
         """
-        served, loop = network.served, asyncio.get_running_loop()
+        served = network.served
         if served is None or served.additions < network.additions:
             return False
         try:
+            loop = asyncio.get_running_loop()
             paths = await loop.run_in_executor(self._thread, find, served)
             if paths is not None and not network.is_gone.is_set():
                 return await asyncio.to_thread(

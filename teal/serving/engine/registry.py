@@ -412,7 +412,8 @@ class Registry:
                 raise unreadable(name, error) from None
             known = self._networks[name] = Hosted(version, spec, generation, additions=added)
             known.preparing = asyncio.create_task(self._prepare(name, known))
-        known.links, known.additions = links, added
+        known.links = links
+        known.additions = added
         known.put_in_force(known.served)
         known.version, known.looked_at = version, looked_at
         is_behind = known.served is not None and known.served.additions < added
@@ -425,10 +426,12 @@ class Registry:
         than a damaged file; meanwhile the network goes on as it is.
         """
         assert network.served is not None
-        loop, waits_s = asyncio.get_running_loop(), pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        loop = asyncio.get_running_loop()
+        waits_s = pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         file = self._store.paths_file(name, network.generation)
         while network.served.additions < network.additions and not network.is_gone.is_set():
-            take, added = network.served.with_more_paths, AddedPaths(network.additions, file)
+            take = network.served.with_more_paths
+            added = AddedPaths(network.additions, file)
             try:
                 more = await loop.run_in_executor(self._quick, take, added, network.spec)
             except InputError as error:

@@ -425,7 +425,8 @@ class Served:
     ) -> None:
         self.topology, self.paths, self.worth = topology, paths, worth
         self._ready: dict[str, Any] = {}  # for conditions, by their options
-        self.stored_paths, self.additions = frozenset[str](), 0
+        self.stored_paths = frozenset[str]()
+        self.additions = 0
         self.lineage = lineage or Lineage(topology.capacity)
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
@@ -474,7 +475,8 @@ class Served:
         except InputError as error:
             raise wrong(str(error)) from None
         served = cls(topology, paths, worth_of(topology, paths, spec))
-        served.stored_paths, served.additions = stored, 0 if added is None else added.number
+        served.stored_paths = stored
+        served.additions = 0 if added is None else added.number
         rehearse(spec.objective)
         served.warm_up(spec.objective)
         served.prepare_conditions(groups)
@@ -489,7 +491,8 @@ class Served:
         """
         paths = load_paths(added.file, self.topology)
         more = Served(self.topology, paths, self.worth, self.lineage)
-        more.stored_paths, more.additions = self.stored_paths, added.number
+        more.stored_paths = self.stored_paths
+        more.additions = added.number
         more._drawing = self._drawing
         _ = more.paths.packed  # so that no request waits for it
         more.prepare_conditions(groups_of(self.topology, spec))
@@ -556,7 +559,8 @@ class Served:
         self, job: Job, deadline: Deadline, starter: Starter | None, start: pdhg.PdhgState | None
     ) -> Steps[Solved]:
         problem = self.problem(job.wanted, job.rates)
-        engines, key = self.lineage.engines, job.wanted.network
+        key = job.wanted.network
+        engines = self.lineage.engines
         engine = (engines.take(key) or SuccessivePdhg()).resized(problem.paths.num_paths)
         engines.keep(key, engine)
         is_warm = start is not None or engine.has_start(problem)

@@ -476,7 +476,8 @@ class Solver:
                 break
         # Paths may have been added meanwhile: the network of now has all that the latest
         # allocation uses.
-        latest, rates = measured.latest, measured.matrices.newest()
+        latest = measured.latest
+        rates = measured.matrices.newest()
         if latest is None:
             raise not_ready(name)
         served = in_use(name, network)
