@@ -160,7 +160,7 @@ def test_a_network_is_prepared_again_while_the_machine_lacks_something_for_it(
                 await asyncio.sleep(0.05)
             assert "Too many open files" in ((await client.network("n")).warning or "")
             goes_on.set()
-            assert (await client.wait_ready("n")).warning is None
+            assert (await client.wait_ready("n", timeout_s=PATIENCE_S)).warning is None
 
     run(work)
 
