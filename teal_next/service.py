@@ -174,14 +174,6 @@ class NextInterval(parts.NextIntervalPart):
     def answer(
         self, latest: NextAllocation, rates: FloatArray, network: Problem, queue_s: float
     ) -> tuple[Answer, dict[str, Any]]:
-        """An allocation, with figures by a matrix; and the further fields of an answer.
-
-        Args:
-            latest: result of :meth:`allocate`.
-            rates: (1, D) Gbit/s of the newest matrix.
-            network: as in :meth:`allocate`.
-            queue_s: seconds that the request waited.
-        """
         problem = network.with_demand(torch.from_numpy(rates))
         splits = _over_live_paths(problem, latest.splits)[None]  # links may have failed since
         utilisation = problem.utilisation(splits).numpy()

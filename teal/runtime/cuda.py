@@ -1,8 +1,8 @@
 """How CUDA kernels are compiled and launched: numba-cuda over torch's tensors and streams.
 
-With ``NUMBA_ENABLE_CUDASIM=1`` in the environment before the
-first import, numba-cuda runs the same kernels on the CPU, thread by thread in Python, over CPU
-tensors: slow, and enough to test every line of them without a GPU.
+With ``NUMBA_ENABLE_CUDASIM=1`` in the environment before the first import, numba-cuda runs the same
+kernels on the CPU, thread by thread in Python, over CPU tensors: slow, and enough to test every
+line of them without a GPU.
 
 Numba's kernels were chosen over Triton, whose blocks cannot scan a tree in shared memory, and over
 CUDA C++ through CuPy, which nothing but a GPU can run.

@@ -131,7 +131,7 @@ def quiet_torch(numbers: int) -> Iterator[None]:
         numbers: entries of the largest tensors that the block works on.
     """
     if numbers >= _MIN_TORCH_NUMBERS:
-        _torch_threads()
+        _torch_threads()  # mends the number of a thread that begins with this block
         yield
         return
     with _torch_on_one_thread():

@@ -27,6 +27,7 @@ from teal.errors import InputError
 # Beginning of the names of scratch folders, and the file in each that its process holds locked.
 _SCRATCH, _SCRATCH_LOCK = ".state-", "lock"
 _RANDOM_BYTES = 4  # in the name of a temporary file
+# Errors of what the machine lacks now and may have again: files, memory, a disk on the network.
 _PASSING = (
     errno.EMFILE,
     errno.ENFILE,

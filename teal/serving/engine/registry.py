@@ -160,10 +160,7 @@ class Registry:
                 if (
                     error.status != _NOT_FOUND and name not in self._unreadable
                 ):  # else it was deleted meanwhile
-                    LOG.warning(
-                        "network not readable",
-                        extra={"teal": {"network": name, "error": str(error)[:200]}},
-                    )
+                    warn(name, "network not readable", error)
                     self._unreadable.add(name)
                 continue
             self._unreadable.discard(name)
@@ -428,10 +425,9 @@ class Registry:
         assert network.served is not None
         loop = asyncio.get_running_loop()
         waits_s = pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        file = self._store.paths_file(name, network.generation)
         while network.served.additions < network.additions and not network.is_gone.is_set():
             take = network.served.with_more_paths
-            added = AddedPaths(network.additions, file)
+            added = self._added(name, network)
             try:
                 more = await loop.run_in_executor(self._quick, take, added, network.spec)
             except InputError as error:
@@ -444,6 +440,10 @@ class Registry:
                 continue
             # Not while the error is held, which holds what the attempt had made.
             await asyncio.sleep(next(waits_s))
+
+    def _added(self, name: str, network: Hosted) -> AddedPaths:
+        """The paths of a network to which paths were added."""
+        return AddedPaths(network.additions, self._store.paths_file(name, network.generation))
 
     async def _prepare(self, name: str, network: Hosted) -> None:
         """Prepare a network, again and again while the machine lacks something for it."""
@@ -479,10 +479,7 @@ class Registry:
 
         topology = await asyncio.to_thread(topology_of, name, network.spec)
         thread = self._long if _may_take_long(topology.num_nodes, network.spec) else self._quick
-        added = None
-        if network.additions:
-            file = self._store.paths_file(name, network.generation)
-            added = AddedPaths(network.additions, file)
+        added = self._added(name, network) if network.additions else None
         served = await asyncio.get_running_loop().run_in_executor(
             thread, Served.prepare, name, network.spec, report, added
         )
