@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -53,7 +54,7 @@ _LARGE_DEMANDS = (
 # two cores): measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450
 # (Germany50).
 _INTERPRETED_DEMANDS = 1_000
-_SERVICE = "teal.serving.engine.served"
+_SERVICE = "teal.serving.engine.warm_up"
 _IMPORT = b"from teal.runtime.parallel import"  # in every file with kernels
 
 
@@ -84,6 +85,16 @@ def _paths() -> None:
 @_task
 def _interior_points() -> None:
     interior.rehearse()
+
+
+@_task
+def _interior_points_for_large_networks() -> None:
+    interior.rehearse(is_large=True)
+
+
+@_task
+def _column_generation() -> None:
+    columns.rehearse_master()
 
 
 @_task
@@ -130,6 +141,19 @@ def _engine_for_fair_shares_of_large_networks() -> None:
 
 
 @_task
+def _engine_for_fair_shares_of_many_matrices() -> None:
+    for width in lanes_of(torch.float64)[1:]:
+        rehearse(width, torch.float64, ObjectiveName.PROPORTIONAL_FAIR)
+
+
+@_task
+def _engine_for_fair_shares_of_many_matrices_of_large_networks() -> None:
+    for width in lanes_of(torch.float64)[1:]:
+        options = {"on_all": True, "is_sampled": True}
+        rehearse(width, torch.float64, ObjectiveName.PROPORTIONAL_FAIR, **options)
+
+
+@_task
 def _paths_for_large_networks() -> None:
     with on_all_threads():
         _paths()
@@ -140,8 +164,8 @@ def _paths_by_weight() -> None:
     topology = three_nodes().topology
     for on_all in (False, True):
         with on_all_threads(on_all):
-            compute_paths(topology, weight=PathWeight.LATENCY, cache=False)
-            compute_paths(topology, method=PathMethod.YEN, cache=False)
+            for method, weight in itertools.product(PathMethod, PathWeight):
+                compute_paths(topology, method=method, weight=weight, cache=False)
 
 
 @_task
@@ -158,7 +182,7 @@ def _scenarios() -> None:
 
 
 def _service() -> None:
-    importlib.import_module(_SERVICE).rehearse_on_b4()  # the service stands on this room
+    importlib.import_module(_SERVICE).warm_up_service()  # the service stands on this room
 
 
 if importlib.util.find_spec("fastapi") is not None:
@@ -216,13 +240,6 @@ def first_tasks(num_demands: int = 0, schemes: Collection[str] = ()) -> tuple[st
         *of_models,
         *(_FIRST_OF_LARGE if is_large else _FIRST),
     )  # the longest first: they end last
-
-
-def uses_all_threads(name: str) -> bool:
-    """Whether a task compiles the form of kernels that uses all threads, which takes twice as
-    long.
-    """
-    return name.endswith(_OF_LARGE)
 
 
 def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:
@@ -295,11 +312,6 @@ def _sources(target: Processor | None) -> str:
     return content_key([source for source in sources if _IMPORT in source], machine(target))
 
 
-# As measured on two cores: seconds that a task adds, two at a time; one of the form for all
-# threads; and all tasks.
-_TASK_S, _LARGE_TASK_S, _ALL_TAKE = 4, 9, "a minute or two"
-
-
 def run_warm_up(config: WarmUpConfig) -> None:
     """Compile everything, with progress."""
     _run(all_tasks(), config.workers)
@@ -312,7 +324,8 @@ def compile_first(
     further: Collection[str] = (),
 ) -> None:
     """Compile what a first solve needs, unless that was done before; announced, since it takes a
-    while.
+    while.  How long is measured: the progress bar estimates the time of the remaining parts from
+    that of the finished ones.
 
     Args:
         notify: called with the announcement.
@@ -322,18 +335,18 @@ def compile_first(
     """
     names = missing((*further, *first_tasks(num_demands, schemes)))
     if names:
-        takes = sum(_LARGE_TASK_S if uses_all_threads(name) else _TASK_S for name in names)
         notify(
-            f"compiling for this machine, once, about {takes} s on two cores (teal warm-up "
-            "compiles all ahead)"
+            f"compiling for this machine, once: {len(names)} parts (teal warm-up compiles all "
+            "ahead)"
         )
         _run(names, 0)
 
 
 def compile_all_first(notify: Callable[[str], None]) -> None:
     """Compile all kernels: for a service, which could not be asked anything while it compiles."""
-    if missing(all_tasks()):
-        notify(f"compiling all kernels for this machine, {_ALL_TAKE}, once")
+    names = missing(all_tasks())
+    if names:
+        notify(f"compiling all kernels for this machine, once: {len(names)} parts")
         # In a process that ends: its helpers would stay beside a service.
         subprocess.run(
             [sys.executable, "-m", "teal", "warm-up"], stdout=subprocess.DEVNULL, check=True

@@ -25,8 +25,8 @@ from teal.cluster.cluster import connected
 from teal.errors import InputError
 from teal.serving.engine.errors import ServiceError, overloaded
 from teal.serving.engine.log import log_to
-from teal.serving.engine.served import rehearse_all
 from teal.serving.engine.solver import Solver
+from teal.serving.engine.warm_up import warm_up_requests
 from teal.serving.http.app import Service, make_app
 from teal.serving.settings import ServeConfig
 from teal.serving.start import address_of, answers, app_settings, prepared, solver_settings
@@ -74,7 +74,7 @@ class Engine(Solver):
     def __init__(self, folder: str, log_file: str, settings: dict[str, Any]) -> None:
         if log_file:
             log_to(Path(log_file))
-        rehearse_all()
+        warm_up_requests()
         super().__init__(Path(folder), **settings)
         self._new = True
 

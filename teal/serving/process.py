@@ -260,6 +260,7 @@ async def _prepare_once(solver: Solver, say: Callable[[str], None]) -> None:
         if process.returncode:
             lines = ending.result()[1].decode(errors="replace").strip().splitlines() or [""]
             raise RuntimeError(f"teal warm-up ended with {process.returncode}: {lines[-1][:200]}")
+        kernels.done = len(names)
     # A thread of its own, which the end of the process does not wait for.
     thread = ThreadPoolExecutor(1, thread_name_prefix="prepare")
     await loop.run_in_executor(thread, solver.prepare)

@@ -30,6 +30,7 @@ from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers import least_cost
 from teal.solvers.interior import all_paths
+from teal.solvers.interior import engine as interior
 from teal.solvers.interior.master import Round
 from teal.solvers.pdhg import PdhgResult, PdhgState, Stop, solving
 from teal.solvers.pdhg import prepare as prepare_engine
@@ -213,7 +214,7 @@ def _by_master(
         )
     result = least_cost.in_type(result, problem.demand.dtype)
     result = dataclasses.replace(result, solve_s=time.perf_counter() - begin)
-    best = from_score(over, torch.tensor([found.bound], dtype=torch.float64))
+    best = from_score(over, torch.tensor([found.bound], dtype=torch.float64), prices)
     return OverAllPaths(found.paths, result, best, gap(over, result.value, best))
 
 
@@ -255,6 +256,9 @@ def _at_least_cost(
                 found = one.with_paths(last.paths)
                 last = yield from _by_master(found, target, end, max_rounds, report, worth)
         paths = last.paths
+        if bool(least_cost.without_path(one.with_paths(paths))[0]):
+            result = least_cost.cut_off(last.result)
+            last = OverAllPaths(paths, result, result.bound, result.gap)
         parts.append(last)
     whole = merged([_with_columns(part.result, paths.num_paths) for part in parts])
     bounds, gaps = (
@@ -357,6 +361,7 @@ def prepare(problem: Problem, target: float) -> None:
     if problem.objective.rules.may_have_no_allocation or all_paths.is_faster(problem):
         if not is_interpreting():
             rehearse_master()
+            interior.rehearse_for(problem.ops.mask.numel())
     else:
         prepare_engine(problem, gap=target)
         rehearse()

@@ -37,7 +37,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal.errors import InputError, TealError
-from teal.network import PathSet, Topology
+from teal.formats import load_topology
+from teal.network import PathSet, Topology, compute_paths
 from teal.network.ecmp import EcmpDag, igp_metric
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interrupts import ignore_interrupts
@@ -266,6 +267,31 @@ class CountedTraffic:
         return self._igp[1]
 
 
+def warm_up() -> None:
+    """Estimate and check the counters of an interval of B4, so that all kernels of it are
+    compiled.
+    """
+    topology = load_topology("b4")
+    paths = compute_paths(topology, num_paths=1, cache=False)
+    rng = np.random.default_rng(0)
+    series = rng.lognormal(0, 0.1, (_MIN_HISTORY + 1, paths.num_demands))
+    first_paths = np.ones((paths.num_demands, 1))
+    igp = ecmp_measurements(EcmpDag.of(topology, igp_metric(topology, "file")), paths.pairs)
+    own = path_measurements(paths, first_paths, topology.num_nodes)
+    # Estimates with and without a history, over the IGP and over splits; then a check of a matrix.
+    for history, splits, matrix in (
+        (series[:1], None, None),
+        (series[:-1], None, None),
+        (series[:-1], first_paths, None),
+        (series[:-1], None, series[-1:]),
+    ):
+        values = (igp if splits is None else own) @ series[-1]
+        links, ingress, egress = np.split(values, [topology.num_links, -topology.num_nodes])
+        readings = Readings(links, links.copy(), ingress, egress)
+        interval = Interval(readings, 0.01, topology.capacity, splits, matrix)
+        CountedTraffic(topology, paths, history).take(interval)
+
+
 _NEWEST_SHARE = 0.2  # weight of the newest estimate in the usual time of a network
 _AGAIN_S = 0.05  # seconds after which an estimate that nobody waits for is told to stop again
 _STOP = signal.SIGURG  # which a process that has not begun to listen ignores
@@ -301,6 +327,7 @@ class Counting:
     """
 
     interval_of = staticmethod(interval_of)
+    warm_up = staticmethod(warm_up)
 
     def __init__(self, most_waiting: int) -> None:
         self._most_waiting = most_waiting

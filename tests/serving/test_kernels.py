@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 
 import httpx
 
+from teal.runtime import shipped_kernels
 from teal.serving.engine.kernels import Kernels
 from teal.serving.engine.solver import Solver
 from teal.serving.http.app import make_app
@@ -40,7 +42,7 @@ def test_what_needs_kernels_is_refused_until_they_are_there(tmp_path: Path) -> N
             missing = await client.get("/readyz")
             assert missing.status_code == 503
             assert "6 of 18 parts are done" in missing.text
-            assert "s are left" in missing.text
+            assert "less than a minute left" in missing.text
             body = {"rates": rates_of().tolist()}
             refused = await client.post("/v1/networks/b4/allocations", json=body)
             assert refused.status_code == 503
@@ -87,6 +89,40 @@ def test_a_fault_of_the_compilation_is_said(tmp_path: Path) -> None:
             assert "cannot be prepared: teal warm-up ended with 1" in found.text
 
     run(work)
+
+
+class _Clock:
+    """A clock that the test sets."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_the_remaining_time_is_measured_and_never_0_before_the_end() -> None:
+    clock = _Clock()
+    kernels = Kernels(clock)
+    kernels.begin(20)
+    assert "unknown until the first part is done" in str(kernels.missing())
+    # On a busy machine each part takes a minute: 15 parts and the loading remain.
+    clock.now_s += 300
+    kernels.done = 5
+    assert "5 of 20 parts are done, about 16 min left" in str(kernels.missing())
+    assert kernels.missing().retry_after_s == 60
+    # A part takes longer than the others: the estimate grows with it.
+    clock.now_s += 120
+    assert "about 23 min left" in str(kernels.missing())
+    # All are compiled, and loading takes longer than a part did.
+    clock.now_s = 100 + 200
+    kernels.done = 20
+    for _ in range(40):
+        message = str(kernels.missing())
+        assert "all 20 parts are compiled, and are being loaded, less than a minute left" in message
+        assert kernels.missing().retry_after_s >= 1
+        clock.now_s += 5
+    kernels.finish()
+    kernels.check()
 
 
 # Every option of a request once, and what is in memory of each kernel before and after.
@@ -147,3 +183,66 @@ def test_no_request_needs_a_kernel_that_was_not_there_before(tmp_path: Path) -> 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout == ""
+
+
+_ROOT = Path(__file__).parents[2]
+_LEVELS = shipped_kernels.levels()
+# Beside B4 a network on which size chooses other engines, kernels on all threads, and the
+# interior-point master of column generation.
+_NETWORKS = "b4", "topohub:sndlib/germany50:few"
+
+
+@pytest.fixture(scope="session")
+def machine_code_of_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The machine code that a wheel of these sources brings, for the best level of this machine.
+
+    It is made in the working folder of ``python -m teal.app.machine_code``: what earlier runs have
+    compiled is not compiled again.
+    """
+    folder = tmp_path_factory.mktemp("machine-code")
+    command = [sys.executable, "-m", "teal.app.machine_code", "--best", "--out", str(folder)]
+    subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, timeout=_COMPILE_S)
+    return folder
+
+
+_COMPILE_S = 3_600  # seconds for all kernels, on two cores that others use too
+
+
+@pytest.fixture
+def installed(tmp_path: Path, machine_code_of_package: Path) -> Path:
+    """A folder with these sources and that machine code, as an installed wheel has them."""
+    root = tmp_path / "installed"
+    (root / "teal" / "_shipped").mkdir(parents=True)
+    (root / "teal" / "_shipped" / "kernels").symlink_to(machine_code_of_package)
+    for entry in (_ROOT / "teal").iterdir():
+        if entry.name not in ("_shipped", "__pycache__"):
+            (root / "teal" / entry.name).symlink_to(entry)
+    others = ("teal_availability", "teal_ip", "teal_next", "baselines", "tests", "data", "models")
+    for name in others:
+        (root / name).symlink_to(_ROOT / name)
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.system
+@pytest.mark.skipif(not _LEVELS, reason="this processor has no level of the package")
+def test_a_wheel_has_the_machine_code_of_every_request(installed: Path, tmp_path: Path) -> None:
+    """From an empty cache, requests of every kind compile nothing, in whatever process."""
+    settings = {
+        "PYTHONPATH": str(installed),
+        "NUMBA_CACHE_DIR": str(tmp_path / "numba"),
+        "TEAL_SHIPPED_KERNELS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.serving.every_request", tmp_path / "state", *_NETWORKS],
+        cwd=installed,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        timeout=_COMPILE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    compiled = [file.name for file in (tmp_path / "numba" / "kernels").glob("*.nbc")]
+    assert done.stdout == ""
+    assert compiled == [], "compiled by another process of the service"

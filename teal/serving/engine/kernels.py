@@ -1,5 +1,9 @@
 """The engine's kernels while they are being compiled: the service listens before, and refuses what
 needs them.
+
+The remaining time that a refusal names is measured: the time so far for each finished part, times
+the parts that remain.  Loading the compiled kernels is the last part, so that some time remains
+until requests are answered.
 """
 
 from __future__ import annotations
@@ -7,15 +11,21 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Callable
 
 from teal.serving.engine.errors import ServiceError
 
 _AGAIN_S = 5.0  # after which a request may come again, where nothing is known of the time
 _MOST_AGAIN_S = 60.0
+_LOADING_PARTS = 1  # loading all kernels counts as so many parts: it takes seconds, as one of them
+_COARSEST_S = 50.0  # estimates below are said to be less than a minute
 
 
 class Kernels:
     """Whether all kernels have been compiled, and how far that is.
+
+    Args:
+        clock: seconds that only grow.
 
     Attributes:
         parts: number of parts that are compiled; 0 where nothing is missing.
@@ -23,10 +33,11 @@ class Kernels:
         fault: why they cannot be prepared; "" if nothing is wrong.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.parts = self.done = 0
         self.fault = ""
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = clock()
         self._are_there = asyncio.Event()
 
     @classmethod
@@ -38,7 +49,9 @@ class Kernels:
 
     def begin(self, parts: int) -> None:
         """Some parts are compiled from now on."""
-        self.parts, self.done, self._began = parts, 0, time.monotonic()
+        self.parts = parts
+        self.done = 0
+        self._began = self._clock()
         self.fault = ""
 
     def finish(self) -> None:
@@ -81,19 +94,28 @@ class Kernels:
             )
         if not self.parts:
             return ServiceError(503, "not_ready", "the kernels are being loaded", 1.0)
-        message = f"compiling for this machine, once: {self.done} of {self.parts} parts are done"
         left = self._left_s
-        if math.isfinite(left):
-            message += f", about {math.ceil(left)} s are left"
+        message = f"compiling for this machine, once: {self.done} of {self.parts} parts are done"
+        if self.done >= self.parts:
+            message = f"all {self.parts} parts are compiled, and are being loaded"
         again = min(_MOST_AGAIN_S, max(1.0, left if math.isfinite(left) else _AGAIN_S))
-        return ServiceError(503, "not_ready", message, again)
+        return ServiceError(503, "not_ready", f"{message}, {_remaining(left)}", again)
 
     @property
     def _left_s(self) -> float:
-        """Seconds that the parts that are missing will take, by those that are done; infinite
-        before the first.
+        """Estimated seconds until all kernels are there, by the time that the finished parts took;
+        infinite before the first.
         """
         if not self.done:
             return math.inf
-        each = (time.monotonic() - self._began) / self.done
-        return each * (self.parts - self.done)
+        each = (self._clock() - self._began) / self.done
+        return each * (self.parts - self.done + _LOADING_PARTS)
+
+
+def _remaining(seconds: float) -> str:
+    """An estimate in words, as coarse as it is certain."""
+    if not math.isfinite(seconds):
+        return "remaining time unknown until the first part is done"
+    if seconds < _COARSEST_S:
+        return "less than a minute left"
+    return f"about {math.ceil(seconds / 60)} min left"

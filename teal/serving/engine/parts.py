@@ -160,6 +160,12 @@ def next_interval_part() -> type[NextIntervalPart] | None:
     return _found(NEXT_INTERVAL)
 
 
+def warm_up_parts() -> None:
+    """Call the kernels of the parts that are installed and have a function ``warm_up`` for them."""
+    for name in (COUNTERS, NEXT_INTERVAL):
+        getattr(_found(name), "warm_up", lambda: None)()
+
+
 def not_installed(name: str) -> ServiceError:
     """The error for a request that needs a part that is not installed."""
     return wrong(

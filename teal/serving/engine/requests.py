@@ -187,7 +187,8 @@ class NetworkSpec(_Strict):
     )
     max_paths: int = Field(default=USUAL_MOST_PATHS, ge=1, le=32, description=MAX_PATHS.text)
     path_method: PathMethod = Field(
-        default=PathMethod.DISJOINT, description="edge-disjoint, yen or survivable."
+        default=PathMethod.DISJOINT,
+        description="edge-disjoint, yen, survivable or maximally-disjoint.",
     )
     path_weight: PathWeight = Field(
         default=PathWeight.HOPS, description="What a short path has least of."

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -30,8 +29,6 @@ from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
 from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
-from teal.problem.churn import ChurnLimit
-from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, Run, Steps
 from teal.runtime.latest import Latest
@@ -59,8 +56,6 @@ from teal.serving.engine.wanted import (
 from teal.solvers import pdhg
 from teal.solvers.candidates import choose_paths, representative_matrices
 from teal.solvers.pdhg import Starter
-from teal.solvers.pdhg.fused.rehearsal import rehearse as rehearse_kernels
-from teal.solvers.sequences import class_rows, rate_cuts
 from teal.solvers.short_paths import shortened
 from teal.solvers.split_table import table_weights
 from teal.solvers.table_search import in_tables
@@ -69,6 +64,7 @@ from teal.solvers.table_search import in_tables
 # demand finds no capacity, so that many links are bottlenecks.
 _GENERATED = "gravity:seed=0,load=4,count={count}"
 _LONGEST_S = 120.0  # seconds for a choice, after which the best set so far is taken
+_METHODS_WITH_GROUPS = (PathMethod.SURVIVABLE, PathMethod.MAXIMALLY_DISJOINT)
 
 
 class AddedPaths(NamedTuple):
@@ -111,7 +107,7 @@ def candidate_paths(
         num_paths=spec.first_paths,
         method=spec.path_method,
         weight=spec.path_weight,
-        groups=groups if groups and spec.path_method is PathMethod.SURVIVABLE else None,
+        groups=groups if groups and spec.path_method in _METHODS_WITH_GROUPS else None,
         report=report,
     )
     if spec.num_paths != "auto":
@@ -142,10 +138,7 @@ _MAX_BATCH_TIMED_S = (
 _MAX_PROGRAMS = 8  # whose rows, paths and last allocations are kept
 _MAX_ROUTES = 100_000  # paths whose names are kept for answers by name
 _REHEARSED_GAP = 1e-2  # target of the calls that compile kernels
-# Objectives whose kernels every service loads; those of fair shares are loaded for a network that
-# is registered so.
 _ALIKE = Worth()  # all demands are worth the same
-_USUAL_KERNELS = (ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION)
 
 
 def topology_of(name: str, spec: NetworkSpec) -> Topology:
@@ -233,60 +226,6 @@ def rehearse(objective: str) -> None:
     for count in (width for width in pdhg.LANES for _ in ("cold", "warm")):
         job = Job(np.ones((count, 6)), Wanted(objective), 1e-3, time.perf_counter() + 600)
         served.answer(served.solve(job), slice(0, count), 1e-3, 0, 0.0)
-
-
-def rehearse_all() -> None:
-    """Call every kernel that a request may ask for, so that none is loaded from disk while others
-    wait: a second.
-    """
-    for dtype, objective, on_all in itertools.product(
-        (torch.float32, torch.float64), _USUAL_KERNELS, (False, True)
-    ):
-        for width in pdhg.lanes_of(dtype):
-            rehearse_kernels(width, dtype, objective, on_all=on_all)
-    rate_cuts.rehearse()
-    for on_all in (False, True):
-        class_rows.rehearse(on_all=on_all)
-    _rehearse_requests()
-
-
-_REHEARSED = (*SINGLE_PROGRAMS, ObjectiveName.PROPORTIONAL_FAIR, ObjectiveName.MAX_MIN)
-
-
-def _rehearse_requests() -> None:
-    """Answer a request of each kind on B4."""
-    topology = load_topology("b4")
-    paths = compute_paths(topology, all_pairs(topology), cache=False)
-    pairs = paths.num_demands
-    served = Served(topology, paths, Worth(np.ones(pairs)))
-    # Demands that differ, and of which not all can be carried.
-    rates = np.linspace(0.5, 1.5, pairs)[None] * float(topology.capacity.mean()) / 20
-    plain = Wanted(ObjectiveName.TOTAL_FLOW)
-    problem = served.network(plain)
-    cables = Protection.of(problem.ops, topology.num_links, topology.cables())
-    still = ChurnLimit.checked(problem.first_path_splits, 0.3, problem.path_mask.shape)
-    wanted = [
-        *(Wanted(objective) for objective in _REHEARSED),
-        Wanted(ObjectiveName.TOTAL_FLOW, conditions=(cables,)),
-        Wanted(ObjectiveName.TOTAL_FLOW, conditions=(still,)),
-    ]
-    for one in wanted:
-        _rehearse_request(served, one, rates)
-    _rehearse_request(served, plain, rates, entries=8)
-    _rehearse_request(
-        served, Wanted(ObjectiveName.PRIORITY, (math.inf, math.inf)), np.tile(rates, 2)
-    )
-
-
-def _rehearse_request(served: Served, wanted: Wanted, rates: FloatArray, entries: int = 0) -> None:
-    job = Job(rates, wanted, 1e-2, time.perf_counter() + 600)
-    served.answer(served.solve(job), slice(0, len(rates)), 1e-2, entries, 0.0)
-
-
-def rehearse_on_b4() -> None:
-    """Compile what a service needs: to begin, to prepare a network, and to answer requests."""
-    rehearse_all()
-    Served.prepare("rehearsal", NetworkSpec(topology="b4"))
 
 
 @dataclasses.dataclass(frozen=True)

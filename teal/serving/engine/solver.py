@@ -39,10 +39,11 @@ from teal.serving.engine.queue import Waiting
 from teal.serving.engine.registry import Hosted, Registry, in_use
 from teal.serving.engine.requests import AllocationRequest, MeasurementRequest, Options
 from teal.serving.engine.scheduler import Scheduler
-from teal.serving.engine.served import Served, prove, rehearse_all
+from teal.serving.engine.served import Served, prove
 from teal.serving.engine.solvers import AUTO, beside, knows
 from teal.serving.engine.store import Store
 from teal.serving.engine.wanted import Wanted, single_program
+from teal.serving.engine.warm_up import warm_up_requests
 from teal.serving.engine.wire import (
     asked,
     asked_to_measure,
@@ -109,8 +110,8 @@ class Solver:
         ] = {}  # allocations for the next interval
 
     def prepare(self) -> None:
-        """Load all kernels, which have been compiled, and the model: a second or two."""
-        rehearse_all()
+        """Load all kernels, which have been compiled, and the model: a few seconds."""
+        warm_up_requests()
         if not self.kernels.are_there:
             self._model.read()
 

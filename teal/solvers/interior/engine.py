@@ -27,7 +27,12 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.interior.reduction import PLAIN, DemandTerms, Reduced, reduced, updates_of
-from teal.solvers.interior.search import solve, solve_on_threads
+from teal.solvers.interior.search import (
+    may_be_large,
+    solve,
+    solve_on_threads,
+    warm_up_steps,
+)
 from teal.solvers.interior.starts import COLD, WARM
 from teal.solvers.interior.stops import ends_at
 from teal.solvers.projection import project
@@ -331,7 +336,7 @@ def solving(
         splits = small.projected(exact, shares.reshape(exact.batch, -1))
         measured = small.measured(exact, splits, found, _ONCE)
         value = torch.from_numpy(measured.value)
-        bound = from_score(exact, torch.from_numpy(measured.score))
+        bound = from_score(exact, torch.from_numpy(measured.score), found)
     else:
         splits = project(exact, torch.from_numpy(shares), refill=0)
         value, bound = exact.value(splits), dual_bound(exact, found)
@@ -436,10 +441,27 @@ def _array(values: torch.Tensor) -> FloatArray:
 
 
 @functools.cache
-def rehearse() -> None:
-    """Compile the kernels, and those of bounds and projections in float64, on three nodes."""
+def rehearse(*, is_large: bool = False) -> None:
+    """Compile the kernels, and those of bounds and projections in float64, on three nodes.
+
+    Args:
+        is_large: those of programs so large that an iteration runs on all threads, in place of the
+            others.
+    """
     from teal.solvers.pdhg.fused.rehearsal import three_nodes
 
     problem = three_nodes()
-    assert FirstProgram(problem).size
-    complete(solving(problem, None, 1e-2, 1, Deadline()))
+    first = FirstProgram(problem)
+    if not is_large:
+        assert first.size
+        complete(solving(problem, None, 1e-2, 1, Deadline()))
+        return
+    program, splits = first.made
+    warm_up_steps(program, splits, np.zeros(problem.capacity.shape[1]))
+
+
+def rehearse_for(num_columns: int) -> None:
+    """:func:`rehearse` for programs with so many columns."""
+    rehearse()
+    if may_be_large(num_columns):
+        rehearse(is_large=True)

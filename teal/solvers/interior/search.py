@@ -23,6 +23,7 @@ from teal.solvers.interior.newton import (
 )
 from teal.solvers.interior.reduction import Reduced
 from teal.solvers.interior.starts import (
+    COLD,
     Iterate,
     Start,
     carried_shares,
@@ -527,6 +528,43 @@ def solve_on_threads(
         updates = _updates_of_blocks(program)
     if updates.sum() < _MIN_LARGE_UPDATES:
         return solve(program, sheds, is_whole, gap, max_iterations, splits, prices, start, stop)
+    return _solve_by_steps(
+        program,
+        sheds,
+        is_whole,
+        gap,
+        max_iterations,
+        splits,
+        prices,
+        start,
+        stop,
+        updates=updates,
+        threads=threads,
+    )
+
+
+def _solve_by_steps(
+    program: Reduced,
+    sheds: bool,
+    is_whole: bool,
+    gap: float,
+    max_iterations: int,
+    splits: FloatArray,
+    prices: FloatArray,
+    start: Start,
+    stop: BoolArray,
+    *,
+    updates: FloatArray,
+    threads: int,
+) -> int:
+    """:func:`solve` by the steps of an iteration; S is made on ``threads`` threads.
+
+    Args:
+        program, sheds, is_whole, gap, max_iterations, splits, prices, start, stop: as in
+            :func:`solve`.
+        updates: (G,) updates of S that each block makes.
+        threads: number of threads.
+    """
     at, work, is_done = _begin_large(program, sheds, is_whole, gap, start, splits, prices)
     ends = np.searchsorted(np.cumsum(updates), updates.sum() * np.arange(1, threads) / threads)
     ptr = [0, *(int(end) + 1 for end in ends), len(program.rate)]
@@ -562,6 +600,38 @@ def solve_on_threads(
             is_done = _is_large_done(program, sheds, is_whole, gap, at, work)
     _give_large(program, work, splits, prices)
     return done
+
+
+_WARM_UP_THREADS = 2  # also on one core: the sum of two parts of S is a kernel too
+
+
+def may_be_large(num_columns: int) -> bool:
+    """Whether :func:`solve_on_threads` may solve programs with so many columns by steps."""
+    return numba.get_num_threads() > 1 and num_columns >= _MIN_LARGE_PATHS
+
+
+def warm_up_steps(program: Reduced, splits: FloatArray, prices: FloatArray) -> None:
+    """Call the kernels of a search by steps, so that they are compiled or loaded.
+
+    Args:
+        program: any program that sheds demand and has rows.
+        splits, prices: as in :func:`solve`.
+    """
+    options = program, True, False, 0.0
+    _solve_by_steps(
+        *options,
+        1,
+        splits,
+        prices,
+        COLD,
+        np.zeros(1, np.bool_),
+        updates=np.ones(len(program.rate)),
+        threads=_WARM_UP_THREADS,
+    )
+    # Kernels of a factorisation or a warm start that fails.
+    at, work, _ = _begin_large(*options, COLD, splits, prices)
+    _factor_plainly(np.eye(len(program.limit)))
+    _large_again(program, True, at, work)
 
 
 def _updates_of_blocks(program: Reduced) -> FloatArray:
