@@ -38,8 +38,9 @@ TRAINED, START, RANDOM, SHORTEST, NULL, OPTIMUM = (
 )
 _OPTIMUM_GAP = 1e-5
 _OPTIMUM_S = 60.0  # seconds for the optimum of a matrix, after which the best so far is taken
-_LEAST_MATRICES = 4  # over which an interval says something
-_MEASURES = ("cut", "repaired", "gap")  # of which the trained model and its start are compared
+MIN_MATRICES = 4  # of a paired comparison; the interval over fewer is too narrow
+# Measures in which the trained model and its start are compared.
+_MEASURES = ("cut", "repaired", "gap", "repaired_gap")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Carried:
         repaired: share that is carried after the repair: ADMM of the scheme ``teal``; the
             projection, which refills, of others.
         gap: certified gap of ``cut``, by the prices of the model alone; NaN without prices.
+        repaired_gap: certified gap of ``repaired``, by the prices of the scheme; NaN without
+            prices.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Carried:
     of_optimum: float
     repaired: float
     gap: float
+    repaired_gap: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +74,8 @@ class Gain:
     Attributes:
         part: part of the matrices that was measured, ``test`` or ``validation``.
         matrices: number of them.
-        kept_start: whether no step scored better than the start, so that its weights were kept.
+        kept_start: whether no validation was significantly better than the start, so that its
+            weights were kept.
         rows: means of each allocation.
         differences: the trained model less its start in each measure: mean and 95% interval over
             the same matrices (:mod:`teal.runtime.bootstrap`).
@@ -84,23 +89,17 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        """Whether the training helped, in a sentence."""
-        cut, narrower = self.differences["cut"], self.differences["gap"]
+        """Whether the training helped: the model alone, and the scheme with its repair."""
         if self.kept_start:
-            return "no better than the start: no validation scored higher, so that its weights stay"
-        if self.matrices < _LEAST_MATRICES:
+            return (
+                f"no better than the start: no validation of at least {MIN_MATRICES} matrices was "
+                "significantly better, so that the weights of the start were kept"
+            )
+        if self.matrices < MIN_MATRICES:
             return f"{self.matrices} matrices are too few to tell whether training helped"
-        if cut.low > 0:
-            text = f"better than the start: alone it carries {_points(cut)} more"
-        elif cut.high < 0:
-            text = f"worse than the start: alone it carries {_points(cut, -1)} less"
-        else:
-            text = f"no better than the start: alone it carries {_points(cut)} more"
-        if narrower.high < 0:
-            return f"{text}; its own gap is {_points(narrower, -1)} narrower"
-        if narrower.low > 0:
-            return f"{text}; its own gap is {_points(narrower)} wider"
-        return text
+        alone = _comparison(self.differences["cut"], self.differences["gap"])
+        scheme = _comparison(self.differences["repaired"], self.differences["repaired_gap"])
+        return f"The model alone is {alone}. After the repair, the scheme is {scheme}."
 
     @property
     def table(self) -> Table:
@@ -111,14 +110,32 @@ class Gain:
             Column("of the optimum", "of_optimum", percent, most_is_best=True),
             Column("carried, repaired", "repaired", percent, most_is_best=True),
             Column("own gap", "gap", percent),
+            Column("gap, repaired", "repaired_gap", percent),
         )
         title = f"means over {self.matrices} {self.part} matrices"
         return Table(title, columns, self.rows, caption=self.verdict)
 
 
-def _points(interval: Interval, sign: int = 1) -> str:
-    low, high = sorted((sign * interval.low, sign * interval.high))
-    return f"{100 * sign * interval.mean:+.2f} points ({100 * low:.2f}, {100 * high:.2f})"
+def _comparison(carried: Interval, gap: Interval) -> str:
+    """Compare two allocations by the intervals of their differences; the gap only where it differs
+    significantly.
+    """
+    if carried.low > 0:
+        rank = "better than"
+    elif carried.high < 0:
+        rank = "worse than"
+    else:
+        rank = "no better than"
+    text = f"{rank} the start: it carries {_points(carried, 'more', 'less')}"
+    if gap.high < 0 or gap.low > 0:
+        return f"{text}, and its gap is {_points(gap, 'wider', 'narrower')}"
+    return text
+
+
+def _points(difference: Interval, larger: str, smaller: str) -> str:
+    """The size of a difference, a word for its sign, and its signed interval."""
+    mean, low, high = (100 * number for number in difference[:3])
+    return f"{abs(mean):.2f} points {larger if mean >= 0 else smaller} ({low:+.2f} to {high:+.2f})"
 
 
 class _Measured(NamedTuple):
@@ -127,6 +144,7 @@ class _Measured(NamedTuple):
     cut: float
     repaired: float
     gap: float
+    repaired_gap: float
 
 
 def measure_gain(
@@ -192,8 +210,9 @@ def measure_gain(
 def _of_model(problem: Problem, scheme: Scheme) -> _Measured:
     assert isinstance(scheme, Starter)
     alone = cut_only(problem, *scheme.start(problem))
-    repaired = share_of_value(problem, assess(problem, scheme.solve(problem)).value)
-    return _Measured(float(alone.share), float(repaired), float(alone.gap))
+    assessment = assess(problem, scheme.solve(problem))
+    repaired = share_of_value(problem, assessment.value)
+    return _Measured(float(alone.share), float(repaired), float(alone.gap), float(assessment.gap))
 
 
 def _of_splits(problem: Problem, splits: Tensor) -> _Measured:
@@ -202,6 +221,7 @@ def _of_splits(problem: Problem, splits: Tensor) -> _Measured:
         _share(problem, project(problem, splits, refill=0)),
         _share(problem, project(problem, splits)),
         math.nan,
+        math.nan,
     )
 
 
@@ -209,7 +229,7 @@ def _optimum(problem: Problem) -> _Measured:
     result = pdhg.solve(problem, gap=_OPTIMUM_GAP, deadline=_OPTIMUM_S)
     share = _share(problem, result.splits)
     own = gap(problem, problem.value(result.splits.to(problem.demand)), result.bound)
-    return _Measured(share, share, float(own))
+    return _Measured(share, share, float(own), float(own))
 
 
 def _share(problem: Problem, splits: Tensor) -> float:
@@ -217,9 +237,10 @@ def _share(problem: Problem, splits: Tensor) -> float:
 
 
 def _carried(name: str, measured: list[_Measured], best: list[_Measured]) -> Carried:
-    cut, repaired, own_gap = torch.tensor(measured, dtype=torch.float64).mean(0).tolist()
+    means = _Measured(*torch.tensor(measured, dtype=torch.float64).mean(0).tolist())
     of_optimum = [
         one.cut / most.cut if most.cut > 0 else 1.0
         for one, most in zip(measured, best, strict=True)
     ]
-    return Carried(name, cut, sum(of_optimum) / len(of_optimum), repaired, own_gap)
+    mean_of_optimum = sum(of_optimum) / len(of_optimum)
+    return Carried(name, means.cut, mean_of_optimum, means.repaired, means.gap, means.repaired_gap)

@@ -69,7 +69,8 @@ class TrainOptions(ProgramFileConfig):
     select: Literal["carried", "gap"] = "carried"
     """Which weights are kept.  carried: those whose splits alone, cut to fit, carry most on the
     validation matrices, the narrower certified gap among equals.  gap: those with the narrowest
-    certified gap."""
+    certified gap.  The weights of a model that training starts from are kept unless others are
+    significantly better on at least 4 validation matrices."""
     validate_every: int = 50
     """Optimiser steps from one validation to the next, at most; sooner after each tenth of the
     budget."""

@@ -22,12 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from teal.app.run_files import TRAINER
 from teal.app.settings import seconds
 from teal.errors import InputError
 from teal.learning import run_state
+from teal.learning.gain import MIN_MATRICES
 from teal.learning.loop import Budget, ReadAhead, Stopwatch, set_cosine_rate, train_until
 from teal.learning.noise import row_seeds
 from teal.learning.peers import Peers, SingleProcess
@@ -41,6 +42,7 @@ from teal.nn import checkpoint
 from teal.nn.adam import Adam
 from teal.problem import Problem
 from teal.runtime.arrays import Int64Array
+from teal.runtime.bootstrap import interval_of_mean
 from teal.runtime.memory import available_on
 from teal.runtime.storage import content_key
 from teal.solvers.projection import cut_only
@@ -70,11 +72,19 @@ _FLOAT32_BYTES = 4
 _ROUNDING = 1e-9  # of a share of the budget
 _EQUAL = 1e-6  # difference of two shares below which they count as equal
 _VALIDATIONS = 10  # at least, evenly spread over the budget
+# Of a comparison with the start: 95% over ten validations in two measures (Bonferroni), since the
+# best of many validations is better than the start by chance more often than a single one.
+_SELECTION_LEVEL = 1 - 0.05 / (2 * _VALIDATIONS)
 _WARM_UP_SHARE = 0.1  # of the budget in which the learning rate rises
 _BATCH, _SAMPLED_BATCH = 20, 4  # matrices of a step, unless settings say others
 _SAMPLED_VALIDATION = (
     4  # matrices of a validation on a network that is sampled, where one takes seconds
 )
+# A bound is trivial if it is no more than this share below the value of all demand, which zero
+# prices prove too; on a network that could carry nearly everything it may be right.
+_TRIVIAL_SHARE = 1e-4
+_CONGESTED_GAP = 0.01  # mean certified gap from which a trivial bound is reported
+_STEPS_TO_LEARN_PRICES = 100  # before which prices are not expected to certify anything
 
 
 @dataclasses.dataclass
@@ -89,6 +99,7 @@ class TrainState:
         best_step: optimiser steps done when it was reached; 0 if no step has improved on the first
             weights.
         reason: why training ended: ``step limit`` or ``time budget``; ``""`` while it has not.
+        warning: a trivial bound at the last validation, in words; ``""`` otherwise.
     """
 
     step: int = 0
@@ -97,6 +108,7 @@ class TrainState:
     best_gap: float = math.inf
     best_step: int = 0
     reason: str = ""
+    warning: str = ""
 
 
 class Score(NamedTuple):
@@ -113,6 +125,11 @@ class Score(NamedTuple):
     carried: float
     gap: float
 
+    @classmethod
+    def of(cls, scores: Tensor) -> Score:
+        """The means of (V, 2) scores of single matrices."""
+        return cls(*scores.mean(0).tolist())
+
     def is_better(self, other: Score, select: str) -> bool:
         """Whether weights with this score are kept in place of those with the other one.
 
@@ -125,6 +142,38 @@ class Score(NamedTuple):
         if abs(self.carried - other.carried) > _EQUAL:
             return self.carried > other.carried
         return self.gap < other.gap
+
+
+def is_significantly_better(scores: Tensor, start: Tensor, rows: Int64Array, select: str) -> bool:
+    """Whether weights are better than the start in a paired comparison over the validation
+    matrices, at the 95% level over all validations; False for fewer than four matrices.
+
+    Args:
+        scores: (V, 2) of single matrices, :meth:`Trainer.matrix_scores`.
+        start: (V, 2) scores of the start on the same matrices.
+        rows: (V,) indices of the matrices.
+        select: ``carried``, more is carried or the gap is narrower; or ``gap``, the gap is
+            narrower.
+    """
+    if len(rows) < MIN_MATRICES:
+        return False
+    carried, gap = (
+        interval_of_mean(list(zip(rows.tolist(), differences, strict=True)), _SELECTION_LEVEL)
+        for differences in (scores - start).T.tolist()
+    )
+    return gap.high < 0 or (select == "carried" and carried.low > 0)
+
+
+def has_trivial_bound(scores: Tensor) -> bool:
+    """Whether the own prices prove nothing on a congested network: the bound of every matrix is the
+    value of all demand, and the certified gap is not narrow.
+
+    Args:
+        scores: (V, 2) of single matrices, :meth:`Trainer.matrix_scores`.
+    """
+    carried, gap = scores.T
+    bound = carried / (1 - gap)
+    return bool((bound >= 1 - _TRIVIAL_SHARE).all()) and float(gap.mean()) > _CONGESTED_GAP
 
 
 def usual_batch(config: TrainOptions, problem: Problem) -> int:
@@ -224,6 +273,9 @@ class Trainer:
         self._budget = Budget(self.budget_s, config.max_steps)
         # Of the checkpoint on disk; one after the last step may exceed the best of the state.
         self._saved_score = Score(-math.inf, math.inf)
+        # (V, 2) scores of the model that training starts from, which better weights must beat;
+        # empty from random weights, and before the first validation.
+        self._start_scores = torch.empty(0, 2, dtype=torch.float64)
         self._sample = sample_size(config, problem)
         self._augmentation = Augmentation(config.augment, self._sample)
         self._validation_rows = validation_rows(config, problem, split)
@@ -252,8 +304,9 @@ class Trainer:
     ) -> TrainState:
         """Train until the time budget, the step limit or the patience is used up.
 
-        Writes a checkpoint to ``out`` whenever the validation score improves, and the state to
-        resume from after every validation and at the end; of several processes only rank 0 writes.
+        Writes a checkpoint to ``out`` whenever the validation score improves, and is significantly
+        better than that of the model that training starts from.  Writes the state to resume from
+        after every validation and at the end; of several processes only rank 0 writes.
 
         Args:
             out: folder.
@@ -393,12 +446,21 @@ class Trainer:
             bar: progress bar, or None after the end.
             save_state: also write the state that :meth:`resume` reads.
         """
+        # Measure the model, and log the means.
         self._bar, self._validated_step = bar, self.state.step
-        score, select = self.score(), self.config.select
+        scores, select = self.matrix_scores(), self.config.select
+        score = Score.of(scores)
         log.add_scalar("validation/carried", score.carried, self.state.step)
         log.add_scalar("validation/gap", score.gap, self.state.step)
+        self.state.warning = self._warning(scores)
+
+        # Compare it with the start.
+        if self.state.step == 0 and self.config.start != "none":
+            self._start_scores = scores
+        may_be_kept = not self.state.step or self._beats_start(scores)
+
         # The checkpoint on disk may be better than the best of the steps: that of after the end.
-        if score.is_better(self._saved_score, select) and self.peers.rank == 0:
+        if may_be_kept and score.is_better(self._saved_score, select) and self.peers.rank == 0:
             self._saved_score = score
             self.task.save(
                 out,
@@ -407,7 +469,7 @@ class Trainer:
                 validation=score.carried,
                 validation_gap=score.gap,
             )
-        if score.is_better(Score(self.state.best, self.state.best_gap), select):
+        if may_be_kept and score.is_better(Score(self.state.best, self.state.best_gap), select):
             self.state.best, self.state.best_gap = score
             self.state.best_step = self.state.step
         if bar is not None:
@@ -420,27 +482,57 @@ class Trainer:
         if save_state:
             self.save(out)
 
-    @torch.no_grad()
+    def _beats_start(self, scores: Tensor) -> bool:
+        """Whether these scores are significantly better than those of the model that training
+        starts from; always true from random weights.
+        """
+        if self.config.start == "none":
+            return True
+        rows = self._validation_rows
+        return is_significantly_better(scores, self._start_scores, rows, self.config.select)
+
+    def _warning(self, scores: Tensor) -> str:
+        """A warning about a trivial bound, or ``""``."""
+        is_early = self.state.step < _STEPS_TO_LEARN_PRICES
+        if is_early or not self.problem.objective.maximises_value or not has_trivial_bound(scores):
+            return ""
+        return (
+            f"after {self.state.step} steps the model's own prices certify nothing: their bound is "
+            "the value of all demand; unless the network can carry nearly all of it, try another "
+            "--seed or --learning-rate"
+        )
+
     def score(self) -> Score:
         """The score of the model as it is."""
-        sums = torch.zeros(3, dtype=torch.float64)
+        return Score.of(self.matrix_scores())
+
+    @torch.no_grad()
+    def matrix_scores(self) -> Tensor:
+        """(V, 2) carried share and certified gap of the model as it is, of each validation matrix,
+        float64 on the CPU; see :class:`Score`.
+        """
+        rank, size = self.peers.rank, self.peers.size
+        own_rows = self._validation_rows[rank::size]
+        own_scores = torch.zeros(len(own_rows), 2, dtype=torch.float64)
+
+        # Measure the rows of this process, a micro-batch at a time.
         self.model.eval()
-        own_rows = self._validation_rows[self.peers.rank :: self.peers.size]
         for begin in range(0, len(own_rows), self._micro_batch):
-            rows = own_rows[begin : begin + self._micro_batch]
+            part = slice(begin, begin + self._micro_batch)
             if self._bar is not None:  # on a large network a validation takes a minute
                 self._bar.set_description(f"validating {begin}/{len(own_rows)}", refresh=True)
-            problem = self._measured(rows).to(torch.float64)
+            problem = self._measured(own_rows[part]).to(torch.float64)
             alone = cut_only(problem, *self.task.start(problem))
-            sums += torch.stack(
-                [alone.share.sum().cpu(), alone.gap.sum().cpu(), torch.tensor(float(len(rows)))]
-            )
+            own_scores[part] = torch.stack([alone.share, alone.gap], -1).cpu()
         self.model.train()
         if self._bar is not None:
             self._bar.set_description("training")
-        self.peers.all_reduce_sum([sums])
-        carried, own_gap, count = sums.tolist()
-        return Score(self.peers.broadcast(carried / count), self.peers.broadcast(own_gap / count))
+
+        # Gather those of all processes: in the sum every entry has one summand that is not 0.
+        scores = torch.zeros(len(self._validation_rows), 2, dtype=torch.float64)
+        scores[rank::size] = own_scores
+        self.peers.all_reduce_sum([scores])
+        return scores
 
     def save(self, out: Path) -> None:
         """Write what :meth:`resume` reads; rank 0 does."""
@@ -448,6 +540,7 @@ class Trainer:
             return
         tensors = run_state.with_prefix("model", self.model.state_dict())
         tensors |= run_state.with_prefix("adam", self.optimiser.tensors())
+        tensors |= run_state.with_prefix("start", {"scores": self._start_scores})
         run_state.save_run(
             out, tensors, {"state": dataclasses.asdict(self.state), "settings": self._settings()}
         )
@@ -471,6 +564,7 @@ class Trainer:
             self.model.load_state_dict(run_state.without_prefix("model", tensors))
             self.start_anew()
             self.optimiser.load(run_state.without_prefix("adam", tensors))
+            self._start_scores = run_state.without_prefix("start", tensors)["scores"]
             self._saved_score = Score(*checkpoint.best_validation(out))
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
             raise InputError(where, "", "the state of a run of this version", error) from None

@@ -78,7 +78,20 @@ def train(
             "training"
         )
     save_settings(options)
-    return _measured(options, instance, trainer.train(options.out))
+    return _measured(options, instance, trainer.train(options.out, watch=_warn_once(notify)))
+
+
+def _warn_once(notify: Callable[[str], None]) -> Callable[[TrainState], None]:
+    """Return a function that reports the first warning of a training."""
+    has_warned = False
+
+    def watch(state: TrainState) -> None:
+        nonlocal has_warned
+        if state.warning and not has_warned:
+            notify(f"warning: {state.warning}")
+            has_warned = True
+
+    return watch
 
 
 def _first_problem(instance: Instance) -> Problem:
@@ -149,7 +162,7 @@ class TrainReport:
 
     @property
     def text(self) -> str:
-        """How long the training took, and where its checkpoint is."""
+        """How long the training took, where its checkpoint is, and a warning if there is one."""
         state = self.state
         if self.gain is None:
             ends = (
@@ -159,9 +172,10 @@ class TrainReport:
         else:
             best = f"step {state.best_step}" if state.best_step else "the start"
             ends = f"; kept: the weights of {best}{_tensorboard_hint(self.folder)}"
+        warning = f"\nwarning: {state.warning}" if state.warning else ""
         return (
             f"{self.folder}: {state.step} steps in {state.elapsed_s:.0f} s, stopped: "
-            f"{state.reason}{ends}"
+            f"{state.reason}{ends}{warning}"
         )
 
     def __repr__(self) -> str:

@@ -323,8 +323,10 @@ class TealModel(FlowModel):
         """
         data = hetero_data(problem, scaled=self.config.form != PUBLISHED)
         link, path = self.flow_gnn(data)
-        means, relative_prices = self.policy(path), self.price_head(link)
-        if not problem.objective.maximises_value:
+        maximises_value = problem.objective.maximises_value
+        means = self.policy(path)
+        relative_prices = self.price_head(link, maximises_value=maximises_value)
+        if not maximises_value:
             # Of balanced programs only the ratios between links of capacity * price matter: no
             # scale is needed.
             return means, relative_prices * problem.inverse_capacity

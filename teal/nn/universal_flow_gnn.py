@@ -38,6 +38,7 @@ from teal.nn.flow_gnn_config import FlowGnnConfig
 from teal.nn.flow_models import FlowModel
 from teal.nn.flow_passes import PathEncoder, PathPasses, PathUpdate, TorchPasses
 from teal.nn.flow_passes_fused import CompiledPasses
+from teal.nn.policy import FIRST_RAW_PRICE, price_of
 from teal.problem import Problem
 from teal.problem.problem import mean_capacity, mean_value
 
@@ -46,7 +47,6 @@ LOGIT_CLAMP = 30.0  # largest absolute value of a mean of the policy
 _STATIC = 4
 _DYNAMIC = 5
 _OFFSET = 1e-4  # added to utilisations and elasticities before the logarithm
-_FIRST_RAW_PRICE = -4.0  # prices start near 0, because most links are not full
 # Initial q of the first and the last layer, 1 over the mean value.
 _FIRST_SHARPNESS = 5.0
 _LAST_SHARPNESS = 20.0
@@ -74,7 +74,7 @@ def _price_layer(state: int) -> nn.Linear:
     layer = nn.Linear(state, 1)
     with torch.no_grad():
         layer.weight.mul_(0.3)
-    nn.init.constant_(layer.bias, _FIRST_RAW_PRICE)
+    nn.init.constant_(layer.bias, FIRST_RAW_PRICE)
     return layer
 
 
@@ -107,7 +107,7 @@ class UniversalFlowGnn(FlowModel):
         )  # of total flow, of the balanced programs
         self.bound_layer = _LinkUpdate(state, width)
         bound_last = nn.Linear(state, 1)
-        nn.init.constant_(bound_last.bias, _FIRST_RAW_PRICE)
+        nn.init.constant_(bound_last.bias, FIRST_RAW_PRICE)
         self.bound_price = nn.Sequential(nn.Linear(state, state), nn.SiLU(), bound_last)
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -157,7 +157,8 @@ class UniversalFlowGnn(FlowModel):
             links.take(price, passes.sums)
         features = torch.cat([links.static, links.dynamic()], -1)
         state = self.bound_layer(state, links.of_paths, features)
-        prices = nn.functional.softplus(self.bound_price(state).squeeze(-1)) * links.live
+        raw = self.bound_price(state).squeeze(-1)
+        prices = price_of(raw, maximises_value=problem.objective.maximises_value) * links.live
         return prices * links.mean_value
 
 

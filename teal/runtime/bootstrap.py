@@ -21,7 +21,7 @@ _MIN_IN_BLOCKS = (
 
 
 class Interval(NamedTuple):
-    """A mean and its 95% interval.
+    """A mean and its interval, 95% unless another level was asked for.
 
     Attributes:
         mean: mean of the values.
@@ -35,11 +35,12 @@ class Interval(NamedTuple):
     matrices: int
 
 
-def interval_of_mean(known: Sequence[tuple[int, float]]) -> Interval:
+def interval_of_mean(known: Sequence[tuple[int, float]], level: float = _LEVEL) -> Interval:
     """The mean of some values, and its interval; equal values give equal intervals.
 
     Args:
         known: number of the matrix, and value, for each case; several cases may be of one matrix.
+        level: confidence level.
     """
     indices, place = np.unique([index for index, _ in known], return_inverse=True)
     values, count = np.array([value for _, value in known]), len(indices)
@@ -48,5 +49,5 @@ def interval_of_mean(known: Sequence[tuple[int, float]]) -> Interval:
     begins = np.random.default_rng(0).integers(0, count, (_DRAWS, math.ceil(count / length), 1))
     drawn = ((begins + np.arange(length)) % count).reshape(_DRAWS, -1)[:, :count]
     means = sums[drawn].sum(1) / counts[drawn].sum(1)
-    low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(values.mean()), float(low), float(high), count)

@@ -24,7 +24,13 @@ from teal.learning.losses import reward
 from teal.learning.noise import Stream
 from teal.learning.settings import TrainConfig
 from teal.learning.steps import Augmentation
-from teal.learning.train import Score, Trainer, TrainState
+from teal.learning.train import (
+    Score,
+    Trainer,
+    TrainState,
+    has_trivial_bound,
+    is_significantly_better,
+)
 from teal.network import compute_paths
 from teal.network.rates import ArrayRates
 from teal.nn.checkpoint import check_fits, load_flow_gnn, load_price_gnn
@@ -287,17 +293,73 @@ def test_weights_that_carry_more_are_kept_or_those_of_a_narrower_gap(
     assert score.is_better(other, "gap") is by_gap
 
 
+_NOISE = torch.tensor([[0.02, -0.02], [0.02, -0.02], [-0.02, 0.02], [-0.02, 0.02]]).double()
+
+
+@pytest.mark.parametrize(
+    ("change", "by_carried", "by_gap"),
+    [
+        (torch.tensor([[0.01, 0.0]]).double().expand(4, 2), True, False),
+        (torch.tensor([[0.0, -0.01]]).double().expand(4, 2), True, True),
+        (torch.tensor([[-0.01, 0.01]]).double().expand(4, 2), False, False),
+        (_NOISE + torch.tensor([0.001, -0.001]), False, False),
+        (_NOISE + torch.tensor([0.1, 0.0]), True, False),
+        (torch.tensor([[0.1, -0.1]]).double().expand(3, 2), False, False),  # too few matrices
+        (torch.full((4, 2), math.nan).double(), False, False),
+    ],
+)
+def test_weights_are_better_than_the_start_only_by_more_than_noise(
+    change: torch.Tensor, by_carried: bool, by_gap: bool
+) -> None:
+    start = torch.tensor([[0.5, 0.3], [0.9, 0.1], [0.7, 0.2], [0.8, 0.2]]).double()[: len(change)]
+    rows = np.arange(len(change))
+    assert is_significantly_better(start + change, start, rows, "carried") is by_carried
+    assert is_significantly_better(start + change, start, rows, "gap") is by_gap
+
+
+def test_the_start_is_kept_where_no_validation_is_significantly_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores by step: the start, a larger mean within noise, and, in a resumed run, a significantly
+    larger one, with an even larger mean within noise."""
+    start = torch.tensor([[0.9, 0.1]] * 4).double()
+    scores = {0: start, 1: start + _NOISE + 0.001, 2: start + 0.001, 3: start + _NOISE + 0.004}
+    monkeypatch.setattr(Trainer, "matrix_scores", lambda trainer: scores[trainer.state.step])
+    settings: dict[str, Any] = {"from_": "flow", "validate_every": 1}
+    first = _trainer(tmp_path, max_steps=1, **settings)
+    first.train(tmp_path, progress=False)
+    assert (first.state.best_step, load_flow_gnn(tmp_path)[1].step) == (0, 0)
+    resumed = _trainer(tmp_path, max_steps=3, **settings)
+    resumed.resume(tmp_path)
+    resumed.train(tmp_path, progress=False)
+    assert (resumed.state.best_step, load_flow_gnn(tmp_path)[1].step) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_trivial"),
+    [
+        ([[0.9, 0.1], [0.7, 0.3]], True),  # bounds of 1
+        ([[0.9, 0.0999], [0.7, 0.3]], False),
+        ([[0.995, 0.005], [0.995, 0.005]], False),  # nearly all is carried: 1 may be the optimum
+    ],
+)
+def test_a_bound_is_trivial_where_it_is_all_demand_of_a_congested_network(
+    scores: list[list[float]], is_trivial: bool
+) -> None:
+    assert has_trivial_bound(torch.tensor(scores).double()) is is_trivial
+
+
 def test_ten_validations_however_few_the_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[int] = []
     trainer = _trainer(tmp_path, max_steps=43, validate_every=50)
 
-    def score(trainer: Trainer) -> Score:
+    def scores(trainer: Trainer) -> torch.Tensor:
         steps.append(trainer.state.step)
-        return Score(0.5, 0.5)
+        return torch.full((4, 2), 0.5)
 
-    monkeypatch.setattr(Trainer, "score", score)
+    monkeypatch.setattr(Trainer, "matrix_scores", scores)
     trainer.train(tmp_path, progress=False)
     assert steps == [0, 5, 9, 13, 18, 22, 26, 31, 35, 39, 43]
 
@@ -406,7 +468,11 @@ def test_a_resumed_training_never_replaces_a_better_model(
     """The end of a run (step 2) scores best; resumed with more steps, others score less: the model
     of step 2 stays."""
     scores = iter([0.5, 0.6, 0.9, 0.7, 0.8])
-    monkeypatch.setattr(Trainer, "score", lambda _: Score(next(scores), 0.1))
+    monkeypatch.setattr(
+        Trainer,
+        "matrix_scores",
+        lambda _: torch.tensor([[next(scores), 0.1]] * 4, dtype=torch.float64),
+    )
     _trainer(tmp_path, max_steps=2).train(tmp_path, progress=False)
     assert load_flow_gnn(tmp_path)[1].validation == 0.9
     resumed = _trainer(tmp_path, max_steps=4)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from teal.errors import InputError
+from teal.learning.losses import bound_loss, reward
 from teal.network.path_changes import first_columns
 from teal.nn import flow_passes_fused
 from teal.nn.flow_gnn_config import UNIVERSAL_WIDTHS, FlowGnnConfig
@@ -109,8 +110,6 @@ def test_scaling_all_values_scales_the_prices_alone() -> None:
 
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 def test_every_weight_has_a_gradient(objective: ObjectiveName) -> None:
-    from teal.learning.losses import bound_loss, reward
-
     problem, model = random_problem(1, objective=objective, failed=1), _model().double().train()
     actions, prices = model.tentative(problem)
     assert len(actions) == model.config.layers + 1
@@ -167,3 +166,24 @@ def test_compiled_passes_over_several_blocks_of_sources_equal_those_in_torch(
         means, reference_prices = model(problem)
     torch.testing.assert_close(splits, model.splits(means, problem), atol=1e-4, rtol=0)
     torch.testing.assert_close(prices, reference_prices, atol=1e-4, rtol=1e-4)
+
+
+def test_prices_near_zero_are_learnt_again() -> None:
+    """At a raw price of -30 softplus is flat: with its own gradient the bound would stay that of
+    zero prices, the value of all demand."""
+    problem = random_problem(0)
+    problem = problem.with_demand(10 * problem.demand)
+    model = _model().double().train()
+    last = model.bound_price[-1]
+    assert isinstance(last, torch.nn.Linear)
+    torch.nn.init.constant_(last.bias, -30.0)
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    bounds = []
+    for _ in range(60):
+        bound = bound_loss(problem, model(problem)[1]).mean()
+        optimiser.zero_grad()
+        bound.backward()
+        optimiser.step()
+        bounds.append(bound.item())
+    assert bounds[0] > 0.999
+    assert bounds[-1] < 0.8
