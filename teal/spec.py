@@ -82,7 +82,8 @@ def parse_spec(text: str, prefix: str = "") -> Spec:
     for item in filter(None, tail.split(",")):
         key, equals, value = item.partition("=")
         if not equals or not key or not value:
-            raise InputError(text, item, "key=value", repr(item))
+            expected = "key=value (a value, such as the name of a file, may have no comma)"
+            raise InputError(text, item, expected, repr(item))
         option = key.strip().replace("-", "_")
         if option in options:
             raise InputError(text, key.strip(), "each option once", repr(item))

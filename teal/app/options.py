@@ -12,8 +12,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
-from teal.app.run_files import typed
+from teal.app.typed_values import SettingTypeError, typed
 from teal.errors import InputError, did_you_mean
+from teal.network import TrafficMatrices
 from teal.objectives import Objective
 
 _P = ParamSpec("_P")
@@ -45,6 +46,7 @@ def with_options(
             given = usual.bind(*positional, **own, options=options_of(kind, settings))
             return function(*given.args, **given.kwargs)
 
+        call.options = kind  # type: ignore[attr-defined]
         call.__signature__ = usual.replace(parameters=[*first, *named.parameters.values()])  # type: ignore[attr-defined]
         return call  # network and traffic may be given by name too
 
@@ -54,8 +56,8 @@ def with_options(
 def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Options:
     """The options, by their names; a name that there is not is refused with those that there are.
 
-    Paths may be texts, names of an enumeration too, and one value may stand where several are
-    taken.
+    Values are checked and converted by :func:`teal.app.typed_values.typed`.  Options that the class
+    names in ``TRAFFIC_OPTIONS`` may also be matrices.
 
     Args:
         kind: dataclass of the options.
@@ -72,15 +74,16 @@ def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Opti
             near = did_you_mean(name, names)
             expected = "one of " + ", ".join(sorted(names))
             raise InputError(kind.__name__, name, expected, f"{name}={value!r}{near}")
+        if name in getattr(kind, "TRAFFIC_OPTIONS", ()) and isinstance(value, TrafficMatrices):
+            values[name] = value
+            continue
         try:
             # An objective may also be one that was registered.
-            values[name] = (
-                Objective(value).spec if name == "objective" else typed(hints[name], value)
-            )
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"--{name.replace('_', '-')}", "", "a value of this setting", str(error)
-            ) from None
+            checked = typed(hints[name], value)
+            values[name] = Objective(checked).spec if name == "objective" else checked
+        except SettingTypeError as error:
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(option, "", error.expected, error.actual) from None
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         is_required = field.default is field.default_factory is dataclasses.MISSING
         if is_required and field.name not in values:

@@ -9,17 +9,16 @@ A run that is killed loses only the unit that it was working on.
 from __future__ import annotations
 
 import dataclasses
-import enum
 import glob
 import json
 import os
 import platform
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, TypeVar, get_type_hints
 
+from teal.app.typed_values import typed
 from teal.errors import InputError
 from teal.runtime.storage import atomic_file, check_out_folder, file_key
 
@@ -165,19 +164,25 @@ class Journal:
             existing one.
 
     Attributes:
-        header: first line: the settings, and the machine, which may differ when a run is resumed.
+        header: first line: the settings, SHA-256 of every file that they name, and the machine,
+            which may differ when a run is resumed.
 
     Raises:
-        InputError: ``resume``, but there is no such run, or one with other settings.
+        InputError: ``resume``, but there is no such run, or one with other settings or files.
     """
 
     def __init__(self, path: Path, settings: Any, *, resume: bool) -> None:
         self.path = path
-        header = {"settings": _as_json(dataclasses.asdict(settings)), "machine": describe_machine()}
+        header = {
+            "settings": _as_json(dataclasses.asdict(settings)),
+            "inputs": inputs_of(settings),
+            "machine": describe_machine(),
+        }
         if resume:
             _remove_incomplete_line(path)
             self.header = _read_header(path)
             _require_same_settings(self.header["settings"], header["settings"])
+            _require_same_inputs(self.header["inputs"], header["inputs"])
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(header) + "\n", encoding="utf-8")
@@ -235,7 +240,7 @@ def _read_header(path: Path) -> dict[str, Any]:
     try:
         with path.open(encoding="utf-8") as stream:
             header = json.loads(stream.readline())
-        for field in ("settings", "machine"):
+        for field in ("settings", "inputs", "machine"):
             if field not in header:
                 raise LookupError(f"no {field}")
     except (ValueError, LookupError, TypeError) as error:
@@ -248,6 +253,14 @@ def _require_same_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> No
         if field not in _CHANGEABLE_SETTINGS and old.get(field) != new.get(field):
             expected = f"the setting of the interrupted run, {old.get(field, 'not set')!r}"
             raise InputError(f"--{field.replace('_', '-')}", "", expected, repr(new.get(field)))
+
+
+def _require_same_inputs(old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    for name in {**old, **new}:
+        if old.get(name) != new.get(name):
+            what = "no such file" if name not in new else "another content"
+            expected = "the file of the interrupted run (--overwrite begins a new one)"
+            raise InputError(name, "", expected, what)
 
 
 SETTINGS = "settings.json"
@@ -293,32 +306,6 @@ def stored_settings(kind: type[_Config], out: Path) -> _Config | None:
             expected = f"the settings of a run of this version and command ({kind.__name__})"
             raise InputError(str(file), "", expected, f"{type(error).__name__}: {error}") from None
     return None
-
-
-def typed(hint: Any, value: Any) -> Any:
-    """A value of JSON or of a caller as the type of a setting: paths, names of an enumeration,
-    tuples.
-
-    A text where several are taken is one of them.
-
-    Raises:
-        ValueError: a name that an enumeration does not have.
-    """
-    origin = get_origin(hint)
-    if origin is Annotated:
-        return typed(get_args(hint)[0], value)
-    if origin in (Union, types.UnionType):
-        if value is None:
-            return None
-        kinds = [one for one in get_args(hint) if one is not type(None)]
-        chosen = [one for one in kinds if isinstance(one, type) and isinstance(value, one)]
-        return value if chosen else typed(kinds[0], value)
-    if origin is tuple:
-        several = [value] if isinstance(value, str | Path) else value
-        return tuple(typed(get_args(hint)[0], one) for one in several)
-    if isinstance(hint, type) and issubclass(hint, Path | enum.Enum):
-        return hint(value)
-    return value
 
 
 RESUME_HINT = "--resume or --overwrite"  # what a message suggests where OUT contains an earlier run

@@ -42,13 +42,14 @@ class PathConfig:
     the network; MOST paths a demand at most, those that carry most."""
     path_method: PathMethod = PathMethod.DISJOINT
     """edge-disjoint (a shortest path, then one without the links of the first, ...), yen (K
-    shortest loopless), or survivable (paths of which some survive the failure of any one cable or
-    group, wherever the network allows it)."""
+    shortest loopless), survivable (paths of which some survive the failure of any one cable or
+    group, wherever the network allows it), or maximally-disjoint (edge-disjoint paths, then further
+    ones that share as few cables as possible)."""
     path_weight: PathWeight = PathWeight.HOPS
     """Measure that shortest paths minimise: hops, latency or inverse-capacity."""
     path_groups: Path | None = None
-    """For survivable: a .csv (group,source,target), .json or .graphml file of groups of cables that
-    fail together. Default: every cable is a group of its own."""
+    """For survivable and maximally-disjoint: groups of cables that fail together, a table (group,
+    source, target), .json or .graphml file.  Default: every cable is a group of its own."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number that its option forbids."""
@@ -188,7 +189,8 @@ class TopologyFileConfig:
     """Names of the attributes of links in a .json or .graphml file, or of the columns of a table,
     where they are others than capacity (Gbit/s), latency (ms), source, target, metric, metric_back,
     status and members: capacity=bandwidth,latency=delay,capacity_unit=Mbit/s.  A format that has no
-    such attribute refuses it."""
+    such attribute refuses it.  Or a table (.csv, .xlsx) of an inventory: source, target, and any of
+    capacity, latency and cost, for a file without them, such as a database of IS-IS."""
     bidirectional: bool = False
     """Give every link that has none in the other direction one of the same capacity, latency and
     metric."""

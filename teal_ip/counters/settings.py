@@ -73,6 +73,8 @@ class CounterConfig(CounterOptions):
 class EstimateOptions(CounterOptions):
     """Facts that are known besides the counters, and how matrices follow from both."""
 
+    TRAFFIC_OPTIONS: ClassVar[tuple[str, ...]] = ("history", "flows", "truth")
+
     history: str = ""
     """Past traffic matrices, a file as for teal solve: with a week of them errors halve, and
     demands get intervals."""

@@ -22,7 +22,7 @@ from teal.network import Topology
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import check_out_file, check_out_folder
 from teal_ip.readings.files import save_counters
-from teal_ip.routing.growth import forecast_table
+from teal_ip.routing.growth import forecast_table, is_full_by, when
 from teal_ip.routing.igp import load_routed
 from teal_ip.routing.settings import SimulateConfig
 from teal_ip.routing.simulate import (
@@ -63,10 +63,8 @@ def describe(simulation: Simulation) -> str:
 
 def summary(outlook: Outlook) -> str:
     """How many links are full by the horizon, and which first, in a sentence."""
-    full, normal = (
-        outlook.full,
-        [one for one in outlook.full if one.full and one.full <= (outlook.horizon or "9999")],
-    )
+    full = outlook.full
+    normal = [one for one in full if is_full_by(one.full, outlook.horizon)]
     by = f" by {outlook.horizon}" if outlook.horizon else ""
     if not full:
         return (
@@ -80,7 +78,7 @@ def summary(outlook: Outlook) -> str:
         f"pass{'es' if count == 1 else ''} "
         f"{percent(outlook.limit)}{by} if the routing stays, {len(normal):,} of them without "
         "failure; first "
-        f"{first.link} in {first.full_under_failure}, {where}"
+        f"{first.link} {when(first.full_under_failure)}, {where}"
     )
 
 

@@ -26,6 +26,7 @@ from teal.objectives import Objective
 from teal.problem import Problem, assess
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import gap_between
+from teal.runtime import rounding
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.storage import check_out_file, json_value
@@ -134,15 +135,18 @@ class SegmentReport:
             else ""
         )
         few = f" (value and bound are of at most {self.at_most:,})" if self.at_most else few
+        sense = -1.0 if balances else 1.0
+        bound = rounding.bound_text(self.bound, sense)
         lines = [
-            f"{self.objective}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap "
-            f"{100 * self.gap:.3f}%",
+            f"{self.objective}: {self.value:.6g}{unit}, bound {bound}{unit}, gap "
+            f"{rounding.gap_text(self.gap)}",
             f"shortest paths alone {self.ecmp:.6g}{unit}",
             f"{len(self.policies.lists):,} of {self.demands:,} demands have a policy{few}; "
             f"mean latency {self.latency_ms:.4g} ms",
         ]
         if math.isfinite(self.free_bound):
             least = "least" if balances else "most"
+            free_bound = rounding.bound_text(self.free_bound, sense)
             one = self.policies.algorithm
             any_paths = (
                 "any paths"
@@ -150,8 +154,8 @@ class SegmentReport:
                 else f"any paths over the links of algorithm {one.number}"
             )
             lines[1] = (
-                f"over {any_paths} at {least} {self.free_bound:.6g}{unit}: gap "
-                f"{100 * self.free_gap:.3f}%; {lines[1]}"
+                f"over {any_paths} at {least} {free_bound}{unit}: gap "
+                f"{rounding.gap_text(self.free_gap)}; {lines[1]}"
             )
         if math.isfinite(self.fractional):
             lines.append(f"one list for each demand; with splits {self.fractional:.6g}{unit}")
@@ -570,7 +574,8 @@ class StaticReport:
             [
                 f"max_link_utilisation over {len(one.utilisation)} matrices, {self.failures} "
                 "failures and none: "
-                f"{one.value:.6g}, bound {one.bound:.6g}, gap {100 * one.gap:.3f}%",
+                f"{one.value:.6g}, bound {rounding.at_least(one.bound)}, gap "
+                f"{rounding.gap_text(one.gap)}",
                 f"fullest{where}; without failure {one.utilisation[:, 0].max():.6g}; shortest "
                 "paths alone "
                 f"{one.straight:.6g}",
