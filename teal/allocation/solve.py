@@ -41,6 +41,7 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import complete
 from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.memory import describe
+from teal.runtime.rounding import bound_text, gap_text, percent_at_least, percent_at_most
 from teal.runtime.storage import json_value
 from teal.schemes.models import Model, named_model, starter_for
 from teal.solvers.columns import improving
@@ -220,9 +221,10 @@ class SolveFigures(Figures):
         if self.largest_share is not None:
             return self._describe_share(*self.largest_share)
         unit = self.objective.rules.unit
+        bound = bound_text(self.bound, self.objective.rules.sense)
         lines = [
-            f"{self.objective.spec}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap "
-            f"{100 * self.gap:.3f}%"
+            f"{self.objective.spec}: {self.value:.6g}{unit}, bound {bound}{unit}, gap "
+            f"{gap_text(self.gap)}"
             + (
                 " (Gbit/s less what latency costs)"
                 if self.objective.name == ObjectiveName.LATENCY_PENALISED_FLOW
@@ -239,10 +241,13 @@ class SolveFigures(Figures):
         return "\n".join(lines)
 
     def _describe_share(self, share: float, bound: float) -> str:
-        lines = [
-            f"{self.objective.spec}: not all demand can be carried: of every demand at most "
-            f"{100 * bound:.4f}% (proved by prices of the links)",
-            f"the splits carry {100 * share:.4f}% of every demand",
+        lines = [f"{self.objective.spec}: infeasible, not all demand can be carried"]
+        if bound > 0:
+            lines += [
+                f"of every demand at most {percent_at_most(bound)} (proved by prices of the links)",
+                f"the splits carry {percent_at_least(share)} of every demand",
+            ]
+        lines += [
             *self._lost_line(),
             f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s",
         ]
@@ -251,7 +256,8 @@ class SolveFigures(Figures):
     def _lost_line(self) -> list[str]:
         if self.without_path is None or not self.without_path.pairs:
             return []
-        left_out = "; value and bound leave them out" if self.objective.rules.carries_all else ""
+        is_left_out = self.objective.rules.carries_all and self.largest_share is None
+        left_out = "; value and bound leave them out" if is_left_out else ""
         return [self.without_path.sentence() + left_out]
 
     def _further_lines(self) -> list[str]:
@@ -433,7 +439,10 @@ def _solved(
             splits = steady
         moved_share = float(share_moved(problem.program, splits.to(problem.demand), in_force)[0])
         changed = int(changes(problem, splits, in_force).sum())
-    allocation = Allocation.of_batch(splits, result.prices, solve_s, result.program_prices)
+    allocation = dataclasses.replace(
+        Allocation.of_batch(splits, result.prices, solve_s, result.program_prices),
+        status=result.allocation.status,
+    )
     assessment = assess(problem, allocation)
     begin, gap_all_paths = time.perf_counter(), math.nan
     if (

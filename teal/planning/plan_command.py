@@ -27,6 +27,7 @@ from teal.objectives import Objective
 from teal.planning.plan import Outage, PlanReport, by_failure, loss
 from teal.planning.settings import PlanConfig
 from teal.planning.study import plan
+from teal.runtime.rounding import percent_at_least, percent_at_most
 from teal.runtime.storage import check_out_folder
 
 _STRANDS = 1e-9  # share of the demand, from which on a failure strands some
@@ -123,7 +124,8 @@ def plan_findings(report: PlanReport) -> list[str]:
         said.append(
             f"The worst is that of {worst.failure} ({worst.kind}), at {minute(worst.worst_at)}: "
             f"{label} "
-            f"{percent(worst.worst)} certainly and {percent(worst.worst_at_most)} at most."
+            f"{percent_at_least(worst.worst, 2)} certainly and "
+            f"{percent_at_most(worst.worst_at_most, 2)} at most."
         )
     stranding = max(ranked, key=lambda one: one.stranded)
     leaving = sum(one.stranded > _STRANDS for one in ranked)

@@ -221,8 +221,10 @@ def _measured(
 
 def _measured_small(problem: Problem, splits: Tensor, prices: Tensor) -> _Measures:
     """:func:`_measured` by one kernel."""
-    found = measured(problem, splits, usable_prices(problem, prices), multiples(problem))
-    value, bound = torch.from_numpy(found.value), from_score(problem, torch.from_numpy(found.score))
+    usable = usable_prices(problem, prices)
+    found = measured(problem, splits, usable, multiples(problem))
+    value = torch.from_numpy(found.value)
+    bound = from_score(problem, torch.from_numpy(found.score), usable)
     return _Measures(
         torch.from_numpy(found.demand),
         torch.from_numpy(found.carried),
@@ -238,7 +240,7 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
 
     Without prices the bound is the trivial one: all routable demand at its best value, or theta >=
     0. An allocation that breaks a rule by more than 1e-6, or contains NaN, is infeasible whatever
-       its status says.
+       its status says, and so is one under least_cost while a demand has no path.
     An allocation over paths of its own is measured, and bounded, over those.
     """
     problem = problem.to(torch.float64)
@@ -255,9 +257,12 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
     else:
         measures = _measured(problem, splits, prices, allocation.program_prices, certify)
     certificate, total = measures.certificate, measures.demand
+    breaks_rule = measures.violation > TOLERANCE
+    if problem.objective.rules.may_have_no_allocation:  # all demand must be carried
+        breaks_rule = breaks_rule | ((problem.demand > 0) & ~problem.routable).any(1)
     status = tuple(
-        Status.INFEASIBLE if claimed.usable and violation > TOLERANCE else claimed
-        for claimed, violation in zip(allocation.status, measures.violation.tolist(), strict=True)
+        Status.INFEASIBLE if claimed.usable and is_broken else claimed
+        for claimed, is_broken in zip(allocation.status, breaks_rule.tolist(), strict=True)
     )
     satisfied = torch.where(total > 0, measures.carried / total.clamp(min=_LEAST_TOTAL), 1)
     return Assessment(

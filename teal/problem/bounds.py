@@ -41,6 +41,7 @@ _SOURCES_AT_A_TIME = 512  # sources whose shortest paths to all nodes are in mem
 _MAX_ROUNDING = 1e-9
 # Multiples of the prices that scaled_dual_bound tries: 13 from 1/4 to 2, evenly spaced in the
 # logarithm.
+_COST_ROUNDING = 1e-13  # of the sums that make a bound on a cost
 PRICE_SCALES = torch.logspace(-2, 1, 13, base=2.0, dtype=torch.float64)
 
 
@@ -103,7 +104,7 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
     """(B,) the best bound of multiples of the prices."""
     program, prices = problem.to(torch.float64).rewritten.program, usable_prices(problem, prices)
     if program.limit.shape[1] == prices.shape[1]:
-        return from_score(problem, program.bounds_along(prices, scales).amin(0))
+        return from_score(problem, program.bounds_along(prices, scales).amin(0), prices)
     # Rows beyond the links have prices that nobody gave: they are found for the prices themselves,
     # multiplied with them, and found again for the best multiple.
     full = program.with_added_prices(prices)
@@ -111,7 +112,7 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
     if len(scales) > 1:
         best = scales.to(full)[bounds.argmin(0)][:, None]
         bounds = torch.cat([bounds, program.bound(program.with_added_prices(best * prices))[None]])
-    return from_score(problem, bounds.amin(0))
+    return from_score(problem, bounds.amin(0), prices)
 
 
 def all_paths_bound(problem: Problem, prices: Tensor) -> Tensor:
@@ -136,7 +137,7 @@ def all_paths_bound(problem: Problem, prices: Tensor) -> Tensor:
         for row in range(problem.batch)
     ]
     bound = program.price_set.support(row_value) + row_value.new_tensor(profits)
-    return from_score(problem, torch.where(bound.isfinite(), bound, torch.inf))
+    return from_score(problem, torch.where(bound.isfinite(), bound, torch.inf), prices)
 
 
 def link_weights(problem: Problem, prices: Tensor) -> Tensor:
@@ -179,9 +180,22 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
     return float((demand * problem.demand_set.of_best(profit[None])[0]).sum())
 
 
-def from_score(problem: Problem, score: Tensor) -> Tensor:
-    """(B,) values or bounds of the objective, of those of its program as a maximum."""
-    return problem.objective.rules.from_score(problem, score)
+def from_score(problem: Problem, score: Tensor, prices: Tensor | None = None) -> Tensor:
+    """(B,) values or bounds of the objective, of those of its program as a maximum.
+
+    Args:
+        problem: B matrices.
+        score: (B,) of the program.
+        prices: (B, E) that prove a bound, by which its rounding is estimated; None for unknown
+            ones.
+    """
+    rules = problem.objective.rules
+    if prices is None or not rules.may_have_no_allocation:
+        return rules.from_score(problem, score)
+    # Sums of this size make the score: costs of flows, and prices of the capacity that they fill.
+    paid = float(PRICE_SCALES.max()) * problem.capacity_value(prices.to(problem.capacity))
+    rounding = _COST_ROUNDING * (score.abs() + paid.to(score))
+    return (-score - rounding).clamp(min=0)
 
 
 def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
+from teal.runtime.rounding import at_most, gap_text
+
 
 @dataclasses.dataclass(frozen=True)
 class Line:
@@ -55,8 +57,8 @@ class Line:
             width: characters that the name is filled to.
         """
         carried = (
-            f"{self.value:.6g} of {self.demand:.6g} Gbit/s, bound {self.bound:.6g}, gap "
-            f"{100 * self.gap:.3f}%"
+            f"{self.value:.6g} of {self.demand:.6g} Gbit/s, bound {at_most(self.bound)}, gap "
+            f"{gap_text(self.gap)}"
         )
         more = [f"{name} {_plain(figure)}" for name, figure in self.more.items() if name != part]
         return ", ".join([f"{self.name:{width}}  {carried}", *more])

@@ -43,6 +43,9 @@ ENGINES = ("auto", "interior")
 _MOST_RISES = 1e5  # factor up to which the price of a Gbit/s that is not carried rises
 _SHARE_GAPS = (1e-2, 1e-4, 1e-6, 1e-9)  # at which the largest share is looked at, one after another
 _ROUNDING = 1e-9  # of a capacity, by which loads may exceed it
+# Costs of candidate paths over the dearest of the demands' cheapest ones, up to which the first
+# price of unserved demand covers them.
+_COST_RANGE = 1e3
 _AIM = 0.99  # part of the target gap that the kernel aims at
 
 Balance = Callable[[Problem, float, Deadline], Steps[PdhgResult]]
@@ -131,10 +134,11 @@ def solving(
 
 
 def in_type(result: PdhgResult, real: torch.dtype) -> PdhgResult:
-    """A result in the type of its problem."""
+    """A result with splits and prices in the type of its problem; value, bound and gap, which are
+    certified, keep their digits.
+    """
     tensors: dict[str, Any] = {
-        field: getattr(result, field).to(real)
-        for field in ("splits", "prices", "value", "bound", "gap")
+        field: getattr(result, field).to(real) for field in ("splits", "prices")
     }
     state = PdhgState(tensors["splits"], tensors["prices"])
     return dataclasses.replace(result, **tensors, state=state)
@@ -165,8 +169,7 @@ def _solving_one(
         splits[:] = scaled_to_one(problem, state.splits.to(torch.float64)).reshape(-1).numpy()
         prices[:] = state.prices[0].numpy()
     share: LargestShare | None = None
-    worth = WORTH * max(float((-problem.path_value).max()), 0.0) or 1.0
-    limit = worth * _MOST_RISES
+    worth, limit = _prices_of_unserved(problem)
     while True:
         yield
         found, iterations = _solved(
@@ -183,7 +186,25 @@ def _solving_one(
                 result = impossible(result, share)
                 break
         worth *= DEARER
+    if bool(without_path(problem)[0]):
+        result = cut_off(result)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
+
+
+def _prices_of_unserved(problem: Problem) -> tuple[float, float]:
+    """The first price of a Gbit/s of unserved demand, and the largest one that is tried.
+
+    A price above the cost of every path serves all demand that can be served.  A single path of an
+    extreme cost would make it lose the digits of all others, and is taken into account only where
+    cheaper paths do not do.
+    """
+    cost = torch.where(problem.path_mask, -problem.path_value, -torch.inf)
+    dearest = max(float(cost.max()), 0.0)
+    cheapest = torch.where(problem.path_mask, -problem.path_value, torch.inf).amin(-1)
+    of_routable = torch.where(problem.routable, cheapest, 0.0)
+    usual = max(float(of_routable.max()), 0.0)
+    first = min(dearest, _COST_RANGE * usual) or dearest
+    return WORTH * first or 1.0, (WORTH * dearest or 1.0) * _MOST_RISES
 
 
 def _solved(
@@ -243,12 +264,18 @@ def result_of(
     gap: float,
     deadline: Deadline,
 ) -> PdhgResult:
-    """The result of splits (1, D, K), scaled to carry all demand, and of prices (1, E)."""
+    """The result of splits (1, D, K), scaled to carry all demand, and of prices (1, E).
+
+    Splits whose loads exceed capacities are no allocation: their value and gap are infinite.
+    """
     live = torch.where(problem.path_mask, splits, 0).clamp(min=0)
     splits = scaled_to_one(problem, live)
-    value, bound = problem.value(splits), dual_bound(problem, prices)
+    bound = dual_bound(problem, prices)
+    value = problem.value(splits)
+    if not is_within(problem, splits):
+        value = torch.full_like(value, torch.inf)
     gaps = certified_gap(problem, value, bound)
-    is_reached = float(gaps[0]) <= gap and is_within(problem, splits)
+    is_reached = float(gaps[0]) <= gap
     stop = Stop.GAP if is_reached else Stop.DEADLINE if deadline.is_over else Stop.STALLED
     state = PdhgState(splits, prices)
     return PdhgResult(
@@ -279,5 +306,25 @@ def impossible(result: PdhgResult, share: LargestShare) -> PdhgResult:
         gap=infinite,
         state=PdhgState(splits, prices),
         stopped_by=(Stop.INFEASIBLE,),
-        largest_share=torch.tensor([[share.share, share.bound]]).to(result.value),
+        largest_share=torch.tensor([[share.share, share.bound]], dtype=torch.float64),
+    )
+
+
+def without_path(problem: Problem) -> Tensor:
+    """(B,) whether a demand above 0 has no live candidate path, so that not all can be carried."""
+    return ((problem.demand > 0) & ~problem.routable).any(1)
+
+
+def cut_off(result: PdhgResult) -> PdhgResult:
+    """The result of a matrix with a demand that has no path: of every demand nothing can be carried
+    at once, and the splits are those of the demands that have a path.
+    """
+    infinite = torch.full_like(result.value, torch.inf)
+    return dataclasses.replace(
+        result,
+        value=infinite,
+        bound=infinite,
+        gap=infinite,
+        stopped_by=(Stop.INFEASIBLE,) * len(result.stopped_by),
+        largest_share=torch.zeros(len(infinite), 2, dtype=torch.float64),
     )

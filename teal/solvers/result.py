@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from teal.problem import Allocation, Problem, ProgramPrices
+from teal.problem import Allocation, Problem, ProgramPrices, Status
 from teal.problem.assessment import WithLines
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import gap_between
@@ -201,7 +201,12 @@ class PdhgResult(WithLines):
     @property
     def allocation(self) -> Allocation:
         """The splits with their prices, as schemes return them."""
-        return Allocation.of_batch(self.splits, self.prices, self.solve_s, self.program_prices)
+        made = Allocation.of_batch(self.splits, self.prices, self.solve_s, self.program_prices)
+        is_infeasible = [stop is Stop.INFEASIBLE for stop in self.stopped_by]
+        if not any(is_infeasible):
+            return made
+        status = (Status.INFEASIBLE if one else Status.FEASIBLE for one in is_infeasible)
+        return dataclasses.replace(made, status=tuple(status))
 
     def rows(self, rows: Tensor) -> PdhgResult:
         """The results of some of the matrices, by their numbers."""

@@ -18,6 +18,7 @@ from teal.app.text import digits, percent
 from teal.app.web.layout import drawing_of, utilisation_map
 from teal.formats import save_topology
 from teal.formats.rows import write_csv
+from teal.runtime import rounding
 from teal.runtime.storage import check_out_folder
 from teal_ip.purchases import proof
 from teal_ip.purchases.result import Purchase, UpgradePlan
@@ -43,7 +44,7 @@ def purchase_table(plan: UpgradePlan) -> Table:
 
 def tables(plan: UpgradePlan) -> Iterator[Table]:
     """Tables: what to buy, by quarter, when links are full, and what other demands would need."""
-    cost, bound = Column("cost", "cost", digits(6)), Column("at least", "bound", digits(6))
+    cost, bound = Column("cost", "cost", digits(6)), Column("at least", "bound", rounding.at_least)
     if plan.purchases:
         yield purchase_table(plan)
     if plan.quarters:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -14,17 +13,33 @@ import numpy as np
 from teal.app.instance import Instance, instance_of, load_network
 from teal.app.settings import seconds
 from teal.errors import InputError
+from teal.formats import side_tables
 from teal.formats.groups import load_groups
 from teal.network import PathSet, Topology, TrafficMatrices, all_pairs, compute_paths
 from teal.network.failures import Failure, cable_failures, group_failures, pair_failures
 from teal.network.path_changes import with_listed_paths
 from teal.problem import Problem
+from teal.runtime import rounding
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
 from teal_ip.purchases.hose import Hose
 from teal_ip.purchases.result import Purchase
 from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 from teal_ip.purchases.settings import UpgradeOptions
+
+_HOSE = (
+    side_tables.Column("node", required=True),
+    side_tables.Column("out", side_tables.Kind.RATE, required=True),
+    side_tables.Column("in", side_tables.Kind.RATE, required=True),
+)
+_COST = side_tables.Column("cost", side_tables.Kind.NUMBER, required=True)
+_CANDIDATE = (
+    side_tables.SOURCE,
+    side_tables.TARGET,
+    side_tables.Column("latency", side_tables.Kind.DELAY, required=True, aliases=("delay",)),
+    side_tables.Column("cost", side_tables.Kind.NUMBER),
+    side_tables.Column("most", side_tables.Kind.RATE),
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,13 +110,12 @@ def hose_of(
     if config.hose is None:
         peaks = Hose.of_history(pairs, matrices, topology.num_nodes)
         return Hose(pairs, config.growth * peaks.out, config.growth * peaks.into)
-    index, limits = topology.node_index(), np.full((2, topology.num_nodes), np.nan)
-    for where, row in _rows(str(config.hose), "--hose"):
-        node = str(row.get("node", "")).strip()
-        if node not in index:
-            raise InputError(where, "node", "a node of the topology", repr(node))
-        for side, field in enumerate(("out", "in")):
-            limits[side, index[node]] = _number(where, row, field, least=0.0)
+    limits = np.full((2, topology.num_nodes), np.nan)
+    rows = side_tables.read_side_table(config.hose, _HOSE)
+    nodes = [row.node("node", topology) for row in rows]
+    side_tables.require_once(rows, nodes, "each node")
+    for row, node in zip(rows, nodes, strict=True):
+        limits[:, node] = row.number("out", least=0.0), row.number("in", least=0.0)
     missing = np.flatnonzero(np.isnan(limits).any(0))
     if len(missing):
         raise InputError(
@@ -126,13 +140,19 @@ def _costs(text: str, topology: Topology) -> FloatArray:
         return np.array([float(topology.latency[links].min()) for links in pairs])
     number = {link: c for c, links in enumerate(pairs) for link in links}
     cost = np.full(len(pairs), np.nan)
-    for where, row in _rows(text, "--cost", "capacity, length, or a .csv file"):
-        value = _number(where, row, "cost")
-        try:
-            links = topology.find_links(str(row["source"]).strip(), str(row["target"]).strip())
-        except KeyError:
-            raise InputError(where, "columns", "source, target and cost", sorted(row)) from None
-        cost[[number[link] for link in links]] = value
+    if not Path(text).is_file():
+        expected = "capacity, length, or a table (.csv, .xlsx) of source, target, cost"
+        raise InputError("--cost", "", expected, repr(text))
+    rows = side_tables.read_side_table(text, (side_tables.SOURCE, side_tables.TARGET, _COST))
+    found = [
+        [number[link] for link in topology.find_links(row.text("source"), row.text("target"))]
+        for row in rows
+    ]
+    side_tables.require_once(
+        rows, map(tuple, found), "each cable", [row.number("cost") for row in rows]
+    )
+    for row, cables in zip(rows, found, strict=True):
+        cost[cables] = row.number("cost")
     return cost
 
 
@@ -140,23 +160,21 @@ def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArra
     """The network with new cables, (n,) their costs, NaN where none is given, and (n,) their
     limits.
     """
-    index, taken = topology.node_index(), {tuple(sorted(one)) for one in _ends(topology)}
+    taken = {tuple(sorted(one)) for one in _ends(topology)}
     ends, latency, cost, most = [], [], [], []
-    for where, row in _rows(path, "--candidates"):
-        pair = []
-        for field in ("source", "target"):
-            name = str(row.get(field, "")).strip()
-            if name not in index:
-                raise InputError(where, field, "a node of the topology", repr(name))
-            pair.append(index[name])
+    for row in side_tables.read_side_table(path, _CANDIDATE):
+        pair = [row.node("source", topology), row.node("target", topology)]
         key = (min(pair), max(pair))
         if pair[0] == pair[1] or key in taken:
-            raise InputError(where, "cable", "two nodes without a cable between them", row)
+            found = f"{row.text('source')} - {row.text('target')}"
+            raise InputError(row.where, "", "two nodes without a cable between them", found)
         taken.add(key)
         ends.append(pair)
-        latency.append(_number(where, row, "latency"))
-        cost.append(_number(where, row, "cost") if row.get("cost") else math.nan)
-        most.append(_number(where, row, "most") if row.get("most") else math.inf)
+        latency.append(row.number("latency"))
+        has_cost = row.values.get("cost") is not None
+        cost.append(row.number("cost") if has_cost else math.nan)
+        has_limit = row.values.get("most") is not None
+        most.append(row.number("most") if has_limit else math.inf)
     if not ends:
         raise InputError(path, "rows", "at least one cable", "none")
     both = np.array(ends, dtype=topology.link_source.dtype)
@@ -183,38 +201,6 @@ def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArra
 
 def _ends(topology: Topology) -> Iterator[tuple[int, int]]:
     yield from zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
-
-
-def _rows(
-    path: str, option: str, expected: str = "a .csv file"
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """File and line, and the row, of a table with a header.
-
-    Raises:
-        InputError: no such file.
-    """
-    try:
-        with Path(path).open(newline="", encoding="utf-8-sig") as stream:
-            for line, row in enumerate(csv.DictReader(stream), 2):
-                yield f"{path}: line {line}", row
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(option, path, expected, str(error)) from None
-
-
-def _number(where: str, row: dict[str, Any], field: str, *, least: float | None = None) -> float:
-    """A number above 0, or at least ``least``.
-
-    Raises:
-        InputError: anything else.
-    """
-    expected = "a number above 0" if least is None else f"a number of at least {least:g}"
-    try:
-        value = float(row[field])
-    except (KeyError, TypeError, ValueError):
-        raise InputError(where, field, expected, repr(row.get(field))) from None
-    if not math.isfinite(value) or (value <= 0 if least is None else value < least):
-        raise InputError(where, field, expected, value)
-    return value
 
 
 _ROUNDING = 1e-9  # Gbit/s, up to which nothing is bought
@@ -282,7 +268,7 @@ class Question:
 
     def report(self, number: int, cost: float, bound: float) -> None:
         """A line of progress."""
-        self.notify(f"round {number}: cost {cost:.6g}, at least {bound:.6g}")
+        self.notify(f"round {number}: cost {cost:.6g}, at least {rounding.at_least(bound)}")
 
 
 def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notify) -> Question:

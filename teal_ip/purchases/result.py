@@ -8,10 +8,11 @@ from typing import Any
 
 from teal.errors import listed
 from teal.network import Topology
+from teal.runtime import rounding
 from teal.runtime.storage import json_value
 from teal_ip.purchases.benders import Upgrade
 from teal_ip.purchases.proof import CutProof
-from teal_ip.routing.growth import Growth, LinkForecast
+from teal_ip.routing.growth import Growth, LinkForecast, when
 
 _PROVES_SOMETHING = 0.5  # gap over all paths, above which the prices say nothing about them
 _MAX_NAMED = 5  # demands, links or failures that are named in a message
@@ -272,7 +273,7 @@ class UpgradePlan:
         lines = [
             f"buy {total:.6g} Gbit/s on {cables} of {len(self.topology.cables())} cables: cost "
             f"{one.cost:.6g}, "
-            f"at least {one.bound:.6g} (gap {100 * one.gap:.3f}%)",
+            f"at least {rounding.at_least(one.bound)} (gap {rounding.gap_text(one.gap)})",
             f"{len(self.scenarios):,} scenarios fit, the fullest link of any at "
             f"{100 * float(one.utilisation.max(initial=0.0)):.2f}%",
         ]
@@ -281,7 +282,7 @@ class UpgradePlan:
         if math.isfinite(self.worst_demands):
             is_certified = math.isfinite(self.worst_limit)
             limit = (
-                f"certified at most {100 * self.worst_limit:.2f}%"
+                f"certified at most {rounding.percent_at_most(self.worst_limit, 2)}"
                 if is_certified
                 else "others may be worse"
             )
@@ -294,10 +295,10 @@ class UpgradePlan:
         if math.isfinite(self.bound_all_paths):
             base = self.continuous if math.isfinite(self.continuous) else one.cost
             more = max(0.0, base - self.bound_all_paths) / base if base > 0 else 0.0
+            least = rounding.at_least(self.bound_all_paths)
             lines.append(
-                f"over all paths of the network at least {self.bound_all_paths:.6g}: candidate "
-                "paths buy at most "
-                f"{100 * more:.2f}% too much"
+                f"over all paths of the network at least {least}: "
+                f"candidate paths buy at most {rounding.percent_at_most(more, 2)} too much"
                 if more <= _PROVES_SOMETHING
                 else "what other paths would save is unknown"
             )
@@ -305,8 +306,8 @@ class UpgradePlan:
             lines.append(f"{self.growth}; {self.routing_text}")
             full = [part for part in self.forecasts if part.full_under_failure]
             lines += [
-                f"{part.link} is full under failure of {part.worst_failure or 'nothing'} in "
-                f"{part.full_under_failure}"
+                f"{part.link} is full under failure of {part.worst_failure or 'nothing'} "
+                f"{when(part.full_under_failure)}"
                 for part in full[:_MAX_NAMED]
             ]
         for failure, names in list(self.cut_off.items())[:_MAX_NAMED]:

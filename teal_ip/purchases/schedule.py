@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from teal.errors import SolverError
+from teal.runtime import rounding
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import Between, solve_milp
@@ -103,7 +104,8 @@ def schedule(
         at_peak[growth] = period
         if notify is not None:
             notify(
-                f"demands x {growth:.4g}: cost {period.cost:.6g}, alone at least {period.bound:.6g}"
+                f"demands x {growth:.4g}: cost {period.cost:.6g}, alone at least "
+                f"{rounding.at_least(period.bound)}"
             )
     periods = []
     for growth, peak in zip(growths, peaks, strict=True):

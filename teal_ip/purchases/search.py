@@ -22,6 +22,7 @@ import torch
 from teal.network import PathSet
 from teal.network.path_changes import paths_in_trees, with_more_paths
 from teal.network.shortest import shortest_trees
+from teal.runtime import rounding
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.interrupts import on_interrupt
 from teal_ip.purchases.benders import Upgrade, buy, buy_for_loads, buy_modules
@@ -283,8 +284,8 @@ def _over_all_paths(
         paths = with_missing_paths(scenarios, cuts, upgrade.dual)
         added = int(paths.mask.sum() - scenarios.problem.paths.mask.sum())
         question.notify(
-            f"paths, round {number}: cost {upgrade.cost:.6g}, at least {bound:.6g}; {added} paths "
-            "more"
+            f"paths, round {number}: cost {upgrade.cost:.6g}, at least {rounding.at_least(bound)}; "
+            f"{added} paths more"
         )
         if not added:
             break
@@ -354,7 +355,8 @@ def _with_comparison(
         for number in range(len(live)):
             one = network.batch(np.array([number]), upgrade.bought)
             limit = max(limit, static_limit(one, hose)[0])
-            question.notify(f"certified {number + 1} of {len(live)}: at most {100 * limit:.2f}%")
+            proven = rounding.percent_at_most(limit, 2)
+            question.notify(f"certified {number + 1} of {len(live)}: at most {proven}")
         return limit
 
     if question.proves:

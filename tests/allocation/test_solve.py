@@ -323,7 +323,7 @@ def test_the_least_cost_is_said_proved_and_refused_where_not_all_can_be_carried(
     for more in ([], ["--over-all-paths"]):
         assert main(["solve", *heavy, *more]) == 1
         said = capsys.readouterr()
-        assert "not all demand can be carried: of every demand at most" in said.out
+        assert "infeasible, not all demand can be carried\nof every demand at most" in said.out
         assert main(["solve", *heavy, *more, "--json"]) == 1
         figures = json.loads(capsys.readouterr().out)
         assert figures["status"] == "infeasible"

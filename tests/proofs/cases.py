@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from teal.network import all_pairs, compute_paths
 from teal.network.bandwidth_functions import BandwidthFunctions
@@ -103,7 +104,9 @@ def problem_of(case: Case, seed: int) -> Problem:
         seed, objective=case.objective, batch=1, failed=0 if case.over_all else seed % 3
     )
     if case.objective == ObjectiveName.LEAST_COST:
-        return _nearly_full(problem)
+        # All demand is to be carried: there is none without a path.
+        routable = torch.where(problem.routable, problem.demand, 0.0)
+        return _nearly_full(problem.with_demand(routable))
     return problem
 
 

@@ -20,7 +20,9 @@ from teal.network import Topology, compute_paths
 from teal.network.path_changes import first_columns
 from teal.problem import Problem, Status, assess, dual_bound
 from teal.problem.bounds import all_paths_bound
+from teal.runtime.interruptible import Deadline
 from teal.runtime.kernel_cache import interpreting
+from teal.solvers import least_cost
 from teal.solvers.columns import improve
 from teal.solvers.result import Stop
 from teal.testing import cabled_topology, make_topology, random_problem
@@ -43,14 +45,13 @@ def with_costs(problem: Problem, seed: int, magnitude: float = 1.0) -> Problem:
 
 
 def loaded(seed: int, load: float, magnitude: float = 1.0) -> Problem:
-    """A random network of cables, some of several parallel links or of one direction."""
+    """A random network of cables, some of several parallel links or of one direction, and demand
+    between nodes that it connects.
+    """
     topology = cabled_topology(seed)
-    problem = Problem.create(
-        topology,
-        compute_paths(topology, num_paths=3),
-        LEAST_COST,
-        _rates(topology, seed) * load,
-    )
+    paths = compute_paths(topology, num_paths=3)
+    rates = np.where(paths.mask.any(1), _rates(topology, seed), 0.0)
+    problem = Problem.create(topology, paths, LEAST_COST, rates * load)
     return with_costs(problem, seed, magnitude)
 
 
@@ -88,6 +89,76 @@ def test_the_least_cost_is_that_of_the_lp(seed: int, load: float, magnitude: flo
     assert float(found.value) == pytest.approx(optimum, rel=1e-6, abs=1e-9 * magnitude)
     assert float(found.bound) <= optimum * (1 + 1e-7) + 1e-9 * magnitude
     assert float(found.gap) <= 1e-7
+
+
+@pytest.mark.parametrize("over_all_paths", [False, True])
+def test_a_demand_without_a_path_is_infeasible(over_all_paths: bool) -> None:
+    """Of a -> b and a -> c, where c has no link, not all can be carried; b's matrix alone can."""
+    topology = make_topology([(0, 1, 10.0), (1, 0, 10.0)], min_nodes=3)
+    pairs = np.array([[0, 1], [0, 2]], dtype=np.int32)
+    paths = compute_paths(topology, pairs, num_paths=2, cache=False)
+    problem = Problem.create(topology, paths, LEAST_COST, np.array([[5.0, 5.0], [5.0, 0.0]]))
+    result = improve(problem).result if over_all_paths else teal.solve(problem, gap=1e-6)
+    assert result.stopped_by == (Stop.INFEASIBLE, Stop.GAP)
+    assert result.largest_share is not None
+    assert result.largest_share[0].tolist() == [0.0, 0.0]
+    assert math.isinf(float(result.gap[0]))
+    assert assess(problem, result).status == (Status.INFEASIBLE, Status.FEASIBLE)
+    # The validator needs no claim of the solver.
+    claimed = dataclasses.replace(result.allocation, status=(Status.FEASIBLE,) * 2)
+    assert assess(problem, claimed).status == (Status.INFEASIBLE, Status.FEASIBLE)
+
+
+def test_splits_above_capacities_have_no_certified_gap() -> None:
+    """A search that ends before its first feasible allocation has an infinite value and gap: its
+    cost lies below every bound.
+    """
+    topology = make_topology([(0, 1, 1.0), (1, 2, 1.0), (0, 2, 1.0)])
+    pairs = np.array([[0, 2]], dtype=np.int32)
+    paths = compute_paths(topology, pairs, num_paths=2, cache=False)
+    problem = Problem.create(topology, paths, LEAST_COST, np.array([[1.9]]))
+    splits = torch.tensor([[[1.0, 0.0]]], dtype=torch.float64)
+    prices = torch.full((1, 3), 0.5, dtype=torch.float64)
+    result = least_cost.result_of(problem, splits, prices, 0, 1e-6, Deadline())
+    assert math.isinf(float(result.value[0]))
+    assert math.isinf(float(result.gap[0]))
+
+
+def test_the_largest_share_is_not_rounded() -> None:
+    """0.7 Gbit/s for a demand of 1: the share is 0.7, and its bound is not below it."""
+    topology = make_topology([(0, 1, 0.7)])
+    pairs = np.array([[0, 1]], dtype=np.int32)
+    paths = compute_paths(topology, pairs, num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, LEAST_COST, np.ones((1, 1)))
+    result = teal.solve(problem, gap=1e-6)
+    assert result.largest_share is not None
+    assert result.largest_share.dtype == torch.float64
+    share, bound = result.largest_share[0].tolist()
+    assert share == pytest.approx(0.7, rel=1e-12)
+    assert bound >= 0.7 * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("backup", [1e3, 1e8, 1e12, 1e15])
+@pytest.mark.parametrize("over_all_paths", [False, True])
+def test_an_extreme_cost_takes_no_digits_from_the_others(
+    backup: float, over_all_paths: bool
+) -> None:
+    """15 Gbit/s over paths of 10 that cost 2 and 6: 50, whatever a third path costs."""
+    links = [(0, 1), (1, 4), (0, 2), (2, 4), (0, 3), (3, 4)]
+    topology = make_topology([(a, b, 10.0) for a, b in links])
+    cost = np.array([1, 1, 3, 3, backup, backup], dtype=np.float64)
+    topology = dataclasses.replace(topology, cost=cost)
+    pairs = np.array([[0, 4]], dtype=np.int32)
+    paths = compute_paths(topology, pairs, num_paths=3, cache=False)
+    problem = Problem.create(topology, paths, LEAST_COST, np.array([[15.0]]))
+    if over_all_paths:
+        last = improve(problem, target=1e-6)
+        value, bound = float(last.result.value[0]), float(last.bound_all_paths[0])
+    else:
+        result = teal.solve(problem, gap=1e-6)
+        value, bound = float(result.value[0]), float(result.bound[0])
+    assert value == pytest.approx(50, rel=2e-6)
+    assert 50 * (1 - 2e-6) <= bound <= 50 * (1 + 1e-12)
 
 
 @settings(max_examples=40)
@@ -285,8 +356,15 @@ def test_options_that_are_no_options_are_refused() -> None:
             teal.Objective(f"least_cost:{text}")
 
 
-def test_demands_without_a_path_are_left_out() -> None:
+def test_a_demand_without_a_path_is_infeasible_and_the_others_are_routed_at_their_least_cost() -> (
+    None
+):
     problem = with_costs(random_problem(3, failed=4, batch=1), 3)
-    assert bool((~problem.routable & (problem.demand > 0)).any())
     light = problem.with_demand(problem.demand * 1e-3)
-    assert assess(light, teal.solve(light, gap=1e-6)).status == (Status.FEASIBLE,)
+    assert bool((~light.routable & (light.demand > 0)).any())
+    assert assess(light, teal.solve(light, gap=1e-6)).status == (Status.INFEASIBLE,)
+
+    routable = light.with_demand(torch.where(light.routable, light.demand, 0))
+    theirs = assess(routable, teal.solve(routable, gap=1e-6))
+    assert theirs.status == (Status.FEASIBLE,)
+    assert torch.equal(teal.solve(light, gap=1e-6).splits, teal.solve(routable, gap=1e-6).splits)
