@@ -28,10 +28,13 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal_availability.matrix import capacity_of
 from teal_availability.patterns import Patterns
+from teal_availability.tolerances import CAPACITY_TOLERANCE
 from teal_availability.ways import MOST_WHOLE, Request, Way, all_ways, by_request_of, loads_of
 
 ACCEPTED, REFUSED, SOLD, IMPOSSIBLE = "accepted", "refused", "sold", "impossible"
-_ROUNDING = 1e-9  # share of a capacity by which reserved rates may exceed it
+_RELATIVE_GAP = 1e-6  # of the integer program, unless the least value needs a smaller one
+# HiGHS's tolerance of a reduced cost: each promise may cost the bound so many mean values.
+_DUAL_TOLERANCE = 1e-7
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,7 +78,8 @@ def choose_promises(
         InputError: the sold promises cannot be kept in such ways.
         SolverError: the program was not solved, or no choice with the sold promises was found.
     """
-    capacity = capacity_of(problem)
+    # The tolerance is a part of the capacity, so that value and bound are those of one program.
+    capacity = capacity_of(problem) * (1 + CAPACITY_TOLERANCE)
     ways = all_ways(problem, patterns, requests)
     possible = {way.request for way in ways}
     loads = loads_of(problem, requests, ways)
@@ -93,7 +97,8 @@ def choose_promises(
     # In shares of each capacity, beside which HiGHS's tolerances are small whatever the unit.
     is_used = np.flatnonzero(capacity > 0)
     used = (loads[:, is_used] @ sp.diags_array(1 / capacity[is_used])).T.tocsr()
-    unit = float(worth.mean())
+    # The geometric mean: values of 1e8 and 1 are then both far from HiGHS's tolerances.
+    unit = float(np.exp(np.log(worth).mean()))
     relaxed = solve_lp(
         -worth[of_way] / unit,
         (
@@ -110,25 +115,27 @@ def choose_promises(
     chosen = _rounded(requests, ways, loads, capacity, share, prices)
     bound = math.inf
     if len(ways) <= MOST_WHOLE:
+        least_part = float(worth.min() / worth.sum())  # the search must not end before this part
         whole = solve_milp(
             -worth[of_way] / unit,
             [Between(used, high=1.0), Between(takes, low=sold.astype(float), high=1.0)],
             np.ones(len(ways)),
             high=1.0,
             seconds=seconds,
-            relative_gap=1e-6,
+            relative_gap=min(_RELATIVE_GAP, 0.5 * least_part),
         )
         if whole.is_infeasible and chosen is None:
             raise _not_kept()
-        bound = -whole.bound * unit
+        bound = (-whole.bound + _DUAL_TOLERANCE * len(requests)) * unit
         exact = [] if whole.x is None else np.flatnonzero(whole.x > 0.5).tolist()
         # Within capacities, and not only within the tolerances of HiGHS.
-        within = bool((loads[exact].sum(0) <= capacity * (1 + _ROUNDING)).all())
+        within = bool((loads[exact].sum(0) <= capacity).all())
         better = chosen is None or worth[of_way[exact]].sum() > worth[of_way[chosen]].sum()
         if whole.x is not None and within and better:
             chosen = exact
     if chosen is None:
         raise SolverError("admission: no choice with all sold promises was found in time")
+    chosen = _completed(requests, ways, loads, capacity, chosen)
     chosen = _sparing(ways, loads, capacity, chosen)
     return _result(requests, possible, ways, chosen, loads, capacity, prices, bound)
 
@@ -189,7 +196,7 @@ def _rounded(
     for request in sorted(by_request, key=rank):
         for number in sorted(by_request[request], key=lambda way: (-share[way], cost[way])):
             own = loads[[number]].tocoo()
-            if (own.data <= left[own.col] + _ROUNDING * capacity[own.col]).all():
+            if (own.data <= left[own.col]).all():
                 left[own.col] -= own.data
                 chosen.append(number)
                 break
@@ -197,6 +204,32 @@ def _rounded(
             if requests[request].is_sold:
                 return None
     return chosen
+
+
+def _completed(
+    requests: Sequence[Request],
+    ways: Sequence[Way],
+    loads: sp.csr_array,
+    capacity: FloatArray,
+    chosen: Sequence[int],
+) -> list[int]:
+    """The chosen ways, and one of each further promise that still fits, the largest value first.
+
+    An integer program may leave out a promise whose value is below its tolerances.
+    """
+    left = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
+    by_request = by_request_of(ways)
+    has_way = {ways[number].request for number in chosen}
+    open_requests = [request for request in by_request if request not in has_way]
+    completed = list(chosen)
+    for request in sorted(open_requests, key=lambda number: -requests[number].value):
+        for number in by_request[request]:
+            load = loads[[number]].tocoo()
+            if (load.data <= left[load.col]).all():
+                left[load.col] -= load.data
+                completed.append(number)
+                break
+    return completed
 
 
 def _sparing(

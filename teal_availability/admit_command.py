@@ -13,10 +13,11 @@ from teal.app.command import EXIT_FAILED, EXIT_OK, Notify, Outcome
 from teal.app.options import with_options
 from teal.app.settings import seconds
 from teal.app.table import Column, Table
-from teal.app.text import digits, percent
+from teal.app.text import digits
 from teal.formats import topology_from
 from teal.formats.rows import write_csv
 from teal.problem.bounds import gap_between
+from teal.runtime import rounding
 from teal.runtime.storage import check_out_file
 from teal_availability.admission import (
     ACCEPTED,
@@ -90,7 +91,7 @@ class AdmissionReport:
             f"{count[ACCEPTED]} promises are accepted, {count[REFUSED]} refused, "
             f"{count[IMPOSSIBLE]} impossible, {count[SOLD]} sold before are kept: worth "
             f"{self.value:.6g}; in such ways over these paths no choice is worth more than "
-            f"{self.bound:.6g}"
+            f"{rounding.at_most(self.bound)}"
         )
 
     def __repr__(self) -> str:
@@ -121,7 +122,9 @@ def admission_table(report: AdmissionReport) -> Table:
         Column("paths", lambda row: row.way.partition(":")[0]),
     )
     ranked = sorted(report.rows, key=lambda row: row.price / row.value)
-    title = f"promises by price over value; gap {percent(report.gap)}; --out has the paths"
+    title = (
+        f"promises by price over value; gap {rounding.gap_text(report.gap)}; --out has the paths"
+    )
     return Table(title, columns, ranked, _SHOWN)
 
 
@@ -143,7 +146,7 @@ def admission_of(
         InputError: a fault in the options, or sold promises that cannot be kept.
     """
     components = failing_components(topology, options)
-    problem = paths_for(topology, requests, options.num_paths)
+    problem = paths_for(topology, requests, options.num_paths, components.groups)
     patterns = pattern_probabilities(problem, components)
     found = choose_promises(problem, patterns, requests, seconds(options.deadline, "--deadline"))
     return AdmissionReport(

@@ -16,8 +16,7 @@ from teal.network.path_links import path_links_of
 from teal.runtime.arrays import FloatArray
 from teal_availability.matrix import capacity_of, demand_of
 from teal_availability.patterns import Patterns
-
-_ROUNDING = 1e-12  # of a share of the time
+from teal_availability.tolerances import missed_time
 
 
 def kept(patterns: Patterns, demand: FloatArray, rates: FloatArray) -> FloatArray:
@@ -62,8 +61,11 @@ def quantile_shares(
     share = kept(patterns, demand, rates)
     order = np.argsort(-share, axis=1, kind="stable")
     best_first = np.take_along_axis(share, order, 1)
-    time = np.cumsum(np.take_along_axis(patterns.probability, order, 1), axis=1)
-    reached = (time < availability - _ROUNDING).sum(1).clip(max=share.shape[1] - 1)
+    probability = np.take_along_axis(patterns.probability, order, 1)
+    # Time in patterns with a smaller share; summed from the smallest one, which keeps its digits.
+    from_here = np.cumsum(probability[:, ::-1], axis=1)[:, ::-1]
+    missed = from_here - probability
+    reached = (missed > missed_time(availability)).sum(1).clip(max=share.shape[1] - 1)
     found: FloatArray = best_first[np.arange(len(share)), reached]
     return found
 

@@ -12,23 +12,27 @@ where the mean time between failures is that from a repair to the next failure.
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from teal import InputError, Topology
-from teal.formats.cells import heading, read_cells
+from teal.formats import side_tables
 from teal.network.failures import cable_failures, group_failures, node_failures
 from teal.runtime.arrays import BoolArray, FloatArray
 
 _LEAST = 0.5  # availability: what is down more often than up is no network
 _LEAST_ALL_UP = 0.01  # of the time, in which every component works
-_HOURS = {"h": 1.0, "d": 24.0}
-_COLUMNS = ("source", "target", "node", "group", "availability", "mtbf", "mttr")
-_TIME = re.compile(r"(?P<number>[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?)\s*(?P<unit>h|d)?")
+_COLUMNS = (
+    side_tables.Column("source", aliases=("from",)),
+    side_tables.Column("target", aliases=("to",)),
+    side_tables.Column("node"),
+    side_tables.Column("group"),
+    side_tables.Column("availability", side_tables.Kind.SHARE),
+    side_tables.Column("mtbf", side_tables.Kind.DURATION),
+    side_tables.Column("mttr", side_tables.Kind.DURATION),
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,6 +55,12 @@ class Components:
         """N."""
         return len(self.names)
 
+    @property
+    def groups(self) -> list[list[int]]:
+        """Indices of the links of each group of cables that fails together."""
+        numbers = [number for number, kind in enumerate(self.kinds) if kind == "group"]
+        return [np.flatnonzero(self.links[number]).tolist() for number in numbers]
+
 
 def components_of(
     topology: Topology,
@@ -67,7 +77,7 @@ def components_of(
         topology: the network.
         file: table (.csv, .xlsx) of availabilities; None for none.  Its columns are ``source`` and
             ``target``, or ``node``, or ``group``; and ``availability``, or ``mtbf`` and ``mttr`` in
-            hours (h) or days (d).
+            hours, or in the unit of the heading or cell (s, min, h, d).
         groups: numbers of the links of each group of cables that fail together, by its name.
         cable_availability: availability of a cable that the file does not name.
         node_availability: the same of a node.
@@ -88,7 +98,7 @@ def components_of(
         ("--node-availability", node_availability),
         ("--group-availability", group_availability),
     ):
-        _check(option, "", value)
+        _check(option, value)
     given = {} if file is None else _read(file, topology, set(groups or {}))
     names: list[str] = []
     kinds: list[str] = []
@@ -123,79 +133,61 @@ def _read(
     file: Path, topology: Topology, groups: set[str]
 ) -> dict[tuple[str, frozenset[int] | str], float]:
     """Availabilities of a table: of cables by their links, of others by name."""
-    where = str(file)
-    found: dict[tuple[str, frozenset[int] | str], float] = {}
-    table = read_cells(file)
-    unknown = [name for name in table.header if heading(name)[0] not in _COLUMNS]
-    if unknown:
-        raise InputError(where, "columns", "some of " + ", ".join(_COLUMNS), ", ".join(unknown))
-    for place, cells in table.records(_COLUMNS):
-        text = {name: cells.get(name, "").strip() for name in _COLUMNS}
-        key = _component(where, place, text, topology, groups)
-        if key in found:
-            raise InputError(
-                where, place, "each component once", " ".join(filter(None, text.values()))
-            )
-        found[key] = _availability(where, place, text)
-    return found
+    rows = side_tables.read_side_table(file, _COLUMNS)
+    keys = [_component(row, topology, groups) for row in rows]
+    side_tables.require_once(rows, keys, "each component")
+    return {key: _availability(row) for key, row in zip(keys, rows, strict=True)}
 
 
 def _component(
-    where: str, place: str, text: Mapping[str, str], topology: Topology, groups: set[str]
+    row: side_tables.Row, topology: Topology, groups: set[str]
 ) -> tuple[str, frozenset[int] | str]:
     """Kind of the component of a row, and its links or its name."""
-    named = [name for name in ("source", "node", "group") if text[name]]
-    if len(named) != 1 or bool(text["source"]) != bool(text["target"]):
-        raise InputError(where, place, "source and target, or node, or group", ", ".join(named))
+    source, target = row.text("source"), row.text("target")
+    named = [name for name in ("source", "node", "group") if row.text(name)]
+    if len(named) != 1 or bool(source) != bool(target):
+        raise InputError(row.where, "", "source and target, or node, or group", ", ".join(named))
     if named == ["source"]:
         try:
-            cable = frozenset(topology.find_links(text["source"], text["target"]))
+            cable = frozenset(topology.find_links(source, target))
         except InputError as error:
-            found = f"{text['source']} - {text['target']} ({error})"
-            raise InputError(where, place, f"a cable of {topology.name}", found) from None
+            found = f"{source} - {target} ({error})"
+            raise InputError(row.where, "", f"a cable of {topology.name}", found) from None
         if cable not in map(frozenset, topology.cables()):
-            found = f"{text['source']} - {text['target']}"
-            raise InputError(where, place, "a whole cable, by the names of its nodes", found)
+            found = f"{source} - {target}"
+            expected = "a whole cable, by the names of its nodes"
+            raise InputError(row.where, "", expected, found)
         return "cable", cable
-    kind = named[0]
-    name = topology.name_of(text[kind]) if kind == "node" else text[kind]
-    if name not in (set(topology.node_names) if kind == "node" else groups):
-        expected = f"a node of {topology.name}" if kind == "node" else "a group of --groups"
-        raise InputError(where, place, expected, repr(text[kind]))
-    return kind, name
+    if named == ["node"]:
+        return "node", topology.node_names[row.node("node", topology)]
+    group = row.text("group")
+    if group not in groups:
+        raise InputError(row.where, "group", "a group of --groups", repr(group))
+    return "group", group
 
 
-def _availability(where: str, place: str, text: Mapping[str, str]) -> float:
+def _availability(row: side_tables.Row) -> float:
     """Availability of a row."""
-    given = [name for name in ("availability", "mtbf", "mttr") if text[name]]
+    given = [name for name in ("availability", "mtbf", "mttr") if row.values.get(name) is not None]
     if given == ["availability"]:
-        try:
-            value = float(text["availability"])
-        except ValueError:
-            raise InputError(
-                where, place, "an availability such as 0.9995", repr(text["availability"])
-            ) from None
+        value = float(row.values["availability"])
     elif given == ["mtbf", "mttr"]:
-        up, down = (_hours(where, place, name, text[name]) for name in given)
+        up = row.number("mtbf")
+        down = row.number("mttr")
         value = up / (up + down)
     else:
         found = ", ".join(given) or "neither"
-        raise InputError(where, place, "availability, or both mtbf and mttr", found)
-    _check(where, place, value)
+        raise InputError(row.where, "", "availability, or both mtbf and mttr", found)
+    _check(row.where, value)
     return value
 
 
-def _hours(where: str, place: str, name: str, text: str) -> float:
-    match = _TIME.fullmatch(text)
-    value = float(match["number"]) * _HOURS[match["unit"] or "h"] if match else 0.0
-    if not 0 < value < math.inf:
-        raise InputError(
-            where, f"{place}: {name}", "a time above 0 such as 2000h or 90d", repr(text)
-        )
-    return value
-
-
-def _check(where: str, place: str, value: float) -> None:
-    if not _LEAST <= value <= 1:
-        hint = f"; {value:g}% is {value / 100:g}" if _LEAST <= value / 100 <= 1 else ""
-        raise InputError(where, place, f"an availability in [{_LEAST}, 1]{hint}", value)
+def _check(where: str, value: float) -> None:
+    if _LEAST <= value <= 1:
+        return
+    hint = ""
+    if _LEAST <= value / 100 <= 1:
+        hint = f"; {value:g}% is {value / 100:g}"
+    elif 0 <= value < _LEAST:
+        hint = "; a link that is out of service has the status down in the table of links"
+    raise InputError(where, "", f"an availability in [{_LEAST}, 1]{hint}", f"{value:g}")

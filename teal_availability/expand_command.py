@@ -16,10 +16,11 @@ from teal.app.options import with_options
 from teal.app.run_files import write_files, write_manifest
 from teal.app.settings import seconds
 from teal.app.table import Column, Table
-from teal.app.text import digits, percent
+from teal.app.text import digits
 from teal.formats import topology_from
 from teal.formats.rows import write_csv
 from teal.problem.bounds import gap_between
+from teal.runtime import rounding
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import check_out_folder
 from teal_availability.expansion import Expansion, Pairs, expansion
@@ -106,7 +107,7 @@ class ExpansionReport:
         first = (
             f"{bought:.6g} Gbit/s on {len(self.purchases)} cables, at a cost of {self.cost:.6g}, "
             f"keep {kept} promises; no purchase with such reservations costs less than "
-            f"{self.bound:.6g}."
+            f"{rounding.at_least(self.bound)}."
         )
         if not self.purchases:
             first = f"Nothing is to be bought: {kept} promises are kept."
@@ -162,7 +163,7 @@ def purchase_table(report: ExpansionReport) -> Table:
         Column("bought", "bought", digits(4)),
         Column("cost", "cost", digits(4)),
     )
-    title = f"purchases, in each direction; gap {percent(report.gap)}"
+    title = f"purchases, in each direction; gap {rounding.gap_text(report.gap)}"
     return Table(title, columns, report.purchases, _SHOWN)
 
 
@@ -209,7 +210,7 @@ def expansion_of(
         SolverError: the relaxed program was not solved.
     """
     components = failing_components(topology, options)
-    problem = paths_for(topology, requests, options.num_paths)
+    problem = paths_for(topology, requests, options.num_paths, components.groups)
     patterns = pattern_probabilities(problem, components)
     cables = topology.link_pairs()
     pairs = Pairs.of(cables, _costs(topology, cables, options.cost))

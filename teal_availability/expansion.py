@@ -31,11 +31,11 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal_availability.matrix import capacity_of
 from teal_availability.patterns import Patterns
+from teal_availability.tolerances import CAPACITY_TOLERANCE
 from teal_availability.ways import MOST_WHOLE, Request, Way, all_ways, by_request_of, loads_of
 
 _MOST_ROUNDS = 50  # in each of which every promise may move once; seldom more than ten are made
 _LEAST_SAVING = 1e-9  # share of the cost that a move must save, above rounding
-_ROUNDING = 1e-12  # of a capacity, by which a sum of rates may exceed it
 _RELATIVE_GAP = 1e-6  # at which whole numbers are solved
 
 
@@ -92,8 +92,9 @@ class Pairs:
         return np.maximum(largest, 0.0)
 
     def purchase(self, load: FloatArray, capacity: FloatArray) -> FloatArray:
-        """(C,) Gbit/s to buy for loads (E,); nothing for the rounding of their sums."""
-        return self.needed(np.where(load > capacity * (1 + _ROUNDING), load - capacity, 0.0))
+        """(C,) Gbit/s to buy for loads (E,); nothing for what the tolerance allows."""
+        is_over = load > capacity * (1 + CAPACITY_TOLERANCE)
+        return self.needed(np.where(is_over, load - capacity, 0.0))
 
 
 def bound_by_prices(

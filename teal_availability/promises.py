@@ -52,9 +52,9 @@ from teal_availability.matrix import (
     num_classes,
 )
 from teal_availability.patterns import Patterns
+from teal_availability.tolerances import TIME_TOLERANCE, check_availability, missed_time
 
 _LEAST_PROBABILITY = 1e-15  # of a pattern; rounding
-_ROUNDING = 1e-12  # of a share of the time
 _MOST_ROWS = 300_000  # patterns of a linear program; HiGHS takes 20 s for 73,000
 # Patterns from which interior points end before the simplex method, where single rates have no
 # costs.  Where they have, the simplex method is faster: least loss on Germany50 0.5, not 5.6 s.
@@ -242,7 +242,8 @@ def _from_flow(problem: Problem, patterns: Patterns, seconds: float) -> Promise:
 
 def without_path(patterns: Patterns, demand: FloatArray, availability: float) -> BoolArray:
     """(D,) demands above 0 without a path for 1 - availability of the time or longer."""
-    found: BoolArray = (demand > 0) & (patterns.probability[:, 0] >= 1 - availability - _ROUNDING)
+    missed = (1 - availability) * (1 - TIME_TOLERANCE)
+    found: BoolArray = (demand > 0) & (patterns.probability[:, 0] >= missed)
     return found
 
 
@@ -288,7 +289,7 @@ def promise_common_shares(
         InputError: another availability, or too large a network.
         SolverError: a program was not solved in time.
     """
-    check_availability(availability)
+    check_availability(availability, "promise")
     if not is_within_reach(patterns):
         expected = f"at most {_MOST_ROWS:,} patterns of surviving paths"
         raise InputError("common-share", "network", expected, "more")
@@ -458,7 +459,7 @@ def common_quantile(
         promise: a common share, whose rates count too; None for none.
         seconds: time limit.
     """
-    check_availability(availability)
+    check_availability(availability, "promise")
     demand = demand_of(problem)
     tail = 1 - availability  # of the time, in which a promise may be missed
     takes = (demand > 0) & ~without_path(patterns, demand, availability)
@@ -468,8 +469,9 @@ def common_quantile(
         return None
     number = np.full(len(demand), -1, dtype=np.int64)
     number[takes] = np.arange(takes.sum())
-    spare = tail - patterns.probability[:, 0]  # of the time, while paths survive
-    can_miss = rows.probability <= spare[rows.demand_number] + _ROUNDING
+    # Of the time, while paths survive.
+    spare = missed_time(availability) - patterns.probability[:, 0]
+    can_miss = rows.probability <= spare[rows.demand_number]
     missed = sp.csr_array(
         (
             np.where(can_miss, rows.probability, 0.0) / tail,
@@ -477,7 +479,7 @@ def common_quantile(
         ),
         shape=(int(takes.sum()), count),
     )
-    at_least = (missed.sum(1) - spare[takes] / tail) - _ROUNDING / tail
+    at_least = missed.sum(1) - spare[takes] / tail
     share = np.ones((count, 1))
     found = solve_milp(
         np.concatenate([np.zeros(paths + count), [-1.0]]),
@@ -510,9 +512,3 @@ def common_quantile(
         for rates in values
     )
     return Quantile(value, max(value, min(1.0, max(0.0, -found.bound))))
-
-
-def check_availability(availability: float) -> None:
-    """Raise InputError for a number that is no share of the time below 1."""
-    if not 0 < availability < 1:
-        raise InputError("promise", "availability", "a share of the time in (0, 1)", availability)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from teal.runtime import rounding
+
 
 def number_text(number: float, *, up: bool) -> str:
     """A number at least 0 as text, with three digits, and no decimals from 100 on: ``2,220``.
@@ -28,15 +30,12 @@ def from_to(low: float, high: float) -> str:
 
 def share_text(share: float, *, up: bool) -> str:
     """A share of the time as text, ``99.9542%``, rounded up or down."""
-    return f"{(math.ceil if up else math.floor)(share * _SHARE_UNITS) / _SHARE_UNITS:.4%}"
+    return rounding.percent_at_most(share) if up else rounding.percent_at_least(share)
 
 
 def share_from_to(low: float, high: float) -> str:
     """Both bounds of a share of the time as text."""
     return f"{share_text(low, up=False)} to {share_text(high, up=True)}"
-
-
-_SHARE_UNITS = 1e6
 
 
 @dataclasses.dataclass(frozen=True)

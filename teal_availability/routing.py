@@ -9,8 +9,8 @@
   arrives over several links is the product of what each passes.  A drop does not relieve the links
   behind it here, so that less arrives than in a network, where it does.  A list ends at the first
   segment that cannot be followed: what it takes is lost there.
-- *solved*: splits over the candidate paths, solved anew for every state: to a certified gap where
-  not all demand fits.
+- *solved*: splits over the candidate paths, and over paths that they lack in a state, solved anew
+  for every state: to a certified gap, over all paths of the network, where not all demand fits.
 
 Where demands have classes, a link serves an upper class first: of a class it carries at most the
 capacity less what the upper classes offer.  Splits that are solved anew maximise the flow of the
@@ -28,10 +28,11 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from teal import InputError, PathSet, PdhgResult, Problem, Topology, solve
+from teal import InputError, PathSet, PdhgResult, Problem, Topology, all_paths_bound, solve
 from teal.formats.allocations import read_allocation, stored_paths
 from teal.network.ecmp import METRICS, Dags, EcmpDag, igp_metric
 from teal.network.path_links import path_links_of
+from teal.network.reachability import with_surviving_paths
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.segment_passes import load_inwards
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
@@ -294,19 +295,26 @@ class Solved:
     """Splits that are solved anew for every state.
 
     Where the splits that minimise the largest utilisation fit, they carry all that has a path; else
-    the largest total flow is looked for, or that of each class, the highest first.
+    the largest total flow is looked for, or that of each class, the highest first.  Candidate paths
+    are given the paths that they lack in a state, so that every demand has one that the network
+    connects, and the upper bound of a state holds over all paths of the network: it is proved by
+    link prices along shortest paths.
 
     Args:
         problem: one matrix.
         gap: certified gap of each solution.
+        max_latency: (D,) ms that a path of each demand may take, infinite for no limit; None for no
+            limits.
     """
 
-    def __init__(self, problem: Problem, gap: float = 1e-3) -> None:
+    def __init__(
+        self, problem: Problem, gap: float = 1e-3, max_latency: FloatArray | None = None
+    ) -> None:
+        self._max_latency = max_latency
         self._problem = prioritised(problem).to(torch.float64)
         self._gap = gap
-        self._balanced = balanced(self._problem)
-        is_one_program = self._problem.classes is None
-        self._start = solve(self._problem, gap=gap).state if is_one_program else None
+        self._is_one_program = self._problem.classes is None
+        self._start = solve(self._problem, gap=gap).state if self._is_one_program else None
 
     @property
     def together(self) -> int:
@@ -316,30 +324,47 @@ class Solved:
     def arrived(self, works: BoolArray) -> Arrived:
         """The traffic that arrives in states (S, E)."""
         demand = demand_of(self._problem)
-        failed = _failed(self._balanced, works)
+        problem = self._surviving(works)
+        failed = _failed(balanced(problem), works)
         fullest = solve(failed, gap=_BALANCED_GAP).value.cpu().numpy()
         routable = np.asarray(failed.routable.cpu(), dtype=np.float64)
         share = np.where(demand > 0, routable, 1.0)
         most = np.full(len(works), np.nan)
         tight = np.flatnonzero(fullest > 1)
         if len(tight):
-            flow = _failed(self._problem, works[tight])
-            start = None if self._start is None else self._start.repeated(len(tight))
+            flow = _failed(problem, works[tight])
+            start = None
+            if self._start is not None:
+                new_columns = problem.paths.num_paths - self._problem.paths.num_paths
+                splits = torch.nn.functional.pad(self._start.splits, (0, new_columns))
+                start = dataclasses.replace(self._start, splits=splits).repeated(len(tight))
             result = solve(flow, gap=self._gap, warm_start=start)
             total = max(float(demand.sum()), 1e-300)
             # Nothing carries more than the demands that have a path.
             routed = share[tight] @ demand / total
-            most[tight] = np.minimum(routed, self._most(flow, result, works[tight]) / total)
+            most[tight] = np.minimum(routed, self._most(problem, result, works[tight]) / total)
             carried = result.splits.sum(-1).clamp(max=1.0).cpu().numpy()
             share[tight] = np.where(demand > 0, carried, 1.0)
         return Arrived(share, most)
 
-    def _most(self, flow: Problem, result: PdhgResult, works: BoolArray) -> FloatArray:
-        """(S,) Gbit/s of all traffic that no splits exceed."""
-        if flow.classes is not None:  # the bound of the classes is none of all traffic
-            whole = _under(self._problem, "total_flow").to(torch.float64)
-            result = solve(_failed(whole, works), gap=self._gap)
-        return np.asarray(result.bound.cpu().numpy())
+    def _surviving(self, works: BoolArray) -> Problem:
+        """The matrix, with a path for each demand that the network connects in a state (S, E)."""
+        problem = self._problem
+        in_force = problem.topology.with_capacity(capacity_of(problem))
+        failures = [np.flatnonzero(~state).tolist() for state in works]
+        paths = with_surviving_paths(
+            problem.paths, in_force, failures, max_latency=self._max_latency
+        )
+        return problem if paths is problem.paths else problem.with_paths(paths)
+
+    def _most(self, problem: Problem, result: PdhgResult, works: BoolArray) -> FloatArray:
+        """(S,) Gbit/s of all traffic that no splits over any paths exceed."""
+        prices = result.prices
+        whole = problem
+        if problem.classes is not None:  # the bound of the classes is none of all traffic
+            whole = _under(problem, "total_flow").to(torch.float64)
+            prices = solve(_failed(whole, works), gap=self._gap).prices
+        return np.asarray(all_paths_bound(_failed(whole, works), prices).cpu().numpy())
 
 
 def balanced(problem: Problem) -> Problem:

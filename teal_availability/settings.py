@@ -16,7 +16,9 @@ from teal.app.settings import (
     require,
     seconds,
 )
+from teal.network.path_options import PathMethod
 from teal.option import OVERWRITE, TOPOLOGY
+from teal_availability.tolerances import check_availability
 
 LEAST_LOSS, COMMON_SHARE, TAIL_LOSS = "least-loss", "common-share", "tail-loss"
 FAILURES = (  # options of what fails, a group of --help
@@ -69,6 +71,9 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
     tail-loss:cut=true: the same with the smallest CVaR of the largest loss of all demands (TEAVAR),
     of those without a path too, or not.  With --classes, upper classes are served first.  Default:
     all but tail-loss, and with --classes but least-loss."""
+    path_method: PathMethod = PathMethod.MAXIMALLY_DISJOINT
+    """edge-disjoint, yen, survivable, or maximally-disjoint: edge-disjoint paths, then further ones
+    that share as few cables as possible, so that a failure behind a shared cable leaves others."""
     availability: float = 0.999
     """Share of the time for which common-share promises a share of every demand; tail-loss looks at
     the worst states of the rest."""
@@ -93,7 +98,7 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
         is_total_flow = self.objective == ObjectiveName.TOTAL_FLOW
         require(self, "objective", "total_flow: availability is that of traffic", is_total_flow)
         require(self, "protect", "none", not self.protect)
-        require(self, "availability", "a share of the time in (0, 1)", 0 < self.availability < 1)
+        check_availability(self.availability, "--availability")
         require(self, "rest", "a share of the time in [0, 1)", 0 <= self.rest < 1)
         for field in ("most_down", "limit"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
@@ -135,7 +140,8 @@ class ReservationOptions(FailureConfig, TopologyFileConfig):
     """The components that fail, the candidate paths, and how long ways are searched for."""
 
     num_paths: int = 4
-    """K, number of edge-disjoint candidate paths of two nodes, at most."""
+    """K, number of maximally disjoint candidate paths of two nodes, at most: edge-disjoint ones,
+    then others that share as few cables as possible."""
     deadline: str = "30s"
     """Length of the search by whole numbers, approximately, once the relaxed program is solved."""
 
@@ -218,5 +224,5 @@ class ExpandConfig(ExpandOptions, TrafficFileConfig):
         for field in ("availability", "traffic_unit"):
             expected = "nothing with --promises, whose table has it"
             require(self, field, expected, not (self.promises and getattr(self, field)))
-        is_share = self.availability is None or 0 < self.availability < 1
-        require(self, "availability", "a share of the time in (0, 1)", is_share)
+        if self.availability is not None:
+            check_availability(self.availability, "--availability")

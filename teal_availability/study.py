@@ -14,11 +14,12 @@ import torch
 
 from teal import InputError, Problem, Topology, make_scheme
 from teal.app.instance import Instance, rows_of
-from teal.errors import did_you_mean
+from teal.errors import did_you_mean, listed
+from teal.formats import side_tables
 from teal.formats.groups import load_groups
 from teal.formats.segment_lists import read_policies
 from teal.network.traffic import spread
-from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.progress import progress_bar
 from teal.spec import Spec, parse_spec
 from teal_availability.components import Components, components_of
@@ -100,7 +101,7 @@ def availability_of(
         routings: list[Routing] = []
         for row, problem in zip(rows.tolist(), problems, strict=True):
             if patterns is None or spec.name not in PROMISED:
-                routings.append(_routing(spec, problem, notify))
+                routings.append(_routing(spec, problem, instance.max_latency, notify))
                 continue
             rates, of_classes = _promises(spec, row, problem, patterns, effects, options)
             routings.append(Reserved(problem, rates))
@@ -161,7 +162,25 @@ def failing_components(topology: Topology, options: FailureConfig) -> Components
     )
     if not len(components):
         raise InputError("availability", "components", "one that fails at least", "none")
+    parallel = [
+        name
+        for name, kind, links in zip(
+            components.names, components.kinds, components.links, strict=True
+        )
+        if kind == "cable" and links.sum() > len(set(_ends_of(topology, links)))
+    ]
+    if parallel:
+        side_tables.warn(
+            f"{topology.name}: parallel circuits between two nodes are one cable, which fails as a "
+            f"whole (circuits over different fibres need a node between them): {listed(parallel)}"
+        )
     return components
+
+
+def _ends_of(topology: Topology, links: BoolArray) -> list[tuple[int, int]]:
+    """Source and target of each of some links (E,)."""
+    source, target = topology.link_source[links], topology.link_target[links]
+    return list(zip(source.tolist(), target.tolist(), strict=True))
 
 
 def _matrices(instance: Instance, options: AvailabilityOptions) -> Int64Array:
@@ -174,7 +193,12 @@ def _matrices(instance: Instance, options: AvailabilityOptions) -> Int64Array:
     return busiest
 
 
-def _routing(spec: Spec, problem: Problem, notify: Callable[[str], None]) -> Routing:
+def _routing(
+    spec: Spec,
+    problem: Problem,
+    max_latency: FloatArray | None,
+    notify: Callable[[str], None],
+) -> Routing:
     """A way of routing without promises for one matrix.
 
     Raises:
@@ -192,7 +216,8 @@ def _routing(spec: Spec, problem: Problem, notify: Callable[[str], None]) -> Rou
             given: dict[str, Any] = spec.parse_options(scheme="auto", file="", moves=True)
             return Tunnels(problem, _splits(spec, given, problem, notify), moves=given["moves"])
         case "solved":
-            return Solved(problem, float(spec.parse_options(gap=1e-3)["gap"]))
+            gap = float(spec.parse_options(gap=1e-3)["gap"])
+            return Solved(problem, gap, max_latency)
     raise AssertionError(spec.name)
 
 

@@ -43,11 +43,11 @@ from teal_availability.matrix import capacity_of, crossings, demand_of
 from teal_availability.patterns import Patterns, paths_by_component
 from teal_availability.promises import (
     Promise,
-    check_availability,
     promise_to_nobody,
     without_path,
 )
 from teal_availability.states import States
+from teal_availability.tolerances import check_availability
 
 _MOST_ENTRIES = 30_000_000  # states times demands, some 50 bytes each
 _WHOLE = 2**30  # a weight of 1 in the whole numbers of a maximum flow
@@ -198,7 +198,7 @@ def promise_tail_loss(
         InputError: another availability, or states for too little of the time.
         SolverError: the first program was not solved in time.
     """
-    check_availability(availability)
+    check_availability(availability, "promise")
     end = time.perf_counter() + seconds
     demand = demand_of(problem)
     left_out = without_path(patterns, demand, availability)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,20 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal import InputError, Problem, Topology, compute_paths
-from teal.formats.cells import heading, read_cells
-from teal.formats.units import gbps_per_unit
+from teal.formats import side_tables
 from teal.runtime.arrays import FloatArray
 from teal_availability.patterns import Patterns
+from teal_availability.tolerances import check_availability, missed_time
 
-_COLUMNS = ("source", "target", "rate", "availability", "value", "sold")
+_COLUMNS = (
+    side_tables.SOURCE,
+    side_tables.TARGET,
+    side_tables.Column("rate", side_tables.Kind.RATE, required=True),
+    side_tables.Column("availability", side_tables.Kind.SHARE, required=True),
+    side_tables.Column("value", side_tables.Kind.NUMBER),
+    side_tables.Column("sold", side_tables.Kind.YES_NO),
+)
 MOST_WHOLE = 20_000  # ways of all promises, up to which whole numbers are tried
-_YES, _NO = ("yes", "true", "1"), ("", "no", "false", "0")
-_ROUNDING = 1e-9  # share of the time that a promise may be missed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,49 +72,50 @@ class Way:
     availability: float
 
 
-def read_requests(path: Path, topology: Topology) -> list[Request]:
-    """The promises of a table (.csv, .xlsx): source, target, rate (Gbit/s), availability; value (by
-    default the rate), sold (yes or no).
+def read_requests(table: Any, topology: Topology) -> list[Request]:
+    """The promises of a table: source, target, rate (Gbit/s), availability; value (by default the
+    rate), sold (yes or no).
+
+    Args:
+        table: a .csv or .xlsx file, or a pandas frame.
+        topology: the network whose nodes it names.
 
     Raises:
         InputError: a fault in the table.
     """
-    table = read_cells(path)
-    table.require(_COLUMNS[:4])
-    where = str(path)
     found = []
-    unit = heading(table.header[table.place("rate") or 0])[1]
-    gbps = gbps_per_unit(unit, where) if unit else 1.0
-    for place, cells in table.records(_COLUMNS, numeric=("rate", "availability", "value")):
-        rate = _number(where, place, "rate", cells["rate"]) * gbps
-        value = cells.get("value", "").strip()
-        sold = cells.get("sold", "").strip().lower()
-        if sold not in _YES + _NO:
-            raise InputError(where, f"{place}: sold", "yes or no", repr(sold))
+    for row in side_tables.read_side_table(table, _COLUMNS):
+        rate = row.number("rate")
+        has_value = row.values.get("value") is not None
         request = Request(
-            cells["source"].strip(),
-            cells["target"].strip(),
+            row.text("source"),
+            row.text("target"),
             rate,
-            _number(where, place, "availability", cells["availability"]),
-            _number(where, place, "value", value) if value else rate,
-            sold in _YES,
+            row.number("availability"),
+            row.number("value") if has_value else rate,
+            bool(row.values.get("sold")),
         )
-        found.append(checked(request, topology, f"{where}: {place}"))
+        found.append(checked(request, topology, row.where))
     return found
 
 
 def requests_of(promises: Any, topology: Topology) -> list[Request]:
-    """The promises of a file, or those that are given.
+    """The promises of a table (a file or a pandas frame), or those that are given.
 
     Raises:
         InputError: a fault in them, or none.
     """
-    if isinstance(promises, str | Path):
-        requests = read_requests(Path(promises), topology)
+    if isinstance(promises, str | Path) or hasattr(promises, "columns"):
+        requests = read_requests(promises, topology)
     else:
-        requests = [
-            checked(one, topology, f"promise {number}") for number, one in enumerate(promises)
-        ]
+        expected = "a table of promises, or a list of Request"
+        if not isinstance(promises, Iterable):
+            raise InputError("promises", "", expected, type(promises).__name__)
+        given = list(promises)
+        for one in given:
+            if not isinstance(one, Request):
+                raise InputError("promises", "", expected, repr(one)[:80])
+        requests = [checked(one, topology, f"promise {number}") for number, one in enumerate(given)]
     if not requests:
         raise InputError("promises", "", "a promise at least", "none")
     return requests
@@ -127,19 +133,12 @@ def checked(request: Request, topology: Topology, where: str) -> Request:
             raise InputError(where, "node", f"a node of {topology.name}", repr(name))
     if source == target:
         raise InputError(where, "node", "two nodes", source)
-    for field in ("rate", "value"):
-        if not 0 < getattr(request, field) < math.inf:
-            raise InputError(where, field, "a number above 0", getattr(request, field))
-    if not 0 < request.availability < 1:
-        raise InputError(where, "availability", "a share in (0, 1)", request.availability)
+    for field in ("rate", "value", "availability"):
+        number = getattr(request, field)
+        if isinstance(number, str) or not 0 < number < math.inf:
+            raise InputError(where, field, "a number above 0", repr(number))
+    check_availability(request.availability, where)
     return dataclasses.replace(request, source=source, target=target)
-
-
-def _number(where: str, place: str, name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(where, f"{place}: {name}", "a number above 0", repr(text)) from None
 
 
 def ways_of(
@@ -162,7 +161,8 @@ def ways_of(
                     continue
                 alive = sum((sets >> path) & 1 for path in paths)
                 availability = float(survives[alive >= needed].sum())
-                if availability >= request.availability - _ROUNDING * (1 - request.availability):
+                missed = float(survives[alive < needed].sum())
+                if missed <= missed_time(request.availability):
                     found.append(set(paths))
                     yield Way(number, paths, needed, availability)
 
@@ -231,13 +231,34 @@ def way_texts(
     return texts
 
 
-def paths_for(topology: Topology, requests: Sequence[Request], num_paths: int) -> Problem:
+def paths_for(
+    topology: Topology,
+    requests: Sequence[Request],
+    num_paths: int,
+    groups: Sequence[Sequence[int]] = (),
+) -> Problem:
     """The candidate paths of the pairs of nodes of several promises, as a program of total_flow
     without demand of its own.
+
+    Paths are maximally disjoint: edge-disjoint ones, and behind them others that share as few
+    cables and groups as possible, since two paths over one shared cable may keep a promise that
+    neither keeps alone.
+
+    Args:
+        topology: the network.
+        requests: the promises.
+        num_paths: K, number of paths of a pair at most.
+        groups: numbers of the links of each group of cables that fail together.
     """
     index = topology.node_index()
     pairs = sorted({(index[one.source], index[one.target]) for one in requests})
-    paths = compute_paths(topology, np.array(pairs, dtype=np.int32), num_paths=num_paths)
+    paths = compute_paths(
+        topology,
+        np.array(pairs, dtype=np.int32),
+        num_paths=num_paths,
+        method="maximally-disjoint",
+        groups=[*topology.cables(), *groups] if groups else None,
+    )
     return Problem.create(topology, paths, "total_flow", np.ones((1, len(pairs))))
 
 

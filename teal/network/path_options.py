@@ -18,6 +18,7 @@ class PathMethod(StrEnum):
     DISJOINT = "edge-disjoint"
     YEN = "yen"
     SURVIVABLE = "survivable"
+    MAXIMALLY_DISJOINT = "maximally-disjoint"
 
 
 class PathWeight(StrEnum):

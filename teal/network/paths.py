@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -14,7 +15,9 @@ from teal.errors import InputError
 from teal.network import path_search
 from teal.network.failures import Groups, make_groups
 from teal.network.packed import MAX_PATHS
+from teal.network.path_changes import with_more_paths
 from teal.network.path_file import check_pairs, load_paths, save_paths
+from teal.network.path_links import path_links_of
 from teal.network.path_options import FIRST_PATHS, PathMethod, PathWeight
 from teal.network.path_set import PathSet
 from teal.network.shortest import make_graph, shortest_trees
@@ -74,7 +77,9 @@ def compute_paths(
     that further members of their cables serve. ``yen`` takes the K shortest loopless paths (Yen,
     "Finding the K shortest loopless paths in a network", 1971); ``survivable`` takes paths of which
     some survive the failure of any one group of links, and which share as few groups as possible
-    (see :mod:`teal.network.survivable`).
+    (see :mod:`teal.network.survivable`); ``maximally-disjoint`` takes the edge-disjoint paths and,
+    where there are fewer than K, the survivable ones behind them: also behind a link that all paths
+    share, different paths are found.
 
     Args:
         topology: the network.
@@ -86,6 +91,7 @@ def compute_paths(
             the same paths serve before and after a failure.
         groups: numbers of links that fail together: survivable paths survive them (None for cables,
             both directions), edge-disjoint ones do not share them (beside cables); Yen's take none.
+            Of maximally disjoint paths both hold.
         cache: keep the result on disk and take it from there.  The key is a hash of the search's
             inputs, among which capacities are only with inverse capacity: other paths are reused
             when capacities change.
@@ -197,6 +203,7 @@ class _Request(NamedTuple):
         topology, num_paths, method, weight: as in :func:`compute_paths`.
         link_weights: (E,) what ``weight`` gives each link.
         groups: groups that paths survive, or that they do not share; None for Yen's paths.
+        parts: searches whose paths are merged, in this order; () for a single search.
     """
 
     topology: Topology
@@ -205,10 +212,12 @@ class _Request(NamedTuple):
     weight: PathWeight
     link_weights: FloatArray
     groups: Groups | None
+    parts: tuple[_Request, ...] = ()
 
     def key(self, pairs: IntArray) -> str:
         """Content key of the search for ``pairs``."""
-        group_key = () if self.groups is None else tuple(self.groups)
+        group_key: tuple[Any, ...] = () if self.groups is None else tuple(self.groups)
+        group_key += tuple(part.key(pairs) for part in self.parts)
         return content_key(
             _FORMAT,
             self.topology.graph_key(),
@@ -231,11 +240,16 @@ def _request(
     """Arguments as in :func:`compute_paths`; names of methods and weights may be texts."""
     method, weight = _of_name(PathMethod, "method", method), _of_name(PathWeight, "weight", weight)
     made = None
+    parts: tuple[_Request, ...] = ()
+    if method is PathMethod.MAXIMALLY_DISJOINT:
+        methods = (PathMethod.DISJOINT, PathMethod.SURVIVABLE)
+        parts = tuple(_request(topology, num_paths, one, weight, groups) for one in methods)
     if method is PathMethod.SURVIVABLE:
         made = make_groups(topology.cables() if groups is None else groups, topology.num_links)
     elif method is PathMethod.DISJOINT:
         made = make_groups([*topology.cables(), *(groups or ())], topology.num_links)
-    return _Request(topology, num_paths, method, weight, link_weights(topology, weight), made)
+    weights = link_weights(topology, weight)
+    return _Request(topology, num_paths, method, weight, weights, made, parts)
 
 
 def _of_name(kind: type[_Named], option: str, name: str) -> _Named:
@@ -299,7 +313,59 @@ def _search(
         progress: show a bar.
         report: as in :func:`compute_paths`.
     """
-    topology, num_paths, method, weight, link_weights, groups = request
+    if not request.parts:
+        return _search_by_method(request, pairs, key, progress, report)
+    found: list[PathSet] = []
+    for number, part in enumerate(request.parts):
+
+        def report_part(share: float, number: int = number) -> None:
+            if report is not None:
+                report((number + share) / len(request.parts))
+
+        found.append(_search_by_method(part, pairs, key, progress, report_part))
+    merged = found[0]
+    for more in found[1:]:
+        merged = _filled_up(merged, more, request.num_paths)
+    return dataclasses.replace(merged, key=key)
+
+
+def _filled_up(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
+    """``paths`` with those of ``more`` behind them, up to ``num_paths`` of each demand.
+
+    Args:
+        paths: paths of D demands.
+        more: further paths of the same demands; those that a demand has already are left out.
+        num_paths: K.
+    """
+    links = path_links_of(more)
+    place = np.full(more.mask.shape, -1, dtype=np.int64)  # of each path in ``links``
+    place.reshape(-1)[links.slot] = np.arange(len(links.slot))
+    lengths = np.diff(links.link_ptr)
+    for column in range(more.num_paths):
+        has_room = paths.mask.sum(1) < num_paths
+        added = np.flatnonzero(has_room & (place[:, column] >= 0))
+        if not len(added):
+            continue
+        row = place[added, column]
+        length = np.zeros(paths.num_demands, dtype=np.int64)
+        length[added] = lengths[row]
+        ptr = np.concatenate([[0], np.cumsum(length)])
+        # Entries of the added paths, one path after another; their links are stored from the end.
+        last = np.repeat(links.link_ptr[row + 1] - 1 + ptr[added], lengths[row])
+        entries = last - np.arange(ptr[-1])
+        paths = with_more_paths(paths, ptr, links.link[entries].astype(np.int32))
+    return paths
+
+
+def _search_by_method(
+    request: _Request,
+    pairs: IntArray,
+    key: str,
+    progress: bool,
+    report: Callable[[float], None] | None = None,
+) -> PathSet:
+    """The paths of one search; arguments as for :func:`_search`."""
+    topology, num_paths, method, weight, link_weights, groups, _ = request
     sources, starts = np.unique(pairs[:, 0], return_index=True)
     demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
     tail, head = topology.link_source, topology.link_target

@@ -25,7 +25,8 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 def reaches(
     topology: Topology, pairs: IntArray, live: BoolArray, max_latency: FloatArray | None = None
 ) -> BoolArray:
-    """(D,) whether the network has a path from each source to its target.
+    """(D,) whether the network has a path from each source to its target; one does not lead through
+    a node without transit traffic.
 
     Args:
         topology: the network.
@@ -33,8 +34,15 @@ def reaches(
         live: (E,) links that work.
         max_latency: (D,) ms that a path may take, infinite for no limit; None for no limits.
     """
-    part, reach = _parts(topology, live)
-    found = reach[part[pairs[:, 0]], part[pairs[:, 1]]]
+    if topology.no_transit is not None and topology.no_transit.any():
+        # Parts of the graph do not tell: a path may end at such a node and not pass it.
+        everyone = np.arange(len(pairs))
+        weight = np.where(live, 1.0, np.inf)
+        distance, _, row = _trees(topology, weight, pairs, everyone)
+        found = np.isfinite(distance[row, pairs[:, 1]])
+    else:
+        part, reach = _parts(topology, live)
+        found = reach[part[pairs[:, 0]], part[pairs[:, 1]]]
     if max_latency is not None and np.isfinite(max_latency).any():
         limited = np.flatnonzero(found & np.isfinite(max_latency))
         distance, _, row = _trees(

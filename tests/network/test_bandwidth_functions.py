@@ -224,8 +224,8 @@ def test_files_name_nodes_classes_or_all_demands(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("f.txt", "", "a .csv or .json file"),
-        ("f.csv", "source,target,value\n", "columns: expected rate or share"),
+        ("f.txt", "", "a .json file"),
+        ("f.csv", "source,target,value\nn0,n1,1\n", "columns: expected rate or share"),
         ("f.csv", "rate,value\n", "functions: expected points"),
         ("f.csv", "rate,value\n1,x\n", "line 2: value: expected a number"),
         ("f.csv", "source,target,rate,value\nn0,nowhere,1,1\n", "line 2: source and target"),

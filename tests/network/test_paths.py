@@ -286,3 +286,26 @@ def test_forgotten_paths_leave_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path
     forget(paths.key)
     assert not list(tmp_path.rglob("*.npz"))
     forget(paths.key)
+
+
+def test_maximally_disjoint_paths_are_the_disjoint_ones_and_then_survivable_ones() -> None:
+    """On random networks: the edge-disjoint paths first, then survivable ones, up to K; so a stub
+    that all paths share hides no other path."""
+    for seed in range(30):
+        topology = cabled_topology(seed)
+        found, disjoint, survivable = (
+            compute_paths(topology, num_paths=4, method=method, cache=False)
+            for method in ("maximally-disjoint", "edge-disjoint", "survivable")
+        )
+        for d in range(found.num_demands):
+            paths, first, more = (
+                [one.links_of(d, k) for k in range(one.num_paths) if one.mask[d, k]]
+                for one in (found, disjoint, survivable)
+            )
+            expected = first + [path for path in more if path not in first]
+            assert paths == expected[:4]
+    ring = [(0, 1, 1.0), (1, 3, 1.0), (0, 2, 1.0), (2, 3, 1.0), (3, 4, 1.0)]
+    pairs = np.array([[0, 4]], dtype=np.int32)
+    stub = make_topology(ring, both=True)
+    found = compute_paths(stub, pairs, method="maximally-disjoint", cache=False)
+    assert [found.nodes_of(0, k, stub.link_target) for k in (0, 1)] == [[0, 1, 3, 4], [0, 2, 3, 4]]

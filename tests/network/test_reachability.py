@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import networkx as nx
@@ -130,3 +131,29 @@ def test_the_second_route_is_found_past_a_cable_of_two_links() -> None:
     paths = compute_paths(topology, np.array([[a, e]], np.int32), cache=False)
     live = _live(topology, topology.find_links("n0", "n1"))
     assert has_live_path(paths, live).all()
+
+
+@given(SEEDS)
+def test_a_path_may_end_at_a_node_without_transit_and_not_pass_it(seed: int) -> None:
+    """Against networkx without the other such nodes, and so a surviving path that is added is one
+    of the network."""
+    topology, paths, failures, _ = _case(seed)
+    rng = np.random.default_rng([seed, 8])
+    stubs = rng.random(topology.num_nodes) < 0.4
+    topology = dataclasses.replace(topology, no_transit=stubs)
+    paths = compute_paths(topology, paths.pairs, num_paths=1, cache=False)
+    more = with_surviving_paths(paths, topology, failures)
+    for failure in failures:
+        live = topology.capacity > 0
+        live[list(failure)] = False
+        expected = []
+        for s, t in paths.pairs.tolist():
+            graph: Any = nx.DiGraph()
+            graph.add_nodes_from(range(topology.num_nodes))
+            for e in np.flatnonzero(live):
+                a, b = int(topology.link_source[e]), int(topology.link_target[e])
+                if not any(stubs[node] and node not in (s, t) for node in (a, b)):
+                    graph.add_edge(a, b)
+            expected.append(nx.has_path(graph, s, t))
+        assert reaches(topology, paths.pairs, live).tolist() == expected
+        assert has_live_path(more, live).tolist() == expected

@@ -59,6 +59,15 @@ def _demand_of(problem: Problem, request: Request) -> int:
     return pairs.index((request.source, request.target))
 
 
+def over_all_paths(problem: Problem) -> Problem:
+    """The problem over all loopless paths of its small network, also where links are parallel."""
+    paths = compute_paths(
+        problem.topology, problem.paths.pairs, num_paths=60, method="yen", cache=False
+    )
+    assert (paths.mask.sum(1) < 60).all()
+    return problem.with_paths(paths)
+
+
 def random_case(seed: int, nodes: int = 5, count: int = 7) -> tuple[Problem, Components]:
     """A network with parallel and one-way links, random demands, some of them 0, and ``count``
     random components, groups and nodes among them."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -164,8 +165,8 @@ def test_sold_promises_are_kept_and_a_further_one_has_a_price(
         ("a,z,1,0.99,,", "a node of"),
         ("a,a,1,0.99,,", "two nodes"),
         ("a,b,-1,0.99,,", "rate: expected a number above 0"),
-        ("a,b,nan,0.99,,", "rate: expected a number above 0"),
-        ("a,b,1,99,,", r"a share in \(0, 1\)"),
+        ("a,b,nan,0.99,,", "rate: expected a rate such as 10"),
+        ("a,b,1,99,,", r"a share of the time in \(0, 1 - 1e-14\]; 99% is 0.99"),
         ("a,b,1,0.9,,maybe", "yes or no"),
     ],
 )
@@ -223,3 +224,67 @@ def test_promises_of_python_are_checked_and_units_of_a_table_are_read(tmp_path: 
             teal_availability.admit(topology, [wrong])
     with pytest.raises(InputError, match="a promise at least"):
         teal_availability.admit(topology, [])
+
+
+@given(
+    capacity=st.decimals("0.1", "30", places=2),
+    rates=st.lists(st.decimals("0.01", "20", places=2), min_size=1, max_size=4),
+    shared=st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_what_was_bought_for_promises_keeps_them(
+    capacity: Decimal, rates: list[Decimal], shared: bool
+) -> None:
+    """expand, then admit on the network with the purchase: nothing is refused, whatever sums of
+    decimal numbers are in floating point."""
+    ends = [(0, 1), (1, 3), (0, 2), (2, 3)] if shared else [(0, 1)]
+    topology = make_topology([(a, b, float(capacity)) for a, b in ends], both=True)
+    target = "n3" if shared else "n1"
+    requests = [Request("n0", target, float(rate), 0.9, float(rate)) for rate in rates]
+    bought = teal_availability.expand(topology, requests, cable_availability=0.99)
+    admitted = teal_availability.admit(bought.upgraded, requests, cable_availability=0.99)
+    assert [row.status for row in admitted.rows] == ["accepted"] * len(rates)
+    assert admitted.value == pytest.approx(sum(map(float, rates)))
+    assert admitted.bound >= admitted.value
+
+
+def test_values_of_very_different_sizes_are_all_in_value_and_bound() -> None:
+    """6 of 10 Gbit/s for a value of 1e8 leave 4 for one of 1: both are kept, and the bound has
+    both."""
+    topology = make_topology([(0, 1, 10.0)], both=True)
+    requests = [
+        Request("n0", "n1", 6.0, 0.5, 1e8),
+        Request("n0", "n1", 4.0, 0.5, 1.0),
+        Request("n0", "n1", 6.0, 0.5, 1e7),
+    ]
+    for order in itertools.permutations(requests):
+        found = teal_availability.admit(topology, order, cable_availability=0.9)
+        accepted = {row.value for row in found.rows if row.status == "accepted"}
+        assert accepted == {1e8, 1.0}
+        assert found.value == 1e8 + 1
+        assert found.bound >= 1e8 + 1
+
+
+def test_a_stub_behind_one_cable_has_two_ways_over_it() -> None:
+    """5 on each of two paths that share the last cable: up for (1 - 0.19^2) 0.9 of the time."""
+    ring = [(0, 1, 10.0), (1, 3, 10.0), (0, 2, 10.0), (2, 3, 10.0), (3, 4, 10.0)]
+    topology = make_topology(ring, both=True)
+    up = (1 - 0.19**2) * 0.9
+    for needed, status in ((up - 1e-6, "accepted"), (up + 1e-6, "impossible")):
+        request = Request("n0", "n4", 5.0, needed, 5.0)
+        found = teal_availability.admit(topology, [request], cable_availability=0.9)
+        assert found.rows[0].status == status
+
+
+@pytest.mark.parametrize("missed", [1e-6, 1e-9, 1e-12, 1e-13])
+def test_availabilities_next_to_one_are_told_apart(missed: float) -> None:
+    """A cable that is down for ``missed`` of the time keeps a promise for 1 - 2 missed, not one for
+    1 - missed / 2."""
+    topology = make_topology([(0, 1, 10.0)], both=True)
+    for share, status in ((2 * missed, "accepted"), (missed / 2, "impossible")):
+        request = Request("n0", "n1", 5.0, 1 - share, 5.0)
+        found = teal_availability.admit(topology, [request], cable_availability=1 - missed)
+        assert found.rows[0].status == status
+    request = Request("n0", "n1", 5.0, 1 - 2e-16, 5.0)
+    with pytest.raises(InputError, match=r"\(0, 1 - 1e-14\]"):
+        teal_availability.admit(topology, [request], cable_availability=0.9)

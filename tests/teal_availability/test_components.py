@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from teal.errors import InputError
+from teal.errors import InputError, InputWarning
 from teal.testing import make_topology
 from teal_availability.components import components_of
 
@@ -65,11 +65,11 @@ def test_other_separators_are_read_and_nodes_may_be_called_by_aliases(tmp_path: 
         ("n0,n1,,99.9,,", "99.9% is 0.999"),
         ("n0,n1,,,,4h", "both mtbf and mttr, found mttr"),
         ("n0,n1,,0.9,5h,4h", "or both mtbf and mttr"),
-        ("n0,n1,,,5w,4h", "a time above 0"),
+        ("n0,n1,,,5x,4h", "a time such as 2000h"),
         ("n0,n2,,0.9,,", "a cable of"),
         (",,9,0.9,,", "a node of"),
         ("n0,,,0.9,,", "source and target"),
-        ("n0,n1,,often,,", "an availability such as"),
+        ("n0,n1,,often,,", "a share such as 0.9995"),
         ("n1,*,,0.9,,", "a whole cable"),
         ("n0,n1#1,,0.9,,", "a whole cable"),
     ],
@@ -85,8 +85,12 @@ def test_a_component_twice_or_a_column_that_there_is_not_is_refused(tmp_path: Pa
     twice = "source,target,availability\nn0,n1,0.9\nn1,n0,0.9\n"
     with pytest.raises(InputError, match="each component once"):
         components_of(_NETWORK, file=_file(tmp_path, twice))
-    with pytest.raises(InputError, match="uptime"):
-        components_of(_NETWORK, file=_file(tmp_path, "node,uptime\nn0,0.9\n"))
+    unused = _file(tmp_path, "node,uptime\nn0,0.9\n")
+    with (
+        pytest.warns(InputWarning, match="uptime"),
+        pytest.raises(InputError, match="availability, or both mtbf and mttr, found neither"),
+    ):
+        components_of(_NETWORK, file=unused)
 
 
 def test_components_that_hardly_ever_all_work_are_refused() -> None:

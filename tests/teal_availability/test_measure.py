@@ -11,14 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from teal.network import compute_paths
 from teal.network.ecmp import igp_metric
 from teal.problem import Problem
+from teal.testing import make_topology
+from teal_availability.components import components_of
 from teal_availability.measure import LEVELS, measure
 from teal_availability.routing import Igp, PathSplits, Reserved, Routing, Solved, Tunnels
 from teal_availability.states import most_probable
 from tests.explicit import explicit_paths
 from tests.igp_reference import segment_shares
-from tests.teal_availability.brute import every_state, random_case, works
+from tests.teal_availability.brute import every_state, over_all_paths, random_case, works
 
 
 def _random_splits(problem: Problem, seed: int) -> torch.Tensor:
@@ -179,9 +182,10 @@ def test_splits_solved_anew_are_between_their_bounds_and_optimal(seed: int) -> N
     found = measure("solved", [Solved(problem, 1e-4)], [problem], components, states)
     all_states = list(every_state(components.unavailability))
     times = np.array([time for time, _ in all_states])
+    everything = over_all_paths(problem)
     optimum = np.array(
         [
-            _optimum(problem, works(components, down, problem.topology.num_links))
+            _optimum(everything, works(components, down, problem.topology.num_links))
             for _, down in all_states
         ]
     )
@@ -189,8 +193,29 @@ def test_splits_solved_anew_are_between_their_bounds_and_optimal(seed: int) -> N
     assert found.whole_time.high[0] >= times @ (optimum >= 1 - 1e-9) - 1e-9
     assert found.mean.low <= truth + 1e-9
     assert truth <= found.mean.high + 1e-9
-    assert found.mean.high - found.mean.low <= 2e-4
     assert (found.whole_time.low <= found.whole_time.high).all()
+    # With all paths as candidates both bounds are near the optimum.
+    exact = measure("solved", [Solved(everything, 1e-4)], [everything], components, states)
+    assert exact.mean.low <= truth + 1e-9 <= exact.mean.high + 2e-9
+    assert exact.mean.high - exact.mean.low <= 2e-4
+
+
+def test_what_shortest_paths_carry_is_within_the_bounds_of_splits_solved_anew() -> None:
+    """A stub behind one cable: edge-disjoint candidates have a single path, and the IGP has two."""
+    topology = make_topology(
+        [(0, 1, 10.0), (1, 3, 10.0), (0, 2, 10.0), (2, 3, 10.0), (3, 4, 10.0)], both=True
+    )
+    pairs = np.array([[0, 4]], dtype=np.int32)
+    paths = compute_paths(topology, pairs, num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, "total_flow", np.array([[10.0]]))
+    components = components_of(topology, cable_availability=0.9)
+    states = most_probable(components.unavailability, rest=0)
+    igp = measure("igp", [Igp(problem, "hops")], [problem], components, states)
+    solved = measure("solved", [Solved(problem)], [problem], components, states)
+    expected = (1 - 0.19**2) * 0.9
+    assert float(igp.mean.low) == pytest.approx(expected, abs=1e-12)
+    assert float(solved.mean.low) == pytest.approx(expected, abs=1e-9)
+    assert float(solved.mean.high) == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_mean_is_that_of_a_million_drawn_states() -> None:

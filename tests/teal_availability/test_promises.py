@@ -351,3 +351,20 @@ def test_at_six_nines_quantiles_are_no_less_than_shares(seed: int) -> None:
         if truth is not None and (share.rates > 0).any():
             assert share.value <= truth.value + 1e-6
             assert share.value <= share.bound + 1e-12
+
+
+@pytest.mark.parametrize("missed", [1e-9, 1e-12, 1e-13])
+def test_demands_are_left_out_by_their_own_time_without_a_path(missed: float) -> None:
+    """A cable that is down for a tenth of the time allowed leaves nobody out; ten times it does."""
+    topology = make_topology([(0, 1, 10.0)], both=True)
+    pairs = np.array([[0, 1]], dtype=np.int32)
+    paths = compute_paths(topology, pairs, num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, "total_flow", np.array([[5.0]]))
+    for down, expected in ((missed / 10, False), (10 * missed, True)):
+        components = components_of(topology, cable_availability=1 - down)
+        patterns = pattern_probabilities(problem, components)
+        promise = promise_common_share(problem, patterns, 1 - missed)
+        assert promise.left_out.tolist() == [expected]
+        if not expected:
+            assert promise.value == pytest.approx(0.9, abs=2e-3)  # lost in a tenth of the tail
+            assert promise.bound >= promise.value
