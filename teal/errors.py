@@ -36,6 +36,13 @@ class InputError(TealError):
         return type(self), (self.where, self.field, self.expected, self.actual)
 
 
+class InputWarning(UserWarning):
+    """A part of the user's input is ignored or doubtful; the result is computed all the same.
+
+    The command line prints it as a line that ``--quiet`` does not hide.
+    """
+
+
 class SolverError(TealError):
     """A solver failed: it is not installed, has no licence, or the model is too large."""
 

@@ -96,6 +96,8 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "StudyOptions",
     ),
     "teal.formats": (
+        "cells",
+        "side_tables",
         "topology_from",
         "topology_of",
     ),
@@ -103,12 +105,6 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "Demand",
         "read_allocation",
         "stored_paths",
-    ),
-    "teal.formats.cells": (
-        "cell_text",
-        "heading",
-        "read_cells",
-        "separator_of",
     ),
     "teal.formats.groups": ("load_groups",),
     "teal.formats.numerals": ("plain_numbers",),
@@ -243,6 +239,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "gap",
         "gap_between",
     ),
+    "teal.runtime": ("rounding",),
     "teal.runtime.archives": ("check_npz",),
     "teal.runtime.arrays": (
         "AnyArray",

@@ -9,9 +9,11 @@ that it compares, and keeps those that are contradicted.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import tempfile
 import time
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
@@ -20,9 +22,11 @@ import numpy as np
 import scipy.sparse as sp
 
 import teal
+import teal_availability
 import teal_ip
 from teal.allocation.settings import SolveConfig
 from teal.allocation.solve import solve_matrix
+from teal.errors import InputWarning
 from teal.formats import save_topology
 from teal.network import PathMethod, TrafficMatrices, all_pairs, compute_paths
 from teal.network.ecmp import EcmpDag
@@ -65,7 +69,7 @@ class Case:
         )
         counts: list[int | Literal["auto"]] = [1, 2, 4, "auto"]
         self.num_paths = counts[int(rng.integers(4))]
-        self.method = list(PathMethod)[int(rng.integers(3))]
+        self.method = list(PathMethod)[int(rng.integers(len(PathMethod)))]
         self.count: Counter[str] = Counter()
         self.wrong: list[str] = []
 
@@ -434,6 +438,167 @@ def check_estimate(case: Case) -> None:
     case.check("estimate: worst matrix explains", at_most(float(off_by.max()), 0.0), off_by.max())
 
 
+def _random_components(case: Case, folder: Path) -> list[tuple[list[int], float]]:
+    """Links and unavailability of up to four cables that fail; their table is ``components.csv``.
+
+    Other cables never fail (``cable_availability`` 1).
+    """
+    topology, rng = case.topology, np.random.default_rng([case.seed, 6])
+    down_of = _failures(topology)
+    cables = [name for name in down_of if " - " in name and " + " not in name]
+    cables = [name for name in cables if topology.capacity[down_of[name]].any()]
+    chosen = rng.choice(len(cables), size=min(4, len(cables)), replace=False)
+    found: list[tuple[list[int], float]] = []
+    with (folder / "components.csv").open("w") as file:
+        print("source;target;availability", file=file)
+        for number in chosen.tolist():
+            source, _, target = cables[number].partition(" - ")
+            down = float(rng.choice([0.3, 0.05, 1e-3]))
+            print(f"{source};{target};{1 - down!r}", file=file)
+            found.append((down_of[cables[number]], 1 - (1 - down)))
+    return found
+
+
+def _states(components: list[tuple[list[int], float]]) -> list[tuple[float, list[int]]]:
+    """Probability and failed links of every state."""
+    states: list[tuple[float, list[int]]] = [(1.0, [])]
+    for links, down in components:
+        states = [
+            *((time * (1 - down), failed) for time, failed in states),
+            *((time * down, failed + links) for time, failed in states),
+        ]
+    return states
+
+
+def check_availability(case: Case, folder: Path) -> None:
+    """Traffic that arrives in every state of a few failing cables, against free routing."""
+    components = _random_components(case, folder)
+    if not components or not case.rates[0].sum() > 0:
+        return
+    topology, total = case.topology, float(case.rates[0].sum())
+    matrix = case.traffic.part(0, 1)
+    report = teal_availability.availability(
+        topology,
+        matrix,
+        components=folder / "components.csv",
+        cable_availability=1.0,
+        rest=0.0,
+        availability=0.9,
+        num_paths=case.num_paths,
+        path_method=case.method,
+        routing=("igp:metric=hops", "tunnels", "solved", "least-loss", "common-share"),
+    )
+    states = _states(components)
+    most = np.array([most_flow(topology, case.pairs, case.rates[0], down) for _, down in states])
+    time = np.array([share for share, _ in states])
+    truth = float(time @ most) / total
+    rows = {row.routing: row for row in report.summary}
+    for name, row in rows.items():
+        detail: tuple[object, ...] = (name, row.mean, row.mean_at_most, truth)
+        case.check("availability: mean", at_most(row.mean, truth), detail)
+        case.check("availability: interval", at_most(row.mean, row.mean_at_most), detail)
+    solved = rows["solved"]
+    detail = (solved.mean, solved.mean_at_most, truth)
+    case.check("availability: solved", at_most(truth, solved.mean_at_most), detail)
+    for level, low, high in (
+        (1.0, solved.total_100, solved.total_100_at_most),
+        (0.99, solved.total_99, solved.total_99_at_most),
+        (0.9, solved.total_90, solved.total_90_at_most),
+    ):
+        least = float(time @ (most >= (level + 1e-5) * total))
+        largest = float(time @ (most >= (level - 1e-5) * total))
+        detail = (level, low, high, least, largest)
+        case.check("availability: time", at_most(low, largest) and at_most(least, high), detail)
+    for promise in report.promises:
+        row = rows[promise.routing]
+        case.check("availability: promise", at_most(promise.share, promise.share_at_most), promise)
+        if promise.routing == "least-loss":
+            case.check("availability: least loss", at_most(promise.share, truth), promise)
+            case.check(
+                "availability: promise is kept", at_most(promise.share, row.mean_at_most), promise
+            )
+
+
+def check_promises(case: Case, folder: Path) -> None:
+    """What `expand` buys keeps all promises, says `admit`; what `admit` accepts fits, for so much
+    of the time."""
+    components = _random_components(case, folder)
+    if not components:
+        return
+    topology, rng = case.topology, np.random.default_rng([case.seed, 7])
+    names = topology.node_names
+    chosen = rng.choice(len(case.pairs), size=min(5, len(case.pairs)), replace=False)
+    requests = [
+        teal_availability.Request(
+            names[case.pairs[d, 0]],
+            names[case.pairs[d, 1]],
+            round(float(rng.uniform(0.1, 12.0)), 2),
+            float(rng.choice([0.5, 0.9, 0.97, 0.999])),
+            float(10.0 ** rng.integers(-4, 5)),
+        )
+        for d in chosen.tolist()
+    ]
+    options: dict[str, Any] = {
+        "components": folder / "components.csv",
+        "cable_availability": 1.0,
+    }
+    bought = teal_availability.expand(topology, requests, **options)
+    after = teal_availability.admit(bought.upgraded, requests, **options)
+    detail = (bought.cost, bought.bound, [row.status for row in after.rows])
+    case.check("expand: bound", at_most(bought.bound, bought.cost), detail)
+    for row, kept in zip(after.rows, bought.reservations, strict=True):
+        case.check("expand: admitted", (row.status == "accepted") == bool(kept.way), detail)
+    before = teal_availability.admit(topology, requests, **options)
+    _check_admission(case, components, before, topology)
+    _check_admission(case, components, after, bought.upgraded)
+    for row, now in zip(before.rows, after.rows, strict=True):
+        is_consistent = row.status != "accepted" or now.status == "accepted"
+        case.check("admit: more capacity", is_consistent, (row, now))
+
+
+def _check_admission(
+    case: Case,
+    components: list[tuple[list[int], float]],
+    report: Any,
+    topology: teal.Topology,
+) -> None:
+    """Loads of accepted promises against capacities, their time, and the sum of values."""
+    index, states = topology.node_index(), _states(components)
+    between: dict[tuple[int, int], list[int]] = {}
+    ends = zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
+    for link, pair in enumerate(ends):
+        between.setdefault(pair, []).append(link)
+    load = Counter[tuple[int, int]]()
+    value = 0.0
+    for row in report.rows:
+        if row.status not in ("accepted", "sold"):
+            case.check("admit: price", row.price >= -1e-9, row)
+            continue
+        value += row.value
+        head, _, listed = row.way.partition(":")
+        needed = int(head.split(" of ")[0])
+        paths = [[index[name] for name in path.split("|")] for path in listed.strip().split(" ")]
+        hops = [list(itertools.pairwise(path)) for path in paths]
+        for path in hops:
+            for pair in path:
+                load[pair] += row.rate / needed
+        kept = 0.0
+        for time_share, down in states:
+            works = topology.capacity > 0
+            works[down] = False
+            alive = sum(all(works[between[pair]].any() for pair in path) for path in hops)
+            kept += time_share * (alive >= needed)
+        detail: tuple[object, ...] = (row, kept)
+        case.check("admit: time", at_most(row.availability, kept), detail)
+        case.check("admit: kept", abs(row.kept - kept) < 1e-9, detail)
+    for pair, reserved in load.items():
+        capacity = float(topology.capacity[between[pair]].sum())
+        case.check("admit: load", reserved <= capacity * (1 + 2e-9), (pair, reserved, capacity))
+    detail = (report.value, report.bound, value)
+    case.check("admit: value", abs(report.value - value) <= 1e-9 * max(1.0, value), detail)
+    case.check("admit: bound", report.value <= report.bound * (1 + 1e-12), detail)
+
+
 def check_reachability(case: Case) -> None:
     """The function of the graph against networkx, under every failure."""
     for name, down in _failures(case.topology).items():
@@ -519,6 +684,11 @@ def check(seed: int) -> Case:
     check_service(case)
     with tempfile.TemporaryDirectory() as folder:
         check_solve(case, Path(folder))
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        # Parallel circuits are one cable here too.
+        warnings.simplefilter("ignore", InputWarning)
+        check_availability(case, Path(folder))
+        check_promises(case, Path(folder))
     check_plan(case)
     check_upgrade(case)
     return case

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
 import json
 import math
@@ -27,6 +26,14 @@ from teal.errors import InputError, SolverError
 from teal.formats import load_traffic, topology_from
 from teal.formats.bandwidth_functions import read_bandwidth_functions
 from teal.formats.groups import failing_links
+from teal.formats.side_tables import (
+    SOURCE,
+    TARGET,
+    Column,
+    Kind,
+    read_side_table,
+    require_once,
+)
 from teal.network import PathSet, Split, Topology, TrafficMatrices
 from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.network.classes import latency_limits
@@ -167,6 +174,7 @@ _CALIBRATION_FORMAT = 2  # part of the cache key: raise it when calibration chan
 _CABLES = "cables"  # every cable is a group
 _RANDOM = "random"  # weights that are drawn
 _USUAL_WEIGHTS = f"{_RANDOM}:seed=0"  # of weighted_flow
+_WEIGHT = Column("weight", Kind.NUMBER, required=True)
 _PRIORITIES = (1.0, 2.0, 4.0)  # weights that `random:seed=N` gives to demands
 
 
@@ -534,7 +542,7 @@ def busiest_node(topology: Topology, pairs: IntArray, demand: FloatArray) -> tup
 
 
 def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> FloatArray:
-    """(D,) weights from ``random:seed=N`` or a CSV file of source,target,weight.
+    """(D,) weights from ``random:seed=N`` or a table of source, target and weight.
 
     Raises:
         InputError: no such file, a column missing, an unknown node, a weight that is not positive,
@@ -553,22 +561,14 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
         return np.array(_PRIORITIES)[draws[number]]
     path = Path(text)
     if not path.is_file():
-        raise InputError(
-            text, "weights", "a CSV file of source,target,weight or random:seed=0", "no such file"
-        )
-    index = topology.node_index()
+        expected = "a table (.csv, .xlsx) of source, target, weight, or random:seed=0"
+        raise InputError(text, "weights", expected, "no such file")
     weights: dict[tuple[int, int], float] = {}
-    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
-        for line, row in enumerate(csv.DictReader(stream), start=2):
-            try:
-                pair = (index[row["source"]], index[row["target"]])
-                weights[pair] = float(row["weight"])
-            except (KeyError, TypeError, ValueError) as error:
-                raise InputError(
-                    text, f"line {line}", "source, target (nodes) and weight", str(error)
-                ) from None
-            if not (np.isfinite(weights[pair]) and weights[pair] > 0):
-                raise InputError(text, f"line {line}: weight", "a finite weight > 0", row["weight"])
+    rows = read_side_table(path, (SOURCE, TARGET, _WEIGHT))
+    pairs = [(row.node("source", topology), row.node("target", topology)) for row in rows]
+    require_once(rows, pairs, "each source and target")
+    for row, pair in zip(rows, pairs, strict=True):
+        weights[pair] = row.number("weight")
     weight = np.array([weights.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
     if np.isnan(weight).any():
         s, t = traffic.pairs[int(np.argmax(np.isnan(weight)))]

@@ -20,6 +20,8 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 _MARGIN = 0.04
 _MIN_MARGIN = 0.02
 _FEW_DECADES = 1.5  # up to which an axis has ticks at 1, 2 and 5 too
+_MAX_NAMES = 30  # of categories, which have a label each
+_NAME_ANGLE = -60  # degrees by which names of categories are turned
 _AXIS_TYPES = {"linear": "linear", "log": "log", "category": "category", "time": "date"}
 
 
@@ -32,6 +34,14 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
         "nticks": 8,
         "tickangle": 0,
     }
+    legend: dict[str, Any] = {"orientation": "h", "y": -0.22, "yanchor": "top"}
+    top = 28
+    if chart.x_scale == "category":
+        # Names, such as those of cables, are long: turned, each of them has room, and the legend
+        # has it above the plot.
+        x_axis |= {"nticks": _MAX_NAMES, "tickangle": _NAME_ANGLE, "tickfont": {"size": 10}}
+        legend |= {"y": 1.02, "yanchor": "bottom"}
+        top = 56
     if chart.x_scale == "log":
         x_axis |= {
             "exponentformat": "none",
@@ -53,11 +63,11 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
             for series in chart.series
         ],
         "layout": {
-            "margin": {"l": 58, "r": 10, "t": 28, "b": 46},
+            "margin": {"l": 58, "r": 10, "t": top, "b": 46},
             "hovermode": "closest"
             if any(series.kind == "points" for series in chart.series)
             else "x unified",
-            "legend": {"orientation": "h", "y": -0.22, "yanchor": "top", "font": {"size": 11}},
+            "legend": {**legend, "font": {"size": 11}},
             "font": {"size": 12},
             "xaxis": x_axis,
             "yaxis": y_axis,

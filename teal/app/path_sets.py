@@ -40,7 +40,7 @@ def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | Non
         raise InputError(
             "--path-groups",
             "",
-            "--path-method edge-disjoint or survivable",
+            "--path-method edge-disjoint, survivable or maximally-disjoint",
             config.path_method.value,
         )
     return failing_links(str(config.path_groups), topology)

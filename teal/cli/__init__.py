@@ -8,6 +8,7 @@ import itertools
 import os
 import select
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +22,7 @@ from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction
 from teal.app.command import EXIT_FAILED, EXIT_INPUT, EXIT_OK, Command, Notify, print_outcome
 from teal.cli.commands import COMMANDS, MISSING
 from teal.cli.help import check_options, command_help, completion, overview
-from teal.errors import WARNING, InputError, TealError, did_you_mean
+from teal.errors import WARNING, InputError, InputWarning, TealError, did_you_mean
 
 _DESCRIPTION = (
     "Traffic engineering for wide-area networks: computes exactly feasible allocations and proves "
@@ -108,7 +109,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             default=_resumed(command, rest),
             config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction),
         )
-        with _silent() if is_quiet else contextlib.nullcontext():
+        with _noted_warnings(notify), _silent() if is_quiet else contextlib.nullcontext():
             return _run(command, config, notify, as_json=as_json)
     except TealError as error:
         print(f"teal: error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -130,6 +131,25 @@ def _is_unread(stream: TextIO) -> bool:
     poll = select.poll()
     poll.register(stream, select.POLLERR)
     return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
+@contextlib.contextmanager
+def _noted_warnings(notify: Notify) -> Iterator[None]:
+    """Every :class:`InputWarning` is printed as a line, which ``--quiet`` does not hide."""
+    with warnings.catch_warnings():
+        show_others = warnings.showwarning
+
+        def show(
+            message: Warning | str, category: type[Warning], *place: Any, **further: Any
+        ) -> None:
+            if issubclass(category, InputWarning):
+                notify(f"{WARNING}{message}")
+            else:
+                show_others(message, category, *place, **further)
+
+        warnings.showwarning = show
+        warnings.filterwarnings("always", category=InputWarning)
+        yield
 
 
 @contextlib.contextmanager

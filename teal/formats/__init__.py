@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from teal.errors import InputError
-from teal.formats import link_tables, topohub_names
+from teal.formats import foreign, inventory, link_tables, topohub_names
 from teal.formats.frames import topology_from_graph, traffic_from_object
 from teal.formats.node_link import read_node_link
 from teal.formats.npz import read_npz, write_npz
-from teal.formats.records import Attributes, parse_attributes, require_attributes
+from teal.formats.records import PENDING_CAPACITY, Attributes, parse_attributes, require_attributes
 from teal.formats.repetita import demand_files, read_repetita_traffic
 from teal.formats.routers import read_routers
 from teal.formats.sndlib import read_sndlib_traffic
@@ -47,7 +47,9 @@ _EXPECTED_TRAFFIC = (
 
 def _expected_topology() -> str:
     return (
-        f"a {', '.join(topology_suffixes())} file, topohub:GROUP/NAME, or one of: "
+        "a table of links (.csv, .xlsx; columns separated by commas, semicolons or tabs), a "
+        f"{', '.join(one for one in topology_suffixes() if one not in link_tables.SUFFIXES)} file, "
+        "a problem of CommaLab (three numbers first), topohub:GROUP/NAME, or one of: "
         f"{', '.join(BUILT_IN)}"
     )
 
@@ -91,7 +93,9 @@ def load_topology(
             network of this name of an RFC 8345 file with several, or the sheet of a workbook.
         default_capacity: Gbit/s for links whose file gives none; None to refuse such files.
         attributes: names of the attributes of links in a file, a graph or a frame, such as
-            ``capacity=bandwidth`` or ``{"capacity": "bandwidth"}``.
+            ``capacity=bandwidth`` or ``{"capacity": "bandwidth"}``; or a table (``.csv``,
+            ``.xlsx``) with the capacities, latencies and costs of links
+            (:mod:`teal.formats.inventory`).
         bidirectional: add a link in the other direction where there is none.
         routers: table of routers, whose names nodes get (:mod:`teal.formats.routers`); None for the
             names of the file.
@@ -101,6 +105,9 @@ def load_topology(
     """
     if not isinstance(attributes, str):
         attributes = ",".join(f"{name}={value}" for name, value in attributes.items())
+    if inventory.is_inventory(attributes):
+        topology = load_topology(text, PENDING_CAPACITY, "", bidirectional, routers)
+        return inventory.with_inventory(Path(attributes), topology, default_capacity)
     text, inside = _divided(text)
     names = dataclasses.replace(parse_attributes(attributes), inside=inside)
     topology = _load_topology(text, default_capacity, names)
@@ -184,6 +191,9 @@ def _load_topology(text: Any, default_capacity: float | None, names: Attributes)
     form = topology_format(path)
     if form is None:
         found = f"another kind of file ({path.suffix or 'no suffix'})"
+        hint = foreign.advice(path)
+        if hint:
+            found += f"; {hint}"
         raise InputError(text, "topology", _expected_topology(), found)
     return form.topology(path, default_capacity, names)
 
@@ -214,9 +224,8 @@ def load_traffic(
     if isinstance(text, TrafficMatrices):
         return text
     if not isinstance(text, str | Path):
-        return traffic_from_object(text, topology).scaled(
-            gbps_per_unit(unit, "unit") if unit else 1.0
-        )
+        factor = gbps_per_unit(unit, "unit") if unit else 1.0
+        return traffic_from_object(text, topology, class_order, unit).scaled(factor)
     text = str(text)
     path = Path(text).expanduser()
     if class_order and path.suffix.lower() not in (".csv", ".parquet"):

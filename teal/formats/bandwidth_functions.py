@@ -1,10 +1,10 @@
 """Files of bandwidth functions (:mod:`teal.network.bandwidth_functions`): a point a row, or a
 function an object.
 
-A .csv file has the columns ``rate`` (Gbit/s), or ``share`` (of the demand), and ``value``, which
-for shares is for each Gbit/s of demand; and to say whose function it is ``source`` and ``target``,
-or ``class``, or neither for a function of all demands.  Each function begins at (0, 0) and stays at
-the value of its last point.
+A table (.csv, .xlsx) has the columns ``rate`` (Gbit/s), or ``share`` (of the demand), and
+``value``, which for shares is for each Gbit/s of demand; and to say whose function it is ``source``
+and ``target``, or ``class``, or neither for a function of all demands.  Each function begins at
+(0, 0) and stays at the value of its last point.
 
 A .json file is a list,
 ``[{"source": "A", "target": "B", "points": [[2, 20], [10, 28]]}, {"class": "gold", ...}]``, with
@@ -13,7 +13,7 @@ A .json file is a list,
 
 from __future__ import annotations
 
-import csv
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,23 @@ from typing import Any
 import numpy as np
 
 from teal.errors import InputError
+from teal.formats.side_tables import SUFFIXES, Column, Kind, read_side_table
 from teal.network import DemandClasses, Topology
 from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.runtime.arrays import IntArray
 from teal.runtime.storage import parsed_json
 
-_SUFFIXES = (".csv", ".json")
+_EXPECTED = "a table (.csv, .xlsx) or a .json file"
+_SUFFIXES = (*SUFFIXES, ".json")
 _NAMES = ("source", "target", "class")
+_COLUMNS = (
+    Column("source", aliases=("from",)),
+    Column("target", aliases=("to",)),
+    Column("class"),
+    Column("rate", Kind.RATE),
+    Column("share", Kind.SHARE),
+    Column("value", Kind.NUMBER, required=True),
+)
 _Key = tuple[str, str, str]  # source, target and class; "" for any
 
 
@@ -39,7 +49,7 @@ def read_bandwidth_functions(
     A demand has the function of its nodes, else that of its class, else that of all demands.
 
     Args:
-        file: .csv or .json.
+        file: .csv, .xlsx or .json.
         topology: gives the names of nodes.
         pairs: (D, 2) source and target of each demand.
         classes: classes of the demands; None for none.
@@ -49,13 +59,14 @@ def read_bandwidth_functions(
             demand without one.
     """
     if file.suffix.lower() not in _SUFFIXES:
-        raise InputError(str(file), "functions", "a .csv or .json file", repr(file.name))
+        raise InputError(str(file), "functions", _EXPECTED, repr(file.name))
+    if file.suffix.lower() in SUFFIXES:
+        return _of_points(_of_table(file), str(file), topology, pairs, classes)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(file), "functions", "a .csv or .json file", error) from None
-    rows = _of_json(text, str(file)) if file.suffix.lower() == ".json" else _of_csv(text, str(file))
-    return _of_points(rows, str(file), topology, pairs, classes)
+        raise InputError(str(file), "functions", _EXPECTED, error) from None
+    return _of_points(_of_json(text, str(file)), str(file), topology, pairs, classes)
 
 
 def bandwidth_functions_of(
@@ -130,19 +141,18 @@ def _check_names(where: str, key: _Key, topology: Topology, classes: DemandClass
         )
 
 
-def _of_csv(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
+def _of_table(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
     """Place, owner, kind, rate and value of each point."""
-    reader = csv.DictReader(text.splitlines())
-    columns = set(reader.fieldnames or ())
-    kind = next((one for one in ("rate", "share") if one in columns), None)
-    if kind is None or "value" not in columns:
-        expected = "rate or share, value, and perhaps source and target, or class"
-        raise InputError(file, "columns", expected, ", ".join(reader.fieldnames or ("none",)))
-    for line, row in enumerate(reader, 2):
-        source, target, name = ((row.get(one) or "").strip() for one in _NAMES)
-        where = f"{file}, line {line}"
-        rate, value = (_number(row[field], where, field) for field in (kind, "value"))
-        yield where, (source, target, name), kind, rate, value
+    rows = read_side_table(file, _COLUMNS)
+    for row in rows:
+        given = [name for name in ("rate", "share") if name in row.values]
+        if len(given) != 1:
+            expected = "rate or share, value, and perhaps source and target, or class"
+            raise InputError(str(file), "columns", expected, ", ".join(row.values))
+        source, target, name = map(row.text, _NAMES)
+        kind = given[0]
+        point = row.number(kind, least=-math.inf), row.number("value", least=-math.inf)
+        yield row.where, (source, target, name), kind, *point
 
 
 def _of_json(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:

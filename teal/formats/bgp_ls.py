@@ -8,13 +8,16 @@ are compared without.
 
 BGP-LS says capacities (a bandwidth of 0 is none), TE metrics, administrative groups and, from
 GoBGP, delays.  Of a link that several topologies announce (RFC 9552 5.2.2.1) that of IPv4 counts,
-and of several protocols the one with the smallest number: level 1 of IS-IS before level 2.
+and of several protocols the one with the smallest number: level 1 of IS-IS before level 2.  GoBGP
+leaves out the topology: a link with IPv6 addresses alone is then the topology of IPv6 of one with
+IPv4 addresses between the same routers.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +45,7 @@ class _Link(NamedTuple):
 
     adjacency: Adjacency
     is_standard: bool  # of the topology of IPv4
+    family: str  # "4" or "6" where it has addresses of one family alone and no topology, else ""
 
 
 def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
@@ -97,9 +101,17 @@ class _Updates:
             (one.adjacency.source, one.adjacency.target) for one in links if one.is_standard
         }
         without_capacity: list[str] = []
-        for adjacency, is_standard in links:
+        said_twice: list[str] = []
+        # Links with IPv4 addresses that no link with IPv6 addresses stands for yet.
+        of_ipv4 = Counter(_place_of(one) for one in links if one.family == "4")
+        for one in links:
+            adjacency = one.adjacency
             ends = adjacency.source, adjacency.target
-            if not is_standard and ends in standard:
+            if not one.is_standard and ends in standard:
+                continue
+            if one.family == "6" and of_ipv4[_place_of(one)] > 0:
+                of_ipv4[_place_of(one)] -= 1
+                said_twice.append(f"{name.get(ends[0], ends[0])} -> {name.get(ends[1], ends[1])}")
                 continue
             renamed = adjacency._replace(
                 source=name.get(ends[0], ends[0]), target=name.get(ends[1], ends[1])
@@ -109,6 +121,7 @@ class _Updates:
                 renamed = renamed._replace(capacity=None)
             states.adjacencies.append(renamed)
         states.note_count(without_capacity, "Links with a bandwidth of 0, read as none")
+        states.note_count(said_twice, "Links by IPv6 addresses, read as those by IPv4 addresses")
         return states
 
     def take_gobgp(self, document: Any) -> None:
@@ -247,7 +260,11 @@ class _Updates:
             self._affinities(said["group"]),
             delay_us / _US_PER_MS if delay_us else None,
         )
-        self._links[key] = _Link(adjacency, is_standard)
+        families = {
+            "6" if ":" in address else "4" for address in _scalars(descriptor, "interfaceaddr")
+        }
+        is_of_one = len(families) == 1 and not topologies
+        self._links[key] = _Link(adjacency, is_standard, families.pop() if is_of_one else "")
 
     def _affinities(self, mask: Any) -> frozenset[str]:
         """The names of the bits of an administrative group, a number or a list of one (TLV
@@ -297,6 +314,11 @@ class _Updates:
         network = f"{name}.{pseudonode.rjust(2, '0')}"
         self._networks.add(network)
         return network
+
+
+def _place_of(link: _Link) -> tuple[str, str, float]:
+    """Ends and protocol of a link."""
+    return link.adjacency.source, link.adjacency.target, link.adjacency.rank
 
 
 def _plain(key: Any) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import numbers
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -49,6 +50,14 @@ class CellTable:
     def place(self, name: str) -> int | None:
         """Number of a column by its name, with or without a unit; None if there is none."""
         return place_of(name, self.header)
+
+    @property
+    def columns_text(self) -> str:
+        """The names of the columns, for messages, and what may be wrong with a single one."""
+        names = ", ".join(self.header) or "none"
+        if self.separator and len(self.header) == 1:
+            return f"{names} (columns are separated by commas, semicolons or tabs)"
+        return names
 
     def texts(self, place: int) -> list[str]:
         """The cells of a column, "" where a row is too short."""
@@ -90,9 +99,7 @@ class CellTable:
         """Raise InputError unless the table has these columns."""
         missing = [name for name in columns if self.place(name) is None]
         if missing:
-            raise InputError(
-                self.where, "columns", ", ".join(columns), ", ".join(self.header) or "none"
-            )
+            raise InputError(self.where, "columns", ", ".join(columns), self.columns_text)
 
 
 def place_of(name: str, header: Sequence[str]) -> int | None:
@@ -119,6 +126,19 @@ def heading(name: str) -> tuple[str, str]:
     if suffixed and (is_rate_unit(suffixed[2]) or is_time_unit(suffixed[2])):
         return suffixed[1], suffixed[2]
     return plain, ""
+
+
+def bracketed_heading(name: str) -> tuple[str, str]:
+    """A heading without the text in brackets behind it, and that text; "" for no brackets."""
+    bracketed = _BRACKETED.fullmatch(name.strip().strip("\ufeff"))
+    return (bracketed[1], bracketed[2]) if bracketed else (name, "")
+
+
+def cells_of_frame(frame: Any, where: str) -> CellTable:
+    """The cells of a pandas frame as texts; a missing value is an empty cell."""
+    rows = [list(map(cell_text, row)) for row in frame.itertuples(index=False)]
+    header = [str(column) for column in frame.columns]
+    return CellTable(where, header, list(enumerate(rows)), row_word="row")
 
 
 def read_cells(
@@ -212,13 +232,19 @@ def cell_text(value: Any) -> str:
     A number is written so that no other reading is possible: 1.125 as 1.1250, since 1.125 may have
     been meant as 1125.
     """
-    if value is None or value != value:
+    if _is_missing(value):
         return ""
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         return canonical_name(str(value))
-    text = (
-        repr(float(value)).removesuffix(".0")
-        if not float(value).is_integer()
-        else f"{float(value):.0f}"
-    )
+    if isinstance(value, numbers.Integral):  # of any length: ids of 64 bits keep their digits
+        return str(int(value))
+    number = float(value)
+    text = f"{number:.0f}" if number.is_integer() else repr(number)
     return f"{text}0" if re.fullmatch(r"\d+\.\d{3}", text) else text
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a cell is empty: None, NaN, or pandas's NA and NaT, which compare with nothing."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, numbers.Real) and bool(value != value)

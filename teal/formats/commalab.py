@@ -1,9 +1,10 @@
 """Multicommodity flow problems of CommaLab (University of Pisa): network and demands in one file.
 
-A file without a suffix, of whitespace-separated numbers: those of nodes, arcs and commodities; for
-each arc its start, end, cost and capacity; for each commodity its origin, destination and rate.
-Nodes are numbered from 1.  Capacities and rates are read as Gbit/s, and costs as costs; since a
-file has no latencies, a cost of 1 is also a latency of 1 ms.
+A file of whitespace-separated numbers, known by its content: those of nodes, arcs and commodities,
+in a line each or in one line; for each arc its start, end, cost and capacity (-1, as of mnetgen: no
+limit); for each commodity its origin, destination and rate.  Nodes are numbered from 1.  Capacities
+and rates are read as Gbit/s, and costs as costs; since a file has no latencies, a cost of 1 is also
+a latency of 1 ms.  Arcs from a node to itself are dropped.
 """
 
 from __future__ import annotations
@@ -19,19 +20,25 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import content_key, file_key
 
 _ARC, _COMMODITY = 4, 3  # numbers of each
+_HEAD = 3  # numbers of nodes, arcs and commodities
 _HEAD_BYTES, _MOST_NODES = 200, 1_000_000
 _TIME, _INTERVAL_S = np.datetime64("2024-01-01T00:00:00", "s"), 300  # files have no times
+_UNLIMITED = -1.0  # capacity of an arc without a limit
+_UNLIMITED_FACTOR = 10.0  # capacity of such an arc over all demand, which no allocation fills
 _LEAST_LATENCY = 1e-6  # over the least cost above 0: a latency must be above 0
 
 
 def is_commalab(path: Path) -> bool:
-    """Whether a file without a suffix begins with three whole numbers above 0, a line each."""
-    if path.suffix or not path.is_file():
+    """Whether a file begins with three integers above 0, in a line each or in one line."""
+    if not path.is_file():
         return False
     with path.open("rb") as stream:
         lines = stream.read(_HEAD_BYTES).split(b"\n")
-    return len(lines) > _COMMODITY and all(
-        line.strip().isdigit() and int(line) > 0 for line in lines[:3]
+    head = lines[0].split() if len(lines[0].split()) == _HEAD else lines[:_HEAD]
+    return (
+        len(lines) > 1
+        and len(head) == _HEAD
+        and all(word.strip().isdigit() and int(word) > 0 for word in head)
     )
 
 
@@ -41,9 +48,24 @@ def read_commalab_topology(path: Path) -> Topology:
     Raises:
         InputError: a fault in the file, or what :class:`teal.Topology` refuses.
     """
-    nodes, arcs, _ = _read(path)
+    nodes, arcs, demands = _read(path)
+    capacity = arcs[:, 3]
+    is_unlimited = capacity == _UNLIMITED
+    limit = _UNLIMITED_FACTOR * float(np.abs(demands[:, 2]).sum())
+    notes: tuple[str, ...] = ()
+    if is_unlimited.any():
+        notes = (
+            f"{int(is_unlimited.sum()):,} arcs have no limit (capacity -1): {limit:g} Gbit/s, "
+            f"{_UNLIMITED_FACTOR:g} times all demand, stands for it.",
+        )
     return network_of_costs(
-        path.name, str(path), nodes, ends=arcs[:, :2], cost=arcs[:, 2], capacity=arcs[:, 3]
+        path.name,
+        str(path),
+        nodes,
+        ends=arcs[:, :2],
+        cost=arcs[:, 2],
+        capacity=np.where(is_unlimited, limit, capacity),
+        notes=notes,
     )
 
 
@@ -68,6 +90,7 @@ def network_of_costs(
     cost: FloatArray,
     capacity: FloatArray,
     no_transit: int = 0,
+    notes: tuple[str, ...] = (),
 ) -> Topology:
     """A network of numbered nodes whose links have costs.
 
@@ -79,6 +102,7 @@ def network_of_costs(
         cost: (E,) of a Gbit/s.
         capacity: (E,) Gbit/s.
         no_transit: number of the first nodes, which carry no transit traffic.
+        notes: notes of the network.
 
     Raises:
         InputError: a number out of range, or what :class:`teal.Topology` refuses.
@@ -88,6 +112,11 @@ def network_of_costs(
     _require_nodes(ends, nodes, where, "arc")
     if not bool((np.isfinite(cost) & (cost >= 0)).all()):
         raise InputError(where, "cost", "finite costs >= 0", float(cost.min(initial=np.nan)))
+    between = ends[:, 0] != ends[:, 1]
+    if not between.all():
+        dropped = int((~between).sum())
+        notes += (f"{dropped:,} links from a node to itself were dropped.",)
+        ends, cost, capacity = ends[between], cost[between], capacity[between]
     above = cost[cost > 0]
     least = _LEAST_LATENCY * float(above.min(initial=np.inf) if len(above) else 1.0)
     return Topology(
@@ -99,7 +128,7 @@ def network_of_costs(
         latency=np.maximum(cost, least),
         coordinates=np.full((nodes, 2), np.nan),
         origin=where,
-        notes=("The file has costs and no latencies: a cost of 1 is read as 1 ms.",),
+        notes=("The file has costs and no latencies: a cost of 1 is read as 1 ms.", *notes),
         no_transit=np.arange(nodes) < no_transit if no_transit else None,
         cost=np.ascontiguousarray(cost, np.float64),
     )
@@ -158,7 +187,7 @@ def _read(path: Path) -> tuple[int, FloatArray, FloatArray]:
     try:
         numbers = np.array(path.read_text(encoding="ascii").split(), np.float64)
     except (ValueError, UnicodeDecodeError):
-        expected = "numbers: a problem of CommaLab, in a file without a suffix"
+        expected = "numbers: a multicommodity flow problem of CommaLab"
         raise InputError(where, "", expected, "something else") from None
     nodes, arcs, demands = (int(number) for number in numbers[:3])
     expected_size = 3 + _ARC * arcs + _COMMODITY * demands

@@ -28,8 +28,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from teal.errors import InputError
-from teal.formats.link_tables import gbps
+from teal.errors import WARNING, InputError
+from teal.formats.link_tables import gbps, milliseconds
 from teal.formats.numerals import plain_numbers
 from teal.formats.records import (
     Attributes,
@@ -86,10 +86,12 @@ def read_containerlab(
             "one that is there twice",
         )
     records, skipped, members = list[LinkRecord](), 0, dict[str, list[tuple[LinkRecord, ...]]]()
+    with_vars = 0  # links with variables for templates, which are not read
     for place, entry in enumerate(topology["links"]):
         field = f"links[{place}]"
         link = _mapping(entry, where, field)
         ends = _ends(link.get("endpoints", []), where, field)
+        with_vars += _has_vars(link)
         if len(ends) != 2 or any(end in _NO_NODES and end not in kinds for end in ends):
             skipped += 1
             continue
@@ -111,7 +113,14 @@ def read_containerlab(
             records += both_ways
     for bridge, links in members.items():
         records += _across(bridge, links)
-    notes = (f"{skipped} links do not connect two nodes and are left out.",) if skipped else ()
+    notes: tuple[str, ...] = ()
+    if skipped:
+        notes += (f"{skipped} links do not connect two nodes and are left out.",)
+    if with_vars:
+        notes += (
+            f"{WARNING}{where}: vars of {with_vars} links are not read: labels have capacity, "
+            "latency and metric.",
+        )
     routers: dict[str, tuple[float, float] | None] = {
         names[name]: None for name, kind in kinds.items() if kind not in _BRIDGES
     }
@@ -141,6 +150,12 @@ def _yaml(path: Path) -> Any:
         )  # which makes no other objects
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(str(path), "", "a YAML file", " ".join(str(error).split())[:120]) from None
+
+
+def _has_vars(link: dict[str, Any]) -> bool:
+    """Whether a link or one of its ends has variables."""
+    ends = link.get("endpoints", [])
+    return bool(link.get("vars")) or any(isinstance(end, dict) and end.get("vars") for end in ends)
 
 
 def _mapping(value: Any, where: str, field: str) -> dict[str, Any]:
@@ -210,7 +225,9 @@ def _records(
             source,
             target,
             capacity,
-            value(attributes.latency, prefix),
+            milliseconds(
+                text(attributes.latency, prefix), "", where, f"{field}: {attributes.latency}"
+            ),
             field,
             tuple(labels),
             value(attributes.metric, prefix),

@@ -16,15 +16,15 @@ from typing import Any
 from xml.etree.ElementTree import ParseError
 
 from teal.errors import InputError
-from teal.formats.node_link import notes_on_attributes, status_names
+from teal.formats.node_link import notes_on_attributes
 from teal.formats.records import (
     OVERLOAD_NAMES,
     Attributes,
     LinkRecord,
     affinities_of,
-    is_down,
     is_true,
     number,
+    out_of_service,
     topology_from_records,
 )
 from teal.formats.units import gbps_per_unit
@@ -92,7 +92,7 @@ def read_graphml(
                 else None
             )
 
-        has_failed = any(is_down(data.get(name)) for name in status_names(names))
+        has_failed = out_of_service(data, names.status)[0]
         is_overloaded = any(
             is_true(data.get(name), where, f"{field}: {name}") for name in OVERLOAD_NAMES
         )

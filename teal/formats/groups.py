@@ -1,7 +1,7 @@
 """Shared-risk groups: cables that one event takes down together, such as those in one conduit.
 
-- ``.csv``: columns ``group``, ``source``, ``target``, a row for each cable of a group; a cable may
-  be in several.
+- ``.csv`` or ``.xlsx``: columns ``group``, ``source``, ``target``, a row for each cable of a group;
+  a cable may be in several (:mod:`teal.formats.side_tables`).
 - ``.json``: ``{"conduit 3": [["a", "b"], ["c", "d"]]}``.
 - ``.graphml``: the attribute ``srlg`` of edges, names of groups separated by ``;``, in the file of
   the network itself or in another one with the same names of nodes.
@@ -11,19 +11,30 @@ All links between the two nodes of a cable fail, in both directions.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from teal.errors import InputError
+from teal.errors import InputError, listed
 from teal.formats.graphml import labelled_graph
+from teal.formats.link_tables import alike
+from teal.formats.side_tables import (
+    SOURCE,
+    SUFFIXES,
+    TARGET,
+    Column,
+    read_side_table,
+    warn,
+)
 from teal.network import Topology
 from teal.runtime.storage import parsed_json
 
 ATTRIBUTE = "srlg"  # of the edges of a GraphML file: shared-risk link group
-_SUFFIXES = (".csv", ".json", ".graphml")
-_EXPECTED = "a .csv (group,source,target), .json or .graphml file of groups of cables"
+_SUFFIXES = (*SUFFIXES, ".json", ".graphml")
+_EXPECTED = (
+    "a .csv or .xlsx table (group, source, target), .json or .graphml file of groups of cables"
+)
+_GROUP = Column("group", required=True)
 
 
 def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
@@ -52,6 +63,9 @@ def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
             ) from None
     if not groups:
         raise InputError(where, "groups", "at least one group", "none")
+    similar = alike(list(groups))
+    if similar:
+        warn(f"{where}: names of different groups that look alike: {listed(similar)}")
     return {group: sorted(links) for group, links in groups.items()}
 
 
@@ -70,50 +84,39 @@ def failing_links(file: str, topology: Topology) -> list[list[int]]:
 
 def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
     """Place in the file, group, and the two nodes of a cable."""
-    where = str(path)
     match path.suffix.lower():
-        case ".csv":
-            with path.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
-                for line, row in enumerate(_readable(csv.DictReader(stream), where), start=2):
-                    try:
-                        yield (
-                            f"line {line}",
-                            row["group"].strip(),
-                            row["source"].strip(),
-                            row["target"].strip(),
-                        )
-                    except (KeyError, AttributeError):
-                        raise InputError(
-                            where, f"line {line}", "group,source,target", str(dict(row))
-                        ) from None
         case ".json":
-            try:
-                data: Any = parsed_json(path.read_text(encoding="utf-8"))
-                cables = [
-                    (str(group), str(a), str(b))
-                    for group, cables_of in data.items()
-                    for a, b in cables_of
-                ]
-            except (ValueError, AttributeError, TypeError) as error:
-                raise InputError(where, "", '{"group": [["a", "b"], ...]}', error) from None
-            for group, a, b in cables:
-                yield f"group {group!r}", group, a, b
+            yield from _rows_of_json(path)
+        case ".graphml":
+            yield from _rows_of_graphml(path)
         case _:
-            graph, names = labelled_graph(path)
-            for source, target, data in graph.edges(data=True):
-                for group in filter(
-                    None, (part.strip() for part in str(data.get(ATTRIBUTE, "")).split(";"))
-                ):
-                    yield (
-                        f"edge {names[source]}-{names[target]}",
-                        group,
-                        names[source],
-                        names[target],
-                    )
+            for row in read_side_table(path, (_GROUP, SOURCE, TARGET)):
+                place = row.where.removeprefix(f"{path}: ")
+                for name in ("group", "source", "target"):
+                    if not row.text(name):
+                        raise InputError(row.where, name, "a name", "an empty cell")
+                yield place, row.text("group"), row.text("source"), row.text("target")
 
 
-def _readable(rows: csv.DictReader[str], where: str) -> Iterator[dict[str, str]]:
+def _rows_of_json(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    where, expected = str(path), '{"group": [["a", "b"], ...]}'
     try:
-        yield from rows
-    except csv.Error as error:  # a cell of more than 128 KiB
-        raise InputError(where, "", "a table", error) from None
+        data: Any = parsed_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(where, "", expected, error) from None
+    if not isinstance(data, dict):
+        raise InputError(where, "", expected, type(data).__name__)
+    for group, cables in data.items():
+        for cable in cables if isinstance(cables, list) else [cables]:
+            if not isinstance(cable, list) or len(cable) != 2:
+                raise InputError(where, f"group {group!r}", expected, repr(cable)[:80])
+            yield f"group {group!r}", str(group), str(cable[0]), str(cable[1])
+
+
+def _rows_of_graphml(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    graph, names = labelled_graph(path)
+    for source, target, data in graph.edges(data=True):
+        of_edge = [part.strip() for part in str(data.get(ATTRIBUTE, "")).split(";")]
+        for group in filter(None, of_edge):
+            place = f"edge {names[source]}-{names[target]}"
+            yield place, group, names[source], names[target]

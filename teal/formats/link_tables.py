@@ -4,10 +4,10 @@ Columns ``source``, ``target``, ``capacity``, and perhaps ``latency`` (or ``dela
 ``metric``, ``metric_back`` (that of the other direction, for a row a circuit; also ``metric_az``
 and ``metric_za``), ``te_metric``, ``cost`` (of a Gbit/s), ``affinity`` (names of administrative
 groups, ``red;core``), ``members`` (links of an aggregation group, whose capacities add up),
-``status`` (``down``: the link is out of service) and ``overload`` (``yes``: the IGP does not use
-the link, as one of the largest metric) and ``one_way`` (``yes``: the row is one direction, whatever
-the others are).  How names of columns, units and decimal commas are read says
-:mod:`teal.formats.cells`; other names can be given.
+``status``, ``up`` and the like (a link with any sign of being down is out of service),
+``overload`` (``yes``: the IGP does not use the link, as one of the largest metric) and ``one_way``
+(``yes``: the row is one direction, whatever the others are).  How names of columns, units and
+decimal commas are read says :mod:`teal.formats.cells`; other names can be given.
 A cell may name its unit: 100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.
 
 If for most rows there is one in the other direction, rows are directions; otherwise cables.  Rows
@@ -26,16 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from teal.errors import WARNING, InputError, listed
-from teal.formats.cells import CellTable, cell_text, heading, place_of, read_cells
+from teal.formats.cells import CellTable, cells_of_frame, heading, place_of, read_cells
 from teal.formats.records import (
     OVERLOAD_NAMES,
-    STATUS_NAMES,
     Attributes,
     LinkRecord,
     affinities_of,
-    is_down,
+    is_state_name,
     is_true,
     number,
+    out_of_service,
     topology_from_records,
     unknown_status,
 )
@@ -65,7 +65,6 @@ _OTHER_NAMES = {
     "metric": ("metric_az",),
     "metric_back": ("metric_za", "reverse_metric"),
     "affinity": ("affinities",),
-    "status": STATUS_NAMES[1:],
     "overload": OVERLOAD_NAMES[1:],
 }
 _COLUMNS = (
@@ -79,7 +78,6 @@ _COLUMNS = (
     "cost",
     "affinity",
     "members",
-    "status",
     "overload",
     "one_way",
 )
@@ -122,9 +120,7 @@ def topology_from_link_frame(
     """The network of a pandas frame with the columns of a table; arguments and errors as in
     :func:`read_link_table`.
     """
-    rows = [list(map(cell_text, row)) for row in frame.itertuples(index=False)]
-    header = [str(column) for column in frame.columns]
-    table = CellTable("data frame", header, list(enumerate(rows)), row_word="row")
+    table = cells_of_frame(frame, "data frame")
     return _from_cells("frame", table, default_capacity, attributes)
 
 
@@ -149,6 +145,12 @@ def _from_cells(
     }
     if attributes.capacity_unit:
         units["capacity"] = attributes.capacity_unit
+    states = {
+        text: table.texts(place)
+        for place, text in enumerate(header)
+        if is_state_name(text, attributes.status)
+    }
+    unknown_states: list[object] = []
     records = list[LinkRecord]()
     declared_one_way = list[LinkRecord]()  # rows whose column one_way says so
     nodes = dict[str, tuple[float, float] | None]()
@@ -164,7 +166,10 @@ def _from_cells(
             identical.append(f"{field} and {before}")
         is_single = is_true(cell.get("one_way"), where, f"{field}: one_way")
         kind = declared_one_way if is_single else records
-        kind.append(_record(cell, units, where, field, tuple(header)))
+        state = {name: texts_of[row] for name, texts_of in states.items()}
+        has_failed, unknown = out_of_service(state, attributes.status)
+        unknown_states += unknown
+        kind.append(_record(cell, units, where, field, tuple(header), has_failed))
         nodes.setdefault(cell["source"])
         nodes.setdefault(cell["target"])
     if not records and not declared_one_way:
@@ -179,7 +184,9 @@ def _from_cells(
             where, header[columns["metric_back"]], expected, "a row for each direction"
         )
     unused = [
-        text for place, text in enumerate(header) if text.strip() and place not in columns.values()
+        text
+        for place, text in enumerate(header)
+        if text.strip() and place not in columns.values() and text not in states
     ]
     notes = [f"Columns that are not used: {', '.join(unused)}."] if unused else []
     notes.append(
@@ -191,12 +198,12 @@ def _from_cells(
             unpaired if is_directed else [],
         ),
         ("identical rows, read as parallel links", identical),
-        ("names that look alike, of different nodes", _alike(list(nodes))),
+        ("names that look alike, of different nodes", alike(list(nodes))),
         *_doubtful_capacities(records),
     ):
         if found:
             notes.append(f"{WARNING}{where}: {text}: {listed(found)}.")
-    notes += unknown_status(where, (one for one in cells.get("status", ()) if is_down(one) is None))
+    notes += unknown_status(where, unknown_states)
     if declared_one_way and not is_directed:
         records += [_back(one) for one in records]
         is_directed = True
@@ -220,7 +227,12 @@ def _back(one: LinkRecord) -> LinkRecord:
 
 
 def _record(
-    cell: dict[str, str], units: dict[str, str], where: str, field: str, header: tuple[str, ...]
+    cell: dict[str, str],
+    units: dict[str, str],
+    where: str,
+    field: str,
+    header: tuple[str, ...],
+    has_failed: bool,
 ) -> LinkRecord:
     """The link of a row."""
     for end in ("source", "target"):
@@ -234,13 +246,12 @@ def _record(
     members = value("members")
     if capacity is not None and members is not None:
         capacity *= members
-    has_failed = bool(is_down(cell.get("status")))
     is_overloaded = is_true(cell.get("overload"), where, f"{field}: overload")
     return LinkRecord(
         cell["source"],
         cell["target"],
         capacity,
-        _ms(cell.get("latency", ""), units["latency"], where, f"{field}: latency"),
+        milliseconds(cell.get("latency", ""), units["latency"], where, f"{field}: latency"),
         field,
         header,
         value("metric"),
@@ -284,7 +295,7 @@ def _doubtful_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]
     return warnings
 
 
-def _alike(names: list[str]) -> list[str]:
+def alike(names: list[str]) -> list[str]:
     """Pairs of names that differ by case, accents or separators, or by 0 and O, or 1, I and l."""
     found, plain = dict[tuple[str, str], None](), list[str]()
     for name in names:
@@ -322,7 +333,10 @@ def gbps(text: str, unit: str, where: str, field: str) -> float | None:
     return int(members or 1) * number(value, where, field) * factor
 
 
-def _ms(text: str, unit: str, where: str, field: str) -> float | None:
+def milliseconds(text: str, unit: str, where: str, field: str) -> float | None:
+    """Milliseconds of a cell such as 3.5, 3.5ms or 800us; None for an empty one; arguments and
+    errors as for :func:`gbps`.
+    """
     if not text:
         return None
     match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?\d+)?)\s*([a-zA-Zµμ]*)", text)
@@ -339,9 +353,21 @@ def _columns(table: CellTable, attributes: Attributes) -> dict[str, int]:
         place = _place_of(name, table.header, attributes)
         if place is not None:
             columns[name] = place
+            _require_once(table, place)
         elif name in ("source", "target") or asked != name:
-            raise InputError(table.where, asked, f"a column {asked}", ", ".join(table.header))
+            raise InputError(table.where, asked, f"a column {asked}", table.columns_text)
+    status = attributes.status
+    if status != "status" and not any(is_state_name(text, status) for text in table.header):
+        raise InputError(table.where, status, f"a column {status}", table.columns_text)
     return columns
+
+
+def _require_once(table: CellTable, place: int) -> None:
+    """Raise InputError where another column has the name of this one."""
+    name = heading(table.header[place])[0]
+    same = [text for text in table.header if heading(text)[0] == name]
+    if len(same) > 1:
+        raise InputError(table.where, name, "this column once", ", ".join(map(repr, same)))
 
 
 def _place_of(name: str, header: list[str], attributes: Attributes) -> int | None:

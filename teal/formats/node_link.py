@@ -4,7 +4,8 @@ Nodes have an ``id`` (any scalar, converted to a string) and perhaps ``pos`` ([l
 or ``lon`` and ``lat``; a node without a valid position has none.  Links (key ``links`` or
 ``edges``) have ``source``, ``target``, ``capacity`` and perhaps ``latency`` in ms, an IGP
 ``metric``, a ``te_metric``, a ``cost`` of a Gbit/s, ``affinity`` (a name or a list of names).  A
-link with ``"failed": true`` or a ``status`` of ``down`` is out of service, one with
+link with any sign of it, such as ``"failed": true``, ``"up": false`` or a ``status`` or
+``oper_status`` of ``down``, is out of service, one with
 ``"overload": true`` is not used by the IGP, and a node with it carries no transit traffic.  Other
 attributes are named in a note. Capacities are in Gbit/s unless the ``graph`` object has a
 ``capacity_unit``.  Without
@@ -22,13 +23,13 @@ from typing import Any
 from teal.errors import InputError, listed
 from teal.formats.records import (
     OVERLOAD_NAMES,
-    STATUS_NAMES,
     Attributes,
     LinkRecord,
     affinities_of,
-    is_down,
+    is_state_name,
     is_true,
     number,
+    out_of_service,
     topology_from_records,
     unknown_status,
 )
@@ -45,12 +46,7 @@ ATTRIBUTES = (
     "status",
     "capacity_unit",
 )
-_ENDS = (
-    "source",
-    "target",
-    "key",
-    "failed",
-)  # attributes of a link that are read under these names alone
+_ENDS = ("source", "target", "key")  # attributes of a link that are read under these names alone
 _MAX_LISTED = 10  # attributes in a note
 _MAX_COORDINATE = 1e6  # of any coordinate; other data sets have some that are no degrees
 
@@ -147,7 +143,7 @@ def _record(
         return None if text is None else number(text, where, f"{field}: {attribute}")
 
     capacity = value(names.capacity)
-    has_failed = link.get("failed") is True or is_down(_first(link, status_names(names))) is True
+    has_failed = out_of_service(link, names.status)[0]
     used = (*_ENDS, names.latency, names.metric, names.te_metric, names.affinity, names.cost)
     return LinkRecord(
         str(link["source"]),
@@ -164,11 +160,6 @@ def _record(
     )
 
 
-def status_names(names: Attributes) -> tuple[str, ...]:
-    """The attributes of a link that may say whether it is in service."""
-    return STATUS_NAMES if names.status == "status" else (names.status,)
-
-
 def notes_on_attributes(
     where: str, links: Iterable[Any], names: Attributes, also: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
@@ -181,10 +172,8 @@ def notes_on_attributes(
         also: further attributes that are used.
     """
     links = [one for one in links if isinstance(one, dict)]
-    statuses = status_names(names)
     used = {
         *_ENDS,
-        *statuses,
         *OVERLOAD_NAMES,
         *also,
         names.capacity,
@@ -194,14 +183,15 @@ def notes_on_attributes(
         names.affinity,
         names.cost,
     }
-    unused = dict.fromkeys(str(key) for link in links for key in link if key not in used)
+    keys = dict.fromkeys(str(key) for link in links for key in link if key not in used)
+    unused = [key for key in keys if not is_state_name(key, names.status)]
     notes = (
-        (f"Attributes of links that are not used: {listed(list(unused), _MAX_LISTED)}.",)
+        (f"Attributes of links that are not used: {listed(unused, _MAX_LISTED)}.",)
         if unused
         else ()
     )
-    values = [_first(link, statuses) for link in links]
-    return notes + unknown_status(where, (value for value in values if is_down(value) is None))
+    unknown = [value for link in links for value in out_of_service(link, names.status)[1]]
+    return notes + unknown_status(where, unknown)
 
 
 def _first(part: dict[str, Any], names: tuple[str, ...]) -> Any:

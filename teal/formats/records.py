@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from teal.network import Topology
 from teal.network.topology import canonical_name
 from teal.runtime.arrays import FloatArray, Int64Array
 
+PENDING_CAPACITY = 1e-300  # Gbit/s of links whose capacity an inventory gives later
 _MAX_METRIC = 2**32 - 1  # IGP metrics are of at most 32 bits
 _DEFAULT_LATENCY_MS = 1.0  # of a link whose latency and coordinates are unknown
 
@@ -144,41 +145,125 @@ def parse_attributes(text: str) -> Attributes:
     return attributes
 
 
-_DOWN = (
+# Words of an attribute that says whether a link works, or that it does not.
+_NO_WORDS = ("false", "f", "no", "n", "0", "off")
+_YES_WORDS = ("true", "t", "yes", "y", "x", "1", "on")
+_DOWN_WORDS = (
     "down",
-    "false",
-    "0",
-    "no",
     "inactive",
     "disabled",
     "failed",
-    "off",
     "unavailable",
     "admin-down",
+    "lower-layer-down",
+    "not-present",
+    "dormant",
     "testing",
+    "maintenance",
+    "out-of-service",
+    "decommissioned",
+    "shutdown",
+    "broken",
 )
-_UP = ("up", "true", "1", "yes", "active", "enabled", "on", "available", "ok")
-STATUS_NAMES = (
+_UP_WORDS = ("up", "active", "enabled", "available", "ok", "in-service", "running")
+# Attributes that say that a link works, and that it does not, as :func:`plain_name` has them.
+_WORKS_NAMES = (
     "status",
     "state",
-    "oper_status",
-    "oper-status",
     "operstatus",
+    "adminstatus",
+    "ifoperstatus",
+    "ifadminstatus",
+    "operstate",
+    "adminstate",
+    "linkstatus",
+    "linkstate",
     "up",
+    "isup",
     "enabled",
-)  # of attributes
+    "isenabled",
+    "active",
+    "isactive",
+    "inservice",
+)
+_FAILED_NAMES = (
+    "failed",
+    "isfailed",
+    "hasfailed",
+    "down",
+    "isdown",
+    "disabled",
+    "isdisabled",
+    "shutdown",
+    "outofservice",
+)
+# Of IF-MIB (RFC 2863): down, testing, dormant, notPresent, lowerLayerDown.
+_IF_MIB_NAMES = ("operstatus", "adminstatus", "ifoperstatus", "ifadminstatus")
+_IF_MIB_DOWN = ("2", "3", "5", "6", "7")
 OVERLOAD_NAMES = ("overload", "overloaded")  # of attributes of links and nodes
 
 
-def is_down(value: object) -> bool | None:
-    """Whether an attribute such as ``status`` says that a link is out of service; None for what
-    says neither.
+def plain_name(name: str) -> str:
+    """The name of an attribute as it is matched: oper_status, Oper-Status and operStatus are
+    one.
     """
-    text = str("" if value is None else value).strip().lower().replace("_", "-").removesuffix(".0")
+    return re.sub(r"[\s_-]+", "", name.strip().strip("\ufeff").lower())
+
+
+def is_down(value: object, name: str = "status") -> bool | None:
+    """Whether an attribute says that a link is out of service; None for what says neither.
+
+    Args:
+        value: its value.
+        name: its name, which decides what ``true`` means: ``up: true`` works, ``failed: true`` does
+            not.
+    """
+    text = "" if value is None or value != value else str(value)
+    text = re.sub(r"[\s_]+", "-", text.strip().lower()).removesuffix(".0")
     text = text.rpartition(":")[2]  # without the name of a YANG module
-    if text in _DOWN:
+    plain = plain_name(name)
+    says_failed = plain in _FAILED_NAMES
+    if plain in _IF_MIB_NAMES and text in _IF_MIB_DOWN:
         return True
-    return False if text in ("", *_UP) else None
+    if text in _DOWN_WORDS or text in (_YES_WORDS if says_failed else _NO_WORDS):
+        return True
+    is_up = text in ("", *_UP_WORDS) or text in (_NO_WORDS if says_failed else _YES_WORDS)
+    return False if is_up else None
+
+
+def is_state_name(name: str, status: str = "status") -> bool:
+    """Whether an attribute of links says if they are in service.
+
+    Args:
+        name: name of the attribute.
+        status: name that the user gives for it; ``status`` for the usual names.
+    """
+    plain = plain_name(name)
+    if status != "status":
+        return plain == plain_name(status) or plain in _FAILED_NAMES
+    return plain in _WORKS_NAMES or plain in _FAILED_NAMES
+
+
+def out_of_service(
+    attributes: Mapping[str, object], status: str = "status"
+) -> tuple[bool, list[object]]:
+    """Whether any attribute of a link says that it is out of service, and the values that say
+    neither that it is nor that it is not.
+
+    Args:
+        attributes: attributes of the link by name.
+        status: as for :func:`is_state_name`.
+    """
+    is_out = False
+    unknown: list[object] = []
+    for name, value in attributes.items():
+        if not is_state_name(str(name), status):
+            continue
+        says_down = is_down(value, str(name))
+        is_out = is_out or says_down is True
+        if says_down is None:
+            unknown.append(value)
+    return is_out, unknown
 
 
 def unknown_status(where: str, values: Iterable[object]) -> tuple[str, ...]:
@@ -260,10 +345,8 @@ def topology_from_records(
         if capacity is None and not record.has_failed:
             capacity = _default(record, default_capacity, where)
             assumed += 1
-        if capacity is not None and (
-            not math.isfinite(capacity) or (capacity <= 0 and not record.has_failed)
-        ):
-            raise InputError(where, f"{record.field}: capacity", _EXPECTED_CAPACITY, capacity)
+        if capacity is not None and not record.has_failed:
+            _check_capacity(capacity, f"{record.field}: capacity", where)
         latency = record.latency
         if latency is None:
             latency = _latency(positions[ends[0]], positions[ends[1]], geographical)
@@ -293,7 +376,7 @@ def topology_from_records(
         )
     if loops:
         notes += (f"{loops} links from a node to itself were dropped.",)
-    if assumed:
+    if assumed and default_capacity != PENDING_CAPACITY:
         notes += (
             f"{assumed} links have no capacity in the file: {default_capacity:g} Gbit/s assumed.",
         )
@@ -328,6 +411,18 @@ _EXPECTED_CAPACITY = (
     'a capacity > 0 (a link that is out of service is marked by "failed": true in JSON, '
     "or by a column status: down)"
 )
+
+
+def _check_capacity(capacity: float, field: str, where: str) -> None:
+    """Raise InputError for a capacity that is not above 0, or not finite."""
+    if math.isinf(capacity) and capacity > 0:
+        expected = (
+            "a finite capacity (networkx takes inf, or none, as unlimited: a number above all "
+            "demand stands for it)"
+        )
+        raise InputError(where, field, expected, capacity)
+    if not capacity > 0:
+        raise InputError(where, field, _EXPECTED_CAPACITY, capacity)
 
 
 class _Direction(NamedTuple):

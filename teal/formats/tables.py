@@ -1,9 +1,10 @@
 """Traffic as long tables, CSV or Parquet: columns ``timestamp``, ``source``, ``target``, ``rate``
 (Gbit/s).
 
-Timestamps are those of :mod:`teal.formats.times`; a table without that column is one matrix.  Rows
-may come in any order, though sorted by timestamp is much faster; a pair that a timestamp does not
-name has rate 0.  Files are read in batches, twice.
+Timestamps are those of :mod:`teal.formats.times`, in a column ``timestamp`` or ``time``; a table
+without one is one matrix.  Rows may come in any order, though sorted by timestamp is much faster; a
+pair that a timestamp does not name has rate 0.  Files are read in batches, twice.  A pandas frame
+with these columns is read by the same rules.
 
 Names of columns are matched without case and spaces around them; that of the rate may have a unit
 behind it, as ``rate (Mbit/s)``.  The separator of a CSV file is a comma, a semicolon or a tab,
@@ -15,6 +16,8 @@ prefix, a tunnel) at the two nodes: the rates of all endpoints of a pair of node
 paths and time of a solve do not depend on the number of endpoints.  An allocation gives all
 endpoints of a pair the same splits.
 
+Columns of other names are not used, and named in a warning.
+
 A column ``class`` names the priority class of the demand: the demands of a pair of nodes in
 different classes are demands of their own.  Classes are ordered by number if all names are numbers,
 else by name, the highest priority first, unless the caller gives another order.
@@ -22,6 +25,7 @@ else by name, the highest priority first, unless the caller gives another order.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,11 +33,12 @@ from typing import Any
 
 import numpy as np
 
-from teal.errors import InputError
-from teal.formats.cells import heading, separator_of
+from teal.errors import InputError, listed
+from teal.formats.cells import cell_text, heading, separator_of
 from teal.formats.numerals import CERTAIN_COMMA, Decimal, decimal_of
 from teal.formats.rate_store import RateArray, RateFile, make_rates
-from teal.formats.times import seconds_of_numbers, seconds_of_texts
+from teal.formats.side_tables import warn
+from teal.formats.times import naive_times, seconds_of_numbers, seconds_of_texts
 from teal.formats.units import gbps_per_unit
 from teal.network import DemandClasses, Topology, TrafficMatrices
 from teal.network.traffic import usual_interval
@@ -47,6 +52,13 @@ _FIRST_TIME = int(
     np.datetime64("2024-01-01T00:00:00", "s").astype(np.int64)
 )  # of a matrix without a time
 _ENDPOINT, _CLASS = "endpoint", "class"  # optional columns
+_TIMESTAMP = "timestamp"
+_TIME_NAMES = ("time", "datetime")  # other names of the column timestamp
+_USED = (*_COLUMNS, _ENDPOINT, _CLASS)
+# Tables whose times are so irregular, and in which so few pairs have a row at each of them, have
+# polls of different routers at different seconds.
+_MIN_DENSITY = 0.5  # rows for each pair and time
+_POLL_FACTOR = 10  # longest step between times over the shortest one
 _MAX_FAULTS = 10  # that are listed
 _FIRST_LINE = 2  # of the rows of a CSV file, after that of the names
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -55,6 +67,120 @@ _MAX_STYLE_ROWS = 1_000_000  # of a file, which are looked at for their decimal 
 _Batch = tuple[
     Int64Array, Int64Array, FloatArray
 ]  # timestamp, (class * N + source) * N + target, rate
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """A table of a file or a frame.
+
+    Attributes:
+        where: the file, for messages.
+        name: name of the matrices.
+        columns: names of its columns as they are written.
+        batches: opens the table, and returns its batches of rows.
+        separator: what separates columns in a CSV file; "" for other tables.
+        first_line: line of the first row; None where rows are counted from 0.
+    """
+
+    where: str
+    name: str
+    columns: list[str]
+    batches: Callable[[], Any]
+    separator: str
+    first_line: int | None
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Index of each column that is used, by its plain name."""
+        plain = [_plain(text) for text in self.columns]
+        places: dict[str, int] = {}
+        for place, name in enumerate(plain):
+            name = _TIMESTAMP if name in _TIME_NAMES and _TIMESTAMP not in plain else name
+            if name not in _USED:
+                continue
+            if name in places:
+                found = f"{self.columns[places[name]]!r} and {self.columns[place]!r}"
+                raise InputError(self.where, name, "this column once", found)
+            places[name] = place
+        return places
+
+    @property
+    def unused(self) -> list[str]:
+        """Names of the columns that are not used."""
+        used = set(self.places.values())
+        return [text for place, text in enumerate(self.columns) if place not in used and text]
+
+
+def _file_source(path: Path) -> _Source:
+    """The table of a file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    where = str(path)
+    try:
+        if path.suffix.lower() == ".parquet":
+            columns = list(pq.read_schema(path).names)
+
+            def parquet_batches() -> Any:
+                return pq.ParquetFile(path).iter_batches(_BATCH_ROWS)
+
+            return _Source(where, path.stem, columns, parquet_batches, "", None)
+        reader, separator = _open_csv(path)
+        with reader:
+            columns = list(reader.schema.names)
+        return _Source(
+            where, path.stem, columns, lambda: _open_csv(path)[0], separator, _FIRST_LINE
+        )
+    except (pa.ArrowException, OSError, KeyError) as error:
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(where, "", "a table of " + ", ".join(_COLUMNS), first_line) from None
+
+
+def _frame_source(frame: Any) -> _Source:
+    """The table of a pandas frame, whose columns have the types of those of a file."""
+    import pyarrow as pa
+
+    columns = [str(name) for name in frame.columns]
+    arrays = [
+        _frame_column(frame.iloc[:, place], _plain(name), pa) for place, name in enumerate(columns)
+    ]
+    table = pa.Table.from_arrays(arrays, names=columns)
+    return _Source(
+        "data frame",
+        "frame",
+        columns,
+        lambda: iter(table.to_batches(_BATCH_ROWS)),
+        "",
+        None,
+    )
+
+
+def _frame_column(series: Any, name: str, pa: Any) -> Any:
+    """A column of a frame as an array of Arrow: numbers, times, or texts."""
+    import pandas as pd
+
+    kind = series.dtype
+    is_time = name == _TIMESTAMP or name in _TIME_NAMES
+    if is_time and isinstance(kind, pd.PeriodDtype):
+        series = series.dt.to_timestamp()
+        kind = series.dtype
+    if is_time and pd.api.types.is_datetime64_any_dtype(kind):
+        moments = naive_times(series).astype("datetime64[s]")
+        return pa.array(moments, from_pandas=True)
+    is_number = pd.api.types.is_numeric_dtype(kind) and not pd.api.types.is_bool_dtype(kind)
+    is_real = is_number and not pd.api.types.is_complex_dtype(kind)
+    if name == "rate" and is_real:
+        return pa.array(series.to_numpy(np.float64, na_value=np.nan))
+    if is_time and is_real:
+        return pa.array(series.to_numpy(np.float64, na_value=np.nan), from_pandas=True)
+    # Names, and whatever is written as text.
+    codes, different = pd.factorize(series, use_na_sentinel=True)
+    texts = np.array([cell_text(value) for value in different] + [None], dtype=object)
+    return pa.array(texts[codes], pa.string())
 
 
 def read_table(
@@ -79,28 +205,65 @@ def read_table(
             invalid timestamp, a (timestamp, source, target) twice without a column ``endpoint``, a
             demand to its own source; an order that is not that of the classes found.
     """
-    labels: dict[
-        str, int
-    ] = {}  # classes in the order in which they first occur, which is that of the codes
-    may_repeat = _has_endpoints(path)
+    source = _file_source(path)
     aliases = [f"{alias}={name}" for alias, name in sorted(topology.aliases.items())]
-    where, key = (
-        str(path),
-        content_key(file_key(path), topology.node_names, *class_order, *aliases, bool(unit)),
-    )
-    decimal = _decimal(path, where)
-    has_own_unit = not unit
+    key = content_key(file_key(path), topology.node_names, *class_order, *aliases, bool(unit))
+    return _read(source, key, topology, progress, class_order, not unit)
+
+
+def read_frame(
+    frame: Any, topology: Topology, class_order: Sequence[str] = (), unit: str = ""
+) -> TrafficMatrices:
+    """Read a pandas frame with the columns of a table; arguments and errors as for
+    :func:`read_table`.
+    """
+    source = _frame_source(frame)
+    digest: list[object] = []
+    for batch in source.batches():
+        digest += [repr(column.to_pylist()) for column in batch.columns]
+    key = content_key(*source.columns, *digest, topology.node_names, *class_order, bool(unit))
+    return _read(source, key, topology, False, class_order, not unit)
+
+
+def is_table(frame: Any) -> bool:
+    """Whether a frame has the columns of a table."""
+    names = {_plain(str(name)) for name in frame.columns}
+    return set(_COLUMNS[1:]) <= names
+
+
+def _read(
+    source: _Source,
+    key: str,
+    topology: Topology,
+    progress: bool,
+    class_order: Sequence[str],
+    has_own_unit: bool,
+) -> TrafficMatrices:
+    """The matrices of a table; arguments and errors as for :func:`read_table`."""
+    where = source.where
+    for column in _COLUMNS[1:]:  # without times the table is one matrix
+        if column not in source.places:
+            found = ", ".join(source.columns)
+            raise InputError(where, column, "columns " + ", ".join(_COLUMNS), found)
+    if source.unused:
+        warn(f"{where}: columns that are not used: {listed(source.unused, 10)}")
+    # Classes in the order in which they first occur, which is that of the codes.
+    labels: dict[str, int] = {}
+    may_repeat = _ENDPOINT in source.places
+    decimal = _decimal(source)
     stamps, pairs_seen = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    num_rows = 0
 
     def batches(what: str) -> Iterator[_Batch]:
-        read = _batches(path, topology, labels, decimal, has_own_unit)
+        read = _batches(source, topology, labels, decimal, has_own_unit)
         yield from progress_bar(
-            read, desc=f"{what} {path.name}", unit="batch", disable=not progress
+            read, desc=f"{what} {source.name}", unit="batch", disable=not progress
         )
 
     for stamp, pair, _ in batches("scanning"):
         stamps = np.union1d(stamps, stamp)
         pairs_seen = np.union1d(pairs_seen, pair)
+        num_rows += len(stamp)
     if not len(stamps):
         raise InputError(where, "", "at least one row", "none")
     names, rank = _ordered(where, list(labels), class_order)
@@ -128,12 +291,7 @@ def read_table(
                     sums = np.bincount(column, rate[part], minlength=len(pairs_seen))
                     filled = np.nan_to_num(filled) + sums
                 elif np.isfinite(filled[column]).any() or len(np.unique(column)) < len(column):
-                    time = np.datetime64(int(value), "s")
-                    expected = (
-                        f"each source and target once, or a column {_ENDPOINT} that tells their "
-                        "demands apart"
-                    )
-                    raise InputError(where, f"timestamp {time}", expected, "a pair twice")
+                    raise _pair_twice(source, int(value))
                 else:
                     filled[column] = rate[part]
                 rates.write(row, filled[None])
@@ -141,11 +299,12 @@ def read_table(
         for row in range(len(stamps)):
             rates.write(row, np.nan_to_num(rates.read(row))[None])
 
+    _warn_of_sparse_times(source, stamps, num_rows / (len(stamps) * len(codes)))
     times = stamps.astype("datetime64[s]")
     pairs = np.stack(np.divmod(codes % square, topology.num_nodes), 1).astype(np.int32)
     ptr = np.searchsorted(codes, np.arange(len(rank) + 1) * square).astype(np.int64)
     return TrafficMatrices(
-        name=path.stem,
+        name=source.name,
         pairs=pairs,
         timestamps=times,
         rates=make_rates((len(stamps), len(pairs)), key, fill),
@@ -178,20 +337,37 @@ def _ordered(
     return names, np.array([names.index(label) for label in labels], dtype=np.int64)
 
 
-def _has_endpoints(path: Path) -> bool:
-    """Whether the table has the optional column ``endpoint``; false if it cannot be read: the
-    reader then says why.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _pair_twice(source: _Source, second: int) -> InputError:
+    """The error about two rows of a pair at one time."""
+    others = f"a column {_ENDPOINT} that tells their demands apart"
+    if _TIMESTAMP not in source.places:
+        expected = f"each source and target once, a column timestamp (or time), or {others}"
+        return InputError(source.where, "", expected, "a pair twice")
+    time = np.datetime64(second, "s")
+    expected = (
+        f"each source and target once, or {others}; times without a zone are read as UTC (an hour "
+        "that local clocks repeat in autumn needs its zone, as 2026-10-25T02:00:00+02:00)"
+    )
+    return InputError(source.where, f"timestamp {time}", expected, "a pair twice")
 
-    try:
-        if path.suffix.lower() == ".parquet":
-            return _ENDPOINT in map(_plain, pq.read_schema(path).names)
-        with _open_csv(path)[0] as reader:
-            return _ENDPOINT in map(_plain, reader.schema.names)
-    except (pa.ArrowException, OSError):
-        return False
+
+def _warn_of_sparse_times(source: _Source, stamps: Int64Array, density: float) -> None:
+    """Warn where rows of one poll seem to have different times, so that each is a matrix of its
+    own.
+
+    Args:
+        source: the table.
+        stamps: (T,) seconds since 1970.
+        density: rows for each pair and time.
+    """
+    steps = np.diff(stamps)
+    if density > _MIN_DENSITY or len(steps) < 2 or steps.max() < _POLL_FACTOR * steps.min():
+        return
+    warn(
+        f"{source.where}: at each of its {len(stamps):,} times most pairs have no row and count as "
+        f"0 ({100 * density:.0f}% have one), and times lie {steps.min():,} to {steps.max():,} s "
+        "apart: if the rows of one poll have different times, round them to its interval"
+    )
 
 
 def _plain(name: str) -> str:
@@ -273,12 +449,16 @@ class _Faults:
 
 
 def _batches(
-    path: Path, topology: Topology, labels: dict[str, int], decimal: Decimal, has_own_unit: bool
+    source: _Source,
+    topology: Topology,
+    labels: dict[str, int],
+    decimal: Decimal,
+    has_own_unit: bool,
 ) -> Iterator[_Batch]:
     """The table in batches of (timestamp, (class * N + source) * N + target, rate) arrays, checked.
 
     Args:
-        path: path of the file.
+        source: the table.
         topology: network.
         labels: number of each class; classes that occur for the first time are added.
         decimal: decimal sign of the rates.
@@ -289,31 +469,18 @@ def _batches(
     """
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
-    where, index = str(path), topology.node_index()
+    where, index = source.where, topology.node_index()
     names, nodes = (
         pa.array(list(index), pa.string()),
         np.array(list(index.values()), dtype=np.int64),
     )
-    is_csv = path.suffix.lower() != ".parquet"
-    faults = _Faults(where, _FIRST_LINE if is_csv else None)
-    batches: Any
+    faults = _Faults(where, source.first_line)
+    places = source.places
+    unit = heading(source.columns[places["rate"]])[1]
     try:
-        batches = _open_csv(path)[0] if is_csv else pq.ParquetFile(path).iter_batches(_BATCH_ROWS)
-        for batch in batches:
-            columns = {
-                _plain(name): batch.column(number) for number, name in enumerate(batch.schema.names)
-            }
-            units = {_plain(name): heading(name)[1] for name in batch.schema.names}
-            for column in _COLUMNS[1:]:  # without times the table is one matrix
-                if column not in columns:
-                    raise InputError(
-                        where,
-                        column,
-                        "columns " + ", ".join(_COLUMNS),
-                        ", ".join(batch.schema.names),
-                    )
+        for batch in source.batches():
+            columns = {name: batch.column(place) for name, place in places.items()}
             ends, is_known = [], np.ones(batch.num_rows, dtype=bool)
             for column in ("source", "target"):
                 node = pc.utf8_normalize(columns[column].cast(pa.string()), "NFC")
@@ -327,16 +494,18 @@ def _batches(
                 ends.append(nodes[at.fill_null(0).to_numpy(zero_copy_only=False)])
                 is_known &= ~unknown
             rate = _rates(columns["rate"], decimal, faults, pa)
-            if units["rate"] and has_own_unit:
-                rate *= gbps_per_unit(units["rate"], f"{where}: rate")
+            if unit and has_own_unit:
+                rate *= gbps_per_unit(unit, f"{where}: rate")
+            # Grouping by categories makes rows of a node with itself, which have no rate.
+            is_own = is_known & (ends[0] == ends[1])
             faults.add(
-                is_known & (ends[0] == ends[1]),
+                is_own & (rate > 0),
                 "a target other than the source",
                 partial(_cell_text, "target", node),
             )
             stamp = np.full(batch.num_rows, _FIRST_TIME)
-            if "timestamp" in columns:
-                stamp = _seconds(columns["timestamp"], where, pa)
+            if _TIMESTAMP in columns:
+                stamp = _seconds(columns[_TIMESTAMP], where, pa)
             faults.next_batch(batch.num_rows)
             code = ends[0] * topology.num_nodes + ends[1]
             if _CLASS in columns:
@@ -352,7 +521,7 @@ def _batches(
                     number[class_names.indices.to_numpy(zero_copy_only=False)]
                     * topology.num_nodes**2
                 )
-            yield stamp, code, rate
+            yield stamp[~is_own], code[~is_own], rate[~is_own]
     except (pa.ArrowException, OSError, KeyError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(where, "", "a table of " + ", ".join(_COLUMNS), first_line) from None
@@ -364,32 +533,26 @@ def _cell_text(name: str, column: Any, row: int) -> str:
     return f"{name} {column[row].as_py()!r}"
 
 
-def _decimal(path: Path, where: str) -> Decimal:
+def _decimal(source: _Source) -> Decimal:
     """The decimal sign of the rates of a table; a point if it cannot be read: the reader then says
     why.
     """
     import pyarrow as pa
 
-    if path.suffix.lower() == ".parquet":
+    if source.separator == ",":  # a decimal comma would end the column
         return Decimal.POINT
     texts: list[str] = []
     try:
-        reader, separator = _open_csv(path)
-        if separator == ",":  # a decimal comma would end the column
-            return Decimal.POINT
-        with reader:
-            for batch in reader:
-                columns = {
-                    _plain(name): batch.column(number)
-                    for number, name in enumerate(batch.schema.names)
-                }
-                rates = columns.get("rate", pa.array([], pa.string()))
-                texts += [text for text in rates.to_pylist() if text]
-                if len(texts) > _MAX_STYLE_ROWS:  # a later rate that contradicts them is a fault
-                    break
+        for batch in source.batches():
+            rates = batch.column(source.places["rate"])
+            if not pa.types.is_string(rates.type):
+                return Decimal.POINT
+            texts += [text for text in rates.to_pylist() if text]
+            if len(texts) > _MAX_STYLE_ROWS:  # a later rate that contradicts them is a fault
+                break
     except (pa.ArrowException, OSError):
         return Decimal.POINT
-    return decimal_of(texts, where, "column rate", separator)
+    return decimal_of(texts, source.where, "column rate", source.separator)
 
 
 def _has_point(text: Any) -> Any:

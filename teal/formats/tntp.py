@@ -20,11 +20,15 @@ import numpy as np
 
 from teal.errors import InputError
 from teal.formats.commalab import matrix_of, network_of_costs
+from teal.formats.side_tables import warn
 from teal.network import Topology, TrafficMatrices
 
 SUFFIXES = (".tntp", ".tntp.gz")
 _KEY = re.compile(r"<([^>]+)>\s*(\S*)")
-_ORIGIN, _TRIP = re.compile(r"Origin\s+(\d+)", re.IGNORECASE), re.compile(r"(\d+)\s*:\s*(\S+)")
+_ORIGIN = re.compile(r"Origin\s*:?\s*(\d+)", re.IGNORECASE)
+_TRIP = re.compile(r"(\d+)\s*:\s*(\S+)")
+_TOTAL = "TOTAL OD FLOW"
+_TOTAL_TOLERANCE = 0.005  # relative: publishers round the total
 _SHOWN = 40  # characters of a text in a message
 _FIELDS = 5  # of a link that are read: start, end, capacity, length, free flow time
 
@@ -66,7 +70,7 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
     Raises:
         InputError: a fault in the file, or a zone that the network does not have.
     """
-    where, (_, lines) = str(path), _parts(path)
+    where, (keys, lines) = str(path), _parts(path)
     source, ends, rates = 0, list[tuple[int, int]](), list[float]()
     for number, line in lines:
         if line.startswith("~"):
@@ -87,8 +91,22 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
             ends.append((source, int(found[1])))
     if not ends:
         raise InputError(where, "", "Origin lines with trips", "none")
+    _warn_of_total(keys.get(_TOTAL, ""), sum(rates), where)
     pairs = np.array(ends, np.float64)
     return matrix_of(path, _name(path), pairs, np.array(rates), topology)
+
+
+def _warn_of_total(text: str, total: float, where: str) -> None:
+    """Warn where the trips do not add up to what the file says, as after a broken download."""
+    try:
+        stated = float(text.rstrip(";"))
+    except ValueError:
+        return
+    if abs(stated - total) > _TOTAL_TOLERANCE * abs(stated):
+        warn(
+            f"{where}: <{_TOTAL}> is {stated:g}, but the trips of the file add up to {total:g}: "
+            "is the file whole?"
+        )
 
 
 def _name(path: Path) -> str:

@@ -20,12 +20,12 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
 from teal.errors import InputError
-from teal.formats.cells import read_cells
+from teal.formats import side_tables
 from teal.formats.parts import keys_of
 from teal.formats.times import seconds_of
 from teal.network import Topology, TrafficMatrices
@@ -46,7 +46,14 @@ _OTHERS = {
     "sampler_address": "goflow2",
     "flowStartMilliseconds": "an IPFIX collector",
 }
+_PREFIXES = (
+    side_tables.Column("prefix", required=True),
+    side_tables.Column("router", required=True),
+)
 _MAX_INTERVALS = 1_000_000
+_TARGETS = ("da", "dstAddr")  # columns of nfdump's CSV files, by which their headings are known
+# Seconds by which a flow may end before it begins: exporters correct their clocks while flows last.
+_MAX_CLOCK_STEP_S = 60.0
 
 
 class _Record(NamedTuple):
@@ -54,7 +61,7 @@ class _Record(NamedTuple):
     target: str
     amount: float  # Gbit
     first: float  # seconds since 1970
-    last: float
+    last: float  # before ``first`` where the exporter's clock was set back
 
 
 class Prefixes:
@@ -79,23 +86,18 @@ class Prefixes:
         Raises:
             InputError: no such file, an invalid prefix, or an unknown router.
         """
-        index = topology.node_index()
-        routers: dict[Any, int] = {}
-        table = read_cells(path)
-        table.require(("prefix", "router"))
-        for field, cell in table.records(("prefix", "router")):
+        rows = side_tables.read_side_table(path, _PREFIXES)
+        networks: list[Any] = []
+        for row in rows:
+            text = row.text("prefix")
             try:
-                network = ipaddress.ip_network(cell["prefix"], strict=False)
+                networks.append(ipaddress.ip_network(text, strict=False))
             except ValueError:
-                raise InputError(
-                    str(path), field, "a prefix such as 10.1.0.0/16", repr(cell["prefix"])
-                ) from None
-            router = topology.name_of(cell["router"])
-            if router not in index:
-                raise InputError(
-                    str(path), field, f"a node of {topology.name}", repr(cell["router"])
-                )
-            routers[network] = index[router]
+                expected = "a prefix such as 10.1.0.0/16"
+                raise InputError(row.where, "prefix", expected, repr(text)) from None
+        nodes = [row.node("router", topology) for row in rows]
+        side_tables.require_once(rows, networks, "each prefix", nodes)
+        routers = dict(zip(networks, nodes, strict=True))
         if not routers:
             raise InputError(str(path), "prefixes", "at least one prefix", "none")
         return cls(routers)
@@ -165,8 +167,9 @@ def load_flows(
         raise InputError(str(path), "exporters", f"nodes of {topology.name}", ", ".join(unknown))
     only = {index[name] for name in exporters}
     amounts: dict[tuple[int, int, int], float] = {}
-    outside = inside = 0
+    outside = inside = reversed_times = 0
     for record in _records(path, sampling):
+        reversed_times += record.last < record.first
         source, target = prefixes.router(record.source), prefixes.router(record.target)
         if source < 0 or target < 0:
             outside += 1
@@ -208,6 +211,8 @@ def load_flows(
     notes += (
         [f"{inside:,} records within a router, or of one that does not export"] if inside else []
     )
+    if reversed_times:
+        notes.append(f"{reversed_times:,} records end before they begin: counted when they begin")
     traffic = TrafficMatrices(
         path.stem, pairs, times, ArrayRates(rates), round(interval_s), origin=str(path)
     )
@@ -217,20 +222,8 @@ def load_flows(
 def _records(path: Path, sampling: float) -> Iterator[_Record]:
     try:
         if path.suffix.lower() == ".csv":
-            with path.open(newline="", encoding="utf-8") as stream:
-                reader = csv.DictReader(stream)
-                columns = reader.fieldnames or ()
-                _check_kind(dict.fromkeys(columns, ""), path)
-                if not {"da", "dstAddr"} & set(columns):
-                    raise InputError(
-                        str(path),
-                        "columns",
-                        "those of nfdump's CSV, such as sa, da, ibyt",
-                        ", ".join(columns),
-                    )
-                for line, row in enumerate(reader, 2):
-                    if not row.get("da") and not row.get("dstAddr"):
-                        break  # nfdump's summary follows the records
+            with path.open(newline="", encoding="utf-8-sig") as stream:
+                for line, row in _rows_of_nfdump(stream, path):
                     yield _record(row, f"line {line}", path, sampling)
             return
         if path.suffix.lower() != ".json":
@@ -257,6 +250,30 @@ def _records(path: Path, sampling: float) -> Iterator[_Record]:
         ) from None
 
 
+def _rows_of_nfdump(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line and fields of each record of nfdump's CSV.
+
+    A summary follows the records of a file; the heading of a further file, joined to the first one,
+    may follow the summary.
+    """
+    reader = csv.reader(stream)
+    columns: list[str] = []
+    is_summary = False
+    for cells in reader:
+        if set(_TARGETS) & set(cells):
+            columns = cells
+            is_summary = False
+            continue
+        if not columns:
+            _check_kind(dict.fromkeys(cells, ""), path)
+            expected = "those of nfdump's CSV, such as sa, da, ibyt"
+            raise InputError(str(path), "columns", expected, ", ".join(cells))
+        row = dict(zip(columns, cells, strict=False))
+        is_summary = is_summary or not any(row.get(name) for name in _TARGETS)
+        if cells and not is_summary:
+            yield reader.line_num, row
+
+
 def _record(row: dict[str, Any], where: str, path: Path, sampling: float) -> _Record:
     values: dict[str, Any] = {}
     for field, names in _FIELDS.items():
@@ -269,13 +286,9 @@ def _record(row: dict[str, Any], where: str, path: Path, sampling: float) -> _Re
         last = seconds_of(values["last"], str(path), where)
     elif values["duration"] is not None:
         last = first + _duration(values["duration"], where, path)
-    if last < first:
-        raise InputError(
-            str(path),
-            where,
-            "an end that is not before the start",
-            f"{values['first']}, {values['last']}",
-        )
+    if last < first - _MAX_CLOCK_STEP_S:
+        expected = f"an end at most {_MAX_CLOCK_STEP_S:g} s before the start (clocks of exporters)"
+        raise InputError(str(path), where, expected, f"{values['first']}, {values['last']}")
     try:
         amount = (
             float(values["bytes"]) * _GBIT_OF_BYTE * float(row.get("sampling_rate") or sampling)

@@ -52,7 +52,7 @@ from typing import Any
 import numpy as np
 
 from teal.errors import WARNING, InputError, listed
-from teal.formats.cells import cell_text, heading, separator_of
+from teal.formats import cells
 from teal.formats.numerals import plain_numbers
 from teal.formats.parts import keys_of, list_of, object_of, objects_of
 from teal.formats.times import naive_times, seconds_of_numbers, seconds_of_texts
@@ -192,6 +192,7 @@ def _label(labels: dict[str, Any], names: tuple[str, ...], where: str, place: st
 _ARRAYS = ("timestamps", "interval_s", "sent", "received", "ingress", "egress")
 _WIDTHS = (2.0**32, 2.0**64)  # of counters
 _LAST_PART = 0.75  # of the width: a counter that falls from above it may have wrapped
+_FEW_READINGS = 3  # of a counter, from whose rises nothing follows about its width
 _FALLS_OF_A_NARROW_COUNTER = 2  # below 2^32: a router does not start anew again and again
 _SPARE = 1.5  # times the capacity of an interface: the largest rate that is believed
 _BITS = 8.0
@@ -297,7 +298,7 @@ def _read_csv(path: Path) -> Any:
     import pandas as pd
 
     with path.open(encoding="utf-8-sig", errors="replace") as stream:
-        separator = separator_of(stream.readline())
+        separator = cells.separator_of(stream.readline())
     frame = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     frame.attrs["separator"] = separator
     return frame
@@ -347,9 +348,9 @@ def counters_from_frame(
     """
     import pandas as pd
 
-    units = {plain: unit for plain, unit in map(heading, map(str, frame.columns)) if unit}
+    units = {plain: unit for plain, unit in map(cells.heading, map(str, frame.columns)) if unit}
     separator = frame.attrs.get("separator", "")
-    frame = frame.rename(columns={name: heading(str(name))[0] for name in frame.columns})
+    frame = frame.rename(columns={name: cells.heading(str(name))[0] for name in frame.columns})
     name_column = "interface" if "interface" in frame.columns else "neighbour"
     value_column = "bytes" if "bytes" in frame.columns else "rate"
     by_start = "start" in frame.columns and "time" not in frame.columns
@@ -378,8 +379,8 @@ def counters_from_frame(
             where, f"row {wrong[0] + 2}: direction", "in or out", repr(direction[wrong[0]])
         )
     leads, in_table = _leads_of(topology, interfaces, where)
-    names = _texts(frame[name_column], cell_text)
-    routers = _texts(frame["router"], lambda cell: topology.name_of(cell_text(cell)))
+    names = _texts(frame[name_column], cells.cell_text)
+    routers = _texts(frame["router"], lambda cell: topology.name_of(cells.cell_text(cell)))
     index = topology.node_index()
     unknown = sorted(set(routers) - set(index))
     if unknown:
@@ -415,6 +416,7 @@ def counters_from_frame(
     if value_column == "bytes":
         factor = _BITS / _GIGA
     wraps = resets = 0
+    narrow: list[str] = []  # interfaces whose counters may be of 32 bits
     members: dict[tuple[str, int], list[str]] = {}
     groups = (
         pd.DataFrame({"r": routers[keep], "n": names[keep], "d": direction[keep]})
@@ -442,7 +444,9 @@ def counters_from_frame(
             float(topology.capacity[link]) if link is not None else float(topology.capacity.sum())
         )
         if value_column == "bytes":
-            _check_width(at, reading, capacity, where, f"{name or 'external'} of {router}, {way}")
+            title = f"{name or 'external'} of {router}, {way}"
+            if _may_be_narrow(at, reading, capacity, where, title):
+                narrow.append(title)
             rate, starts, found = _rates(at, reading * factor, capacity, factor)
             wraps, resets = wraps + found[0], resets + found[1]
             series = _means(starts, at[1:], rate, ends, step)
@@ -466,6 +470,11 @@ def counters_from_frame(
                 f"{', '.join(named)}"
             )
     notes += [f"{wraps:,} counter wraps, {resets:,} resets"] if wraps or resets else []
+    if narrow:
+        notes.append(
+            f"{WARNING}counters that stay below 2^32 and may be of 32 bits, which then wrap more "
+            f"than once between two readings, so that rates are too low: {listed(narrow)}"
+        )
     used = {place: lead for place, lead in (in_table | lead_of).items() if place not in ignored}
     borders = {router for (router, _), lead in used.items() if lead is not None and lead.is_border}
     asked = np.isin(topology.node_names, sorted(set(routers) - borders))
@@ -488,8 +497,8 @@ def _texts(column: Any, text_of: Callable[[Any], str]) -> AnyArray:
     """(n,) the text of each cell, which is made once for equal cells."""
     import pandas as pd
 
-    places, cells = pd.factorize(column, use_na_sentinel=False)
-    return np.array([text_of(cell) for cell in cells], dtype=object)[places]
+    places, distinct = pd.factorize(column, use_na_sentinel=False)
+    return np.array([text_of(cell) for cell in distinct], dtype=object)[places]
 
 
 def _values(column: Any, where: str, name: str, separator: str) -> FloatArray:
@@ -510,7 +519,7 @@ def _times(column: Any, where: str) -> FloatArray:
         return np.asarray(naive_times(column).astype("datetime64[ns]").astype(np.int64) / 1e9)
     if column.dtype.kind in "iuf":
         return seconds_of_numbers(column.to_numpy(), where, "time")
-    return seconds_of_texts(column.map(cell_text), where, "time", first_row=2)
+    return seconds_of_texts(column.map(cells.cell_text), where, "time", first_row=2)
 
 
 def _leads_of(
@@ -566,9 +575,12 @@ def _leads_of(
         )
     known: dict[_Place, _Interface] = {}
     for line, row in enumerate(table.to_dict("records"), 2):
-        router, name = topology.name_of(cell_text(row["router"])), cell_text(row["interface"])
-        neighbour = cell_text(row["neighbour"])
-        number = cell_text(row.get("number")).removesuffix(".0")
+        router, name = (
+            topology.name_of(cells.cell_text(row["router"])),
+            cells.cell_text(row["interface"]),
+        )
+        neighbour = cells.cell_text(row["neighbour"])
+        number = cells.cell_text(row.get("number")).removesuffix(".0")
         if number and not (number.isdecimal() and int(number)):
             raise InputError(
                 file, f"row {line}: number", "a whole number of at least 1", repr(number)
@@ -663,11 +675,13 @@ def _usual_step(times: FloatArray, *keys: Any) -> float:
     return float(np.median(np.concatenate(steps))) if steps else 0.0
 
 
-def _check_width(
+def _may_be_narrow(
     at: FloatArray, reading: FloatArray, capacity: float, where: str, name: str
-) -> None:
-    """Refuse a counter of 32 bits that may wrap more than once between two readings: no rate can be
-    known from it.
+) -> bool:
+    """Whether a counter may be of 32 bits and wrap more than once between two readings, so that no
+    rate can be known from it; one that certainly is is refused.
+
+    A counter of 64 bits that stays below 2^32 rises in all of many readings.
 
     RFC 2863 3.1.6 asks for counters of 64 bits (ifHCInOctets) above 20 Mbit/s for this reason.
 
@@ -681,12 +695,14 @@ def _check_width(
     Raises:
         InputError: the counter falls again and again, never passes 2^32, and could wrap twice.
     """
+    if len(reading) < 2 or reading.max() >= _WIDTHS[0] or capacity <= 0:
+        return False
     falls = int((np.diff(reading) < 0).sum())
-    if falls < _FALLS_OF_A_NARROW_COUNTER or reading.max() >= _WIDTHS[0]:
-        return
     seconds = float(np.median(np.diff(at)))
     wrap_s = _WIDTHS[0] * _BITS / (capacity * _GIGA)
-    if seconds > wrap_s:
+    if seconds <= wrap_s:
+        return False
+    if falls >= _FALLS_OF_A_NARROW_COUNTER:
         raise InputError(
             where,
             name,
@@ -695,6 +711,8 @@ def _check_width(
             "Gbit/s a counter of 32 bits wraps more than once between two readings",
             f"32 bits, read every {seconds:g} s",
         )
+    is_short = len(reading) <= _FEW_READINGS
+    return falls > 0 or (is_short and reading.max() >= _WIDTHS[0] / 2)
 
 
 def _too_large(

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal.errors import InputError, listed
-from teal.formats.cells import read_cells
+from teal.formats import side_tables
 from teal.formats.segment_lists import read_policies
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
@@ -25,6 +25,11 @@ from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal_ip.routing.igp_failures import FailureResults
 from teal_ip.routing.installed import IgpRouting, InstalledRouting, Loads, in_chunks, results_of
 
+_COLUMNS = (
+    side_tables.SOURCE,
+    side_tables.TARGET,
+    side_tables.Column("algorithm", required=True),
+)
 _FILE_OPTION = "--algorithm-of"
 _ANY = "*"  # source or target of a row of the file
 
@@ -139,10 +144,12 @@ def lists_and_algorithms(
 
 def _rows(file: Path) -> Iterator[tuple[str, str, str, str]]:
     """Place in the file, source, target and algorithm of each row of the table."""
-    table = read_cells(file)
-    table.require(("source", "target", "algorithm"))
-    for field, cell in table.records(("source", "target", "algorithm")):
-        yield field, cell["source"], cell["target"], cell["algorithm"]
+    for row in side_tables.read_side_table(
+        file,
+        (side_tables.SOURCE, side_tables.TARGET, side_tables.Column("algorithm", required=True)),
+    ):
+        place = row.where.removeprefix(f"{file}: ")
+        yield place, row.text("source"), row.text("target"), row.text("algorithm")
 
 
 class FlexRouting:

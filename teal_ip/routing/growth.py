@@ -39,6 +39,7 @@ _MIN_FREEDOM = (
 _MAX_WIDTH = math.log(
     16.0
 )  # log growth per year: an interval whose ends differ 16 times says nothing of the future
+ALREADY = "already"  # in the place of the month of a link that is above the limit today
 _MAX_YEARS = 30.0  # years, beyond which a link counts as never full
 _ROUNDING = 1e-9  # relative, of a sum of demands at the limit
 _QUANTILE = 0.95  # of Student's t, at the upper end of a two-sided interval of 90%
@@ -158,8 +159,8 @@ class LinkForecast:
         utilisation: largest, without failure, today.
         failed_utilisation: largest under the worst failure, today.
         worst_failure: its name.
-        full: date (month) from which it passes the limit without failure; "" beyond 30 years, or
-            never.
+        full: month from which it passes the limit without failure; ``already`` where it does
+            today, "" beyond 30 years, or never.
         full_under_failure: the same under the worst failure.
         earliest: month of ``full_under_failure`` at the high end of the growth's interval.
         latest: at its low end.
@@ -197,9 +198,9 @@ def forecast_table(
     columns = (
         Column("link", "link"),
         Column(f"today, {routing}", "utilisation", percent, most_is_best=True),
-        Column("full in", lambda one: one.full or "-"),
+        Column("full from", lambda one: one.full or "-"),
         Column("under its worst failure", "failed_utilisation", percent, most_is_best=True),
-        Column("full under failure in", lambda one: one.full_under_failure or "-"),
+        Column("full under failure from", lambda one: one.full_under_failure or "-"),
         *interval,
         Column("worst failure", "worst_failure"),
     )
@@ -260,7 +261,8 @@ def link_forecasts(
 
 
 def month_when_full(utilisation: float, limit: float, rate: float, today: np.datetime64) -> str:
-    """The month in which a link passes the limit; "" for never, or after more than 30 years.
+    """The month in which a link passes the limit: ``already`` for one that is above it today; ""
+    for never, or after more than 30 years.
 
     Args:
         utilisation: today.
@@ -271,13 +273,33 @@ def month_when_full(utilisation: float, limit: float, rate: float, today: np.dat
     if utilisation <= 0:
         return ""
     if utilisation > limit * (1 + _ROUNDING):
-        return month_after(today, 0.0)
+        return ALREADY
     if rate <= 0:
         return ""
     years = max(0.0, math.log(limit / utilisation) / rate)
     if years > _MAX_YEARS:
         return ""
     return month_after(today, years)
+
+
+def is_full_by(month: str, horizon: str) -> bool:
+    """Whether a link whose month is that of :func:`month_when_full` is full by a month.
+
+    Args:
+        month: its month.
+        horizon: the other month; "" for no end.
+    """
+    return month == ALREADY or (month != "" and (not horizon or month <= horizon))
+
+
+def month_order(month: str) -> str:
+    """Sort key of a month of :func:`month_when_full`: already comes first, never last."""
+    return "" if month == ALREADY else month or "9999"
+
+
+def when(month: str) -> str:
+    """A month in a sentence: ``in 2027-03``, or ``already``."""
+    return month if month == ALREADY else f"in {month}"
 
 
 def month_after(today: np.datetime64, years: float) -> str:

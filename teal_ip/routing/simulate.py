@@ -21,7 +21,15 @@ from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import json_value
 from teal_ip.readings.readings import Counters
 from teal_ip.routing.flex_algo import igp_routing
-from teal_ip.routing.growth import Growth, LinkForecast, growth_of, link_forecasts, month_after
+from teal_ip.routing.growth import (
+    Growth,
+    LinkForecast,
+    growth_of,
+    is_full_by,
+    link_forecasts,
+    month_after,
+    month_order,
+)
 from teal_ip.routing.installed import InstalledRouting, Loads, igp_loads, loads_under
 from teal_ip.routing.settings import SimulateOptions
 from teal_ip.routing.tunnels import TunnelRouting, Tunnels
@@ -119,12 +127,10 @@ class Outlook:
         """The links that are full by the horizon without failure or under one, the first to be full
         first.
         """
-        in_time = [
-            one
-            for one in self.links
-            if one.full_under_failure and one.full_under_failure <= (self.horizon or "9999")
-        ]
-        return sorted(in_time, key=lambda one: (one.full_under_failure, -one.failed_utilisation))
+        in_time = [one for one in self.links if is_full_by(one.full_under_failure, self.horizon)]
+        return sorted(
+            in_time, key=lambda one: (month_order(one.full_under_failure), -one.failed_utilisation)
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

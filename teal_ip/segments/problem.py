@@ -13,6 +13,7 @@ from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.network.shortest import shortest_trees
 from teal.pathops.segment_passes import SegmentPasses
+from teal.runtime import rounding
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import threads_for
 from teal_ip.segments.kernels import (
@@ -45,11 +46,12 @@ def require_target(target: float, value: float, bound: float, lists: str) -> Non
         lists: lists that the bound is of, for the message.
     """
     if bound > target * (1 + TARGET_ROUNDING):
-        expected = f"at least {bound:.6g}: {lists} load every link less"
+        expected = f"at least {rounding.at_least(bound)}: {lists} load every link less"
         raise InputError("--target-utilisation", "", expected, target)
     if value > target * (1 + TARGET_ROUNDING):
         reached = math.ceil(value * 1e5) / 1e5
-        expected = f"at least {reached:g}, which was reached (down to {bound:.6g} is not excluded)"
+        open_range = f"down to {rounding.at_least(bound)} is not excluded"
+        expected = f"at least {reached:g}, which was reached ({open_range})"
         raise InputError("--target-utilisation", "", expected, target)
 
 

@@ -265,9 +265,9 @@ def test_a_resumed_run_with_changed_input_is_refused(
         "all",
     ]
     assert main([*arguments, "--out", str(out)]) == 0
-    journal = [
-        {"settings": json.loads((out / "manifest.json").read_text())["settings"], "machine": {}}
-    ]
+    manifest = json.loads((out / "manifest.json").read_text())
+    header = {"settings": manifest["settings"], "inputs": manifest["inputs"], "machine": {}}
+    journal: list[dict[str, Any]] = [header]
     journal += [{"network": {"network": 0, "content": "another", "topology": "b4", "traffic": "t"}}]
     (out / "journal.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in journal))
     assert main([*arguments, "--out", str(out), "--resume"]) == 2

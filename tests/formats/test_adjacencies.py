@@ -291,3 +291,42 @@ def test_an_isis_database_with_narrow_metrics_alone(tmp_path: Path) -> None:
         ("rennes", "paris"): (40, 20),
         ("paris", "rennes"): (40, 25),
     }
+
+
+def test_gobgp_says_a_link_of_two_topologies_twice_and_without_their_numbers(
+    tmp_path: Path,
+) -> None:
+    """A link with IPv6 addresses alone is that with IPv4 addresses; a further one with IPv4
+    addresses is a link of its own."""
+
+    def link(a: str, b: str, **addresses: str | None) -> dict[str, Any]:
+        return {
+            "nlri": {
+                "type": 2,
+                "local_node_desc": {"igp_router_id": a},
+                "remote_node_desc": {"igp_router_id": b},
+                "link_desc": {"InterfaceAddrIPv4": None, "InterfaceAddrIPv6": None} | addresses,
+            },
+            "attrs": [{"type": 29, "link": {"igp_metric": 10, "bandwidth": 1.25e9}}],
+        }
+
+    both = [
+        link("a", "b", InterfaceAddrIPv4="10.0.0.1"),
+        link("b", "a", InterfaceAddrIPv4="10.0.0.2"),
+        link("a", "b", InterfaceAddrIPv6="2001:db8::1"),
+        link("b", "a", InterfaceAddrIPv6="2001:db8::2"),
+    ]
+    file = tmp_path / "net.jsonl"
+    for paths, expected in (
+        (both, ["a->b", "b->a"]),
+        (both[::-1], ["a->b", "b->a"]),
+        (both[2:], ["a->b", "b->a"]),
+        (
+            [*both, link("a", "b", InterfaceAddrIPv4="10.0.1.1")],
+            ["a->b#1", "a->b#2", "b->a"],
+        ),
+    ):
+        file.write_text("\n".join(json.dumps([path]) for path in paths), encoding="utf-8")
+        topology = load_topology(str(file))
+        assert sorted(topology.link_names()) == expected
+        assert set(topology.capacity.tolist()) == {10.0}

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import teal
-from teal.errors import InputError
+from teal.errors import InputError, InputWarning
 
 
 def test_a_graph_is_the_network_that_a_file_of_it_is(tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_a_frame_is_the_traffic_that_a_file_of_it_is(tmp_path: Path) -> None:
     np.testing.assert_array_equal(from_frame.timestamps, traffic.timestamps)
     assert "3 matrices of 132 demands" in repr(from_frame)
     for change, words in (
-        ({"source": "mars"}, "nodes of b4"),
-        ({"rate": -1.0}, "finite rates"),
+        ({"source": "mars"}, "node of b4"),
+        ({"rate": -1.0}, "finite rate"),
         ({"timestamp": frame["timestamp"][0], "source": "1", "target": "2"}, "a pair twice"),
     ):
         with pytest.raises(InputError, match=words):
@@ -130,3 +130,73 @@ def test_an_objective_may_be_a_name_and_a_wrong_one_is_named() -> None:
         teal.Problem.create(topology, paths, "total_flows", np.ones(132))
     with pytest.raises(InputError, match="a networkx graph or a pandas frame"):
         teal.load_topology(3)
+
+
+def test_a_frame_is_read_by_the_rules_of_a_table(tmp_path: Path) -> None:
+    """Units, decimal commas, other names of the time, classes, endpoints: the same matrices as from
+    the file."""
+    topology = teal.load_topology("b4")
+    times = ["2026-01-01T00:00:00", "2026-01-01T00:00:00", "2026-01-01T00:05:00"]
+    ends = {"Source": ["1", "1", "2"], "TARGET": ["2", "3", "3"]}
+    for columns in (
+        {"time": times, **ends, "rate (Mbit/s)": [500.0, 250.0, 125.0]},
+        {"Timestamp": times, **ends, "rate": ["0,5", "0,25", "0,125"]},
+        {"datetime": pd.to_datetime(times), **ends, "rate": [0.5, 0.25, 0.125]},
+        {
+            "time": times,
+            **ends,
+            "rate": pd.array([0.5, 0.25, 0.125], dtype="Float64"),
+            "endpoint": ["x", "y", "z"],
+        },
+    ):
+        frame = pd.DataFrame(columns)
+        separator = ";" if pd.api.types.is_string_dtype(frame.dtypes.iloc[-1]) else ","
+        frame.to_csv(tmp_path / "t.csv", index=False, sep=separator)
+        for source in (frame, tmp_path / "t.csv"):
+            traffic = teal.load_traffic(source, topology)
+            rates = traffic.read(slice(None))
+            assert [str(one) for one in traffic.timestamps] == [times[0], times[2]]
+            np.testing.assert_allclose(sorted(rates.sum(1)), [0.125, 0.75])
+    classes = pd.DataFrame({**ends, "rate": [1.0, 2.0, 3.0], "class": ["gold", "x", "gold"]})
+    found = teal.load_traffic(classes, topology, class_order=["x", "gold"])
+    assert found.classes is not None
+    assert found.classes.names == ("x", "gold")
+
+
+def test_a_column_of_traffic_that_is_not_used_is_named() -> None:
+    topology = teal.load_topology("b4")
+    frame = pd.DataFrame({"source": ["1"], "target": ["2"], "rate": [1.0], "priority": [3]})
+    with pytest.warns(InputWarning, match="columns that are not used: priority"):
+        teal.load_traffic(frame, topology)
+
+
+def test_polls_at_different_seconds_are_named() -> None:
+    topology = teal.load_topology("b4")
+    seconds = [1, 2, 3, 301, 302, 303]
+    frame = pd.DataFrame(
+        {
+            "time": [1_767_225_600 + s for s in seconds],
+            "source": ["1", "2", "3"] * 2,
+            "target": ["4"] * 6,
+            "rate": 5.0,
+        }
+    )
+    with pytest.warns(InputWarning, match="most pairs have no row"):
+        teal.load_traffic(frame, topology)
+    rounded = frame.assign(time=frame["time"] // 300 * 300)
+    np.testing.assert_allclose(teal.load_traffic(rounded, topology).read(slice(None)).sum(1), 15)
+
+
+def test_names_of_levels_and_axes_say_what_is_a_source() -> None:
+    topology = teal.load_topology("b4")
+    frame = pd.DataFrame({"source": ["1", "2"], "target": ["4", "4"], "rate": [5.0, 3.0]})
+    expected = teal.load_traffic(frame, topology).read(slice(None))
+    square = frame.pivot(index="target", columns="source", values="rate")
+    series = frame.set_index(["target", "source"])["rate"]
+    for value in (square, square.T, series, frame.set_index(["source", "target"])):
+        np.testing.assert_array_equal(
+            teal.load_traffic(value, topology).read(slice(None)), expected
+        )
+    half_named = series.rename_axis(["target", None])
+    with pytest.raises(InputError, match="levels named source and target"):
+        teal.load_traffic(half_named, topology)

@@ -33,7 +33,7 @@ def test_three_formats_give_the_same_groups(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("g.csv", "group,source,target\nx,a,z\n", "line 2"),
-        ("g.csv", "name,source,target\nx,a,b\n", "group,source,target"),
+        ("g.csv", "name,source,target\nx,a,b\n", "group, source, target"),
         ("g.csv", "group,source,target\n", "at least one group"),
         ("g.json", "[1, 2]", "expected {"),
         ("g.txt", "x", "csv"),

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import networkx as nx
+import numpy as np
+import pandas as pd
 import pytest
 
+import teal
 from teal.errors import InputError
 from teal.formats import load_topology
 from tests.igp_reference import links_of
@@ -135,3 +139,34 @@ def test_a_row_a_circuit_may_have_a_metric_for_each_direction(tmp_path: Path) ->
     path.write_text("source,target,capacity,metric_az,metric_za\nx,y,1,10,0.5\n")
     with pytest.raises(InputError, match="line 2: metric: expected a whole number"):
         load_topology(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "down", "up"),
+    [
+        ("status", "down", "up"),
+        ("oper_status", "lower-layer-down", "up"),
+        ("operStatus", 2, 1),
+        ("up", False, True),
+        ("up", np.False_, np.True_),
+        ("enabled", "no", "yes"),
+        ("failed", 1, 0),
+        ("failed", "true", "false"),
+        ("is-down", "yes", "no"),
+        ("shutdown", True, False),
+        ("admin-state", "out of service", "in service"),
+    ],
+)
+def test_a_link_with_any_sign_of_being_down_is_down(name: str, down: object, up: object) -> None:
+    """In a frame and in a graph; beside it another attribute says that the link is active."""
+    for value, capacity in ((down, 0.0), (up, 10.0)):
+        links = [{"source": "a", "target": "b", "capacity": 10.0, "state": "active", name: value}]
+        links.append({"source": "b", "target": "c", "capacity": 10.0, "state": "active", name: up})
+        frame = pd.DataFrame(links)
+        graph = nx.Graph()
+        for link in links:
+            graph.add_edge(link["source"], link["target"], **link)
+        for network in (frame, graph):
+            topology = teal.load_topology(network)
+            of_link = dict(zip(topology.link_names(), topology.capacity.tolist(), strict=True))
+            assert (of_link["a->b"], of_link["b->c"]) == (capacity, 10.0)

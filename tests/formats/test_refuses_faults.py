@@ -161,6 +161,7 @@ def test_changed_networks_are_read_or_refused(name: str, tmp_path: Path) -> None
     assert read > 0, "some changes are harmless"
 
 
+@pytest.mark.filterwarnings("ignore::teal.errors.InputWarning")
 @pytest.mark.parametrize("name", ["traffic-epoch-ms/d.csv", "time-grafana-ms/d.csv"])
 def test_changed_traffic_is_read_or_refused(name: str, tmp_path: Path) -> None:
     topology = teal.load_topology(CASES / name.replace("/d.csv", "/net.csv"))

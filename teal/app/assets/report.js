@@ -71,6 +71,8 @@
       const { data, layout } = themed(figure, printing);
       const width = printing ? PRINTED : element.clientWidth;
       const size = { width, height: fit(width), autosize: false };
+      const axis = layout.xaxis;
+      if (axis.type === "category") axis.nticks = Math.min(axis.nticks, Math.floor((width - 70) / 14));  // CSS pixels a name
       Plotly.react(element, data, { ...layout, ...size }, options);
     };
     later(element, () => { drawn.set(element, show); show(false); widths.observe(element); });

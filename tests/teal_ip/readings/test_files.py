@@ -357,3 +357,19 @@ def test_a_router_of_which_a_link_is_not_read_may_have_traffic_of_its_own() -> N
     counters = counters_from_frame(frame, TOPOLOGY, "t")
     assert np.isnan(counters.ingress[:, 1]).all()
     np.testing.assert_array_equal(counters.ingress[:, 2], [0.0, 0.0])
+
+
+def test_a_counter_that_may_be_of_32_bits_is_named() -> None:
+    """Two readings every 300 s of a link of 10 Gbit/s, on which 32 bits wrap in 3.4 s: a fall below
+    2^32, or a single high reading, may be a counter of 32 bits; a counter above 2^32 is not."""
+    for readings, may_be_narrow in (
+        ([3.0e9, 1.4e9, 2.2e9, 2.9e9, 3.3e9], True),
+        ([1.0e9, 2.0e9, 3.0e9, 3.5e9, 4.0e9], False),
+        ([3.0e9, 8.0e9, 2.0e10, 3.0e10, 4.0e10], False),
+    ):
+        table = _plain()
+        table["n0", "n1", "out"] = readings
+        counters = counters_from_frame(_table(table), TOPOLOGY, "t")
+        named = [note for note in counters.notes if "may be of 32 bits" in note]
+        assert bool(named) == may_be_narrow
+        assert all("n1 of n0, out" in note for note in named)

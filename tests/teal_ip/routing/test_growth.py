@@ -13,6 +13,8 @@ from teal.network.rates import ArrayRates
 from teal.runtime.arrays import FloatArray
 from teal.testing import make_topology
 from teal_ip.routing.growth import Growth, fitted_growth, link_forecasts, month_when_full, quarters
+from teal_ip.routing.simulate import Outlook
+from teal_ip.routing.simulate_command import summary
 
 
 def _series(days: float, rate: float, noise: float, seed: int = 0) -> TrafficMatrices:
@@ -75,7 +77,7 @@ def test_months_and_quarters_by_hand() -> None:
     today = np.datetime64("2026-01-15T00:00:00", "s")
     rate = math.log(1.5)  # 50% a year
     assert month_when_full(0.8 / 1.5, 0.8, rate, today) == "2027-01"
-    assert month_when_full(0.9, 0.8, rate, today) == "2026-01"
+    assert month_when_full(0.9, 0.8, rate, today) == "already"
     assert month_when_full(0.5, 0.8, 0.0, today) == ""
     assert month_when_full(1e-9, 0.8, rate, today) == "", "more than 30 years"
     ends, factors = quarters(Growth.given(0.5), 0.6)
@@ -113,7 +115,7 @@ def test_a_last_day_of_a_few_hours_is_no_day() -> None:
 
 def test_a_link_is_full_above_its_limit_but_for_rounding() -> None:
     today = np.datetime64("2026-01-15T00:00:00", "s")
-    assert month_when_full(0.8004, 0.8, 0.0, today) == "2026-01"
+    assert month_when_full(0.8004, 0.8, 0.0, today) == "already"
     assert month_when_full(0.8 * (1 + 1e-12), 0.8, 0.0, today) == ""
 
 
@@ -132,3 +134,18 @@ def test_the_earliest_month_is_that_of_the_highest_growth() -> None:
         "2028-04",
     )
     assert one.worst_failure == "x"
+
+
+def test_a_link_that_is_full_already_comes_first_and_before_every_horizon() -> None:
+    """11 of 10 Gbit/s under failure today: already, although a word is sorted behind all months."""
+    topology = make_topology([(0, 1, 10.0), (1, 2, 10.0)])
+    load = np.array([[5.0, 5.0], [11.0, 9.0]])
+    today = np.datetime64("2026-01-15T00:00:00", "s")
+    growth = Growth.given(0.3)
+    forecasts = link_forecasts(topology, topology.capacity, load, ["", "x"], 1.0, growth, today)
+    outlook = Outlook(growth, 1.0, "2026-01", forecasts)
+    assert [one.link for one in outlook.full] == ["n0->n1"]
+    assert outlook.full[0].full_under_failure == "already"
+    everything = Outlook(growth, 1.0, "", forecasts)
+    assert [one.link for one in everything.full] == ["n0->n1", "n1->n2"]
+    assert "first n0->n1 already, when x fails" in summary(everything)

@@ -1,0 +1,47 @@
+"""Networks of other programs that are not read: what they are, and how they become readable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_HEAD_BYTES = 2048
+_BY_NETWORKX = {
+    ".gml": "read_gml",
+    ".gexf": "read_gexf",
+    ".net": "read_pajek",
+    ".paj": "read_pajek",
+    ".gv": "nx_pydot.read_dot",
+    ".dot": "nx_pydot.read_dot",
+    ".edgelist": "read_edgelist",
+    ".adjlist": "read_adjlist",
+    ".g6": "read_graph6",
+    ".s6": "read_sparse6",
+}
+_TABLE = "a table of links, .csv: source,target,capacity and a line for each cable"
+
+
+def advice(path: Path) -> str:
+    """How a file of another program becomes one that is read; "" where nothing is known of it."""
+    reader = _BY_NETWORKX.get(path.suffix.lower())
+    if reader is not None:
+        call = (
+            f"networkx.write_graphml(networkx.{reader}({path.name!r}), {path.stem + '.graphml'!r})"
+        )
+        return f"networkx converts it: {call}"
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_HEAD_BYTES).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    if "SNDlib" in head or ("NODES (" in head and "LINKS (" in head):
+        return "SNDlib has the same network as XML (.xml)"
+    lines = [line.strip() for line in head.splitlines() if line.strip()]
+    if any(
+        line.startswith(("<Nodes>", "<Circuits>", "<Interfaces>", "<Network>")) for line in lines
+    ):
+        return f"of a WAE or MATE plan, export the circuits as {_TABLE}"
+    if any(line.startswith(("p min ", "p max ", "p mcf ")) for line in lines):
+        return f"of DIMACS, write the arcs as {_TABLE} (or graph attributes of networkx)"
+    if lines and len(lines[0].split()) >= 3:
+        return f"write it as {_TABLE}"
+    return ""

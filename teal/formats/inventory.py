@@ -1,0 +1,129 @@
+"""Capacities, latencies and costs of links from a table of an inventory, for networks whose own
+files lack them, such as the link-state database of an IGP.
+
+The table (:mod:`teal.formats.side_tables`) has the columns ``source`` and ``target`` and any of
+``capacity`` (Gbit/s), ``latency`` (ms) and ``cost``.  A row is a cable with both directions, or one
+direction where the table has a row for the other one.  Of parallel links each has a row, in the
+order of the file of the network, or all have one row, whose values each of them gets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from teal.errors import InputError, listed
+from teal.formats.records import PENDING_CAPACITY
+from teal.formats.side_tables import (
+    SOURCE,
+    SUFFIXES,
+    TARGET,
+    Column,
+    Kind,
+    Row,
+    read_side_table,
+    warn,
+)
+from teal.network import Topology
+
+_COLUMNS = (
+    SOURCE,
+    TARGET,
+    Column("capacity", Kind.RATE, aliases=("bandwidth",)),
+    Column("latency", Kind.DELAY, aliases=("delay",)),
+    Column("cost", Kind.NUMBER),
+)
+_VALUES = ("capacity", "latency", "cost")
+
+
+def is_inventory(attributes: str) -> bool:
+    """Whether a text names a table, and not attributes."""
+    return Path(attributes).suffix.lower() in SUFFIXES and "=" not in attributes
+
+
+def with_inventory(path: Path, topology: Topology, default_capacity: float | None) -> Topology:
+    """The network with the values of a table; links of capacity 0 stay out of service.
+
+    Args:
+        path: path of the table.
+        topology: the network, with :data:`PENDING_CAPACITY` on links without a capacity.
+        default_capacity: Gbit/s of links that neither file nor table give one; None to refuse them.
+
+    Raises:
+        InputError: a fault in the table, or a link without a capacity.
+    """
+    rows = read_side_table(path, _COLUMNS)
+    if not rows or not any(name in rows[0].values for name in _VALUES):
+        raise InputError(str(path), "columns", "one of " + ", ".join(_VALUES), "none with a value")
+    index = topology.node_index()
+    by_ends: dict[tuple[int, int], list[Row]] = {}
+    unknown: list[str] = []
+    for row in rows:
+        source, target = (topology.name_of(row.text(end)) for end in ("source", "target"))
+        if source in index and target in index:
+            by_ends.setdefault((index[source], index[target]), []).append(row)
+        else:
+            unknown.append(f"{source} - {target}")
+    values = {
+        "capacity": topology.capacity.copy(),
+        "latency": topology.latency.copy(),
+        "cost": np.full(topology.num_links, np.nan) if topology.cost is None else topology.cost,
+    }
+    for (a, b), of_ends in by_ends.items():
+        directions = [(a, b)] if (b, a) in by_ends else [(a, b), (b, a)]
+        links_of = [_links_between(topology, *ends) for ends in directions]
+        if not any(len(links) for links in links_of):
+            unknown.append(f"{topology.node_names[a]} - {topology.node_names[b]}")
+        for links in links_of:
+            _set_values(links, of_ends, values)
+    if unknown:
+        warn(f"{path}: links that the network does not have: {listed(unknown)}")
+    pending = np.flatnonzero(values["capacity"] == PENDING_CAPACITY)
+    if len(pending) and default_capacity is None:
+        names = [topology.link_name(link) for link in pending.tolist()]
+        expected = "one of every link (--default-capacity GBPS gives one to the others)"
+        raise InputError(str(path), "capacity", expected, f"none of {listed(names)}")
+    values["capacity"][pending] = default_capacity
+    cost = values["cost"]
+    if np.isnan(cost).any() and not np.isnan(cost).all():
+        name = topology.link_name(int(np.isnan(cost).argmax()))
+        raise InputError(str(path), "cost", "one of every link, or none", f"none of {name}")
+    notes = topology.notes
+    if len(pending):
+        notes += (
+            f"{len(pending)} links have no capacity in the file and in {path}: "
+            f"{default_capacity:g} Gbit/s assumed.",
+        )
+    return dataclasses.replace(
+        topology,
+        capacity=values["capacity"],
+        latency=values["latency"],
+        cost=None if np.isnan(cost).all() else cost,
+        notes=notes,
+    )
+
+
+def _links_between(topology: Topology, a: int, b: int) -> np.ndarray:
+    """Indices of the links from one node to another, in the order of the file."""
+    return np.flatnonzero((topology.link_source == a) & (topology.link_target == b))
+
+
+def _set_values(links: np.ndarray, rows: list[Row], values: dict[str, np.ndarray]) -> None:
+    """Write the values of the rows to parallel links.
+
+    Raises:
+        InputError: several rows, and another number of links.
+    """
+    if len(links) and len(rows) not in (1, len(links)):
+        expected = f"one row for all {len(links)} parallel links, or one for each"
+        raise InputError(rows[-1].where, "", expected, f"{len(rows)} rows")
+    for place, link in enumerate(links.tolist()):
+        row = rows[0] if len(rows) == 1 else rows[place]
+        for name in _VALUES:
+            if row.values.get(name) is None:
+                continue
+            if name == "capacity" and values[name][link] == 0:
+                continue
+            values[name][link] = row.number(name, least=0.0 if name == "cost" else None)

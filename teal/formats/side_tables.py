@@ -1,0 +1,345 @@
+"""Tables beside a network and its traffic: components, groups, weights, costs, promises.
+
+All of them are read here, by one set of rules: a .csv file (columns separated by commas, semicolons
+or tabs, with or without a byte order mark), an .xlsx workbook, or a pandas frame; names of columns
+without case; units in a heading (``MTBF (s)``, ``rate_mbps``) or behind a number; decimal commas
+as :mod:`teal.formats.numerals` decides; empty rows are skipped.  A column that is not used is named
+in an :class:`~teal.errors.InputWarning`.
+
+A reader declares its columns (:class:`Column`) and gets the values of each row
+(:func:`read_side_table`), numbers in the project's units.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from teal.errors import InputError, InputWarning, did_you_mean, listed
+from teal.formats.cells import (
+    CellTable,
+    bracketed_heading,
+    cells_of_frame,
+    plain_heading,
+    read_cells,
+)
+from teal.formats.units import gbps_per_unit, is_rate_unit, is_time_unit, ms_per_unit
+from teal.network import Topology
+
+SUFFIXES = (".csv", ".xlsx")
+_NUMBER_AND_UNIT = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(.*)")
+_HOURS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1 / 3600),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 1 / 60),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 1.0),
+    **dict.fromkeys(("d", "day", "days"), 24.0),
+    **dict.fromkeys(("w", "week", "weeks"), 168.0),
+    **dict.fromkeys(("y", "yr", "year", "years"), 8766.0),
+}
+_YES = ("yes", "y", "true", "1", "x", "on")
+_NO = ("no", "n", "false", "0", "off")
+
+
+class Kind(enum.Enum):
+    """Content of the cells of a column; the value is the description for messages."""
+
+    TEXT = "a text"
+    NUMBER = "a number"
+    RATE = "a rate such as 10, 10G or 500 Mbit/s (Gbit/s without a unit)"
+    DELAY = "a delay such as 3.5, 3.5ms or 800us (ms without a unit)"
+    DURATION = "a time such as 2000h, 90d, 30min or 45s (hours without a unit)"
+    SHARE = "a share such as 0.9995 or 99.95%"
+    YES_NO = "yes or no"
+
+
+class Column(NamedTuple):
+    """A column of a side table.
+
+    Attributes:
+        name: its name, lower case.
+        kind: what its cells hold.
+        required: whether the table must have it.
+        aliases: other names.
+    """
+
+    name: str
+    kind: Kind = Kind.TEXT
+    required: bool = False
+    aliases: tuple[str, ...] = ()
+
+
+SOURCE = Column("source", required=True, aliases=("from",))
+TARGET = Column("target", required=True, aliases=("to",))
+
+
+class Row(NamedTuple):
+    """A row of a side table.
+
+    Attributes:
+        where: file and line, for messages.
+        values: value of each column that the table has; None for an empty cell.
+    """
+
+    where: str
+    values: dict[str, Any]
+
+    def text(self, name: str) -> str:
+        """The text of a column; "" for an empty cell or a column that the table does not have."""
+        return self.values.get(name) or ""
+
+    def node(self, name: str, topology: Topology) -> int:
+        """Index of the node that a column names.
+
+        Raises:
+            InputError: a name that the network does not have.
+        """
+        index = topology.node_index()
+        node = topology.name_of(self.text(name))
+        if node not in index:
+            found = repr(self.text(name)) + did_you_mean(node, index)
+            raise InputError(self.where, name, f"a node of {topology.name}", found)
+        return index[node]
+
+    def number(self, name: str, *, least: float | None = None) -> float:
+        """The number of a column: above 0, or of at least ``least``.
+
+        Raises:
+            InputError: an empty cell, or another number.
+        """
+        value = self.values.get(name)
+        expected = "a number above 0" if least is None else f"a number of at least {least:g}"
+        if value is None:
+            raise InputError(self.where, name, expected, "an empty cell")
+        if value <= 0 if least is None else value < least:
+            raise InputError(self.where, name, expected, f"{value:g}")
+        return float(value)
+
+
+def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
+    """Read the rows of a side table.
+
+    Args:
+        source: path of a .csv or .xlsx file, or a pandas frame.
+        columns: its columns; others are named in a warning.
+
+    Raises:
+        InputError: no such file, a required column missing, a column twice, a unit that a column
+            does not take, or a cell that is not what its column holds.
+    """
+    table = _table(source, columns)
+    places, units = _places(table, columns)
+    if not places or any(one.required and one.name not in places for one in columns):
+        raise InputError(table.where, "columns", _expected(columns), table.columns_text)
+    unused = [
+        text
+        for place, text in enumerate(table.header)
+        if text.strip() and place not in places.values()
+    ]
+    if unused:
+        warn(f"{table.where}: columns that are not used: {listed(unused, 10)}")
+    cells: dict[str, list[str]] = {}
+    for column in columns:
+        if column.name in places:
+            is_number = column.kind not in (Kind.TEXT, Kind.YES_NO)
+            read = table.numbers if is_number else table.texts
+            cells[column.name] = read(places[column.name])
+    rows = []
+    for number, (line, _) in enumerate(table.rows):
+        texts = {name: of_column[number].strip() for name, of_column in cells.items()}
+        if not any(texts.values()):
+            continue
+        where = f"{table.where}: {table.row_word} {line}"
+        values = {
+            column.name: _value(texts[column.name], column, units[column.name], where)
+            for column in columns
+            if column.name in texts
+        }
+        rows.append(Row(where, values))
+    return rows
+
+
+def warn(text: str) -> None:
+    """Warn about a part of an input that is ignored or doubtful."""
+    warnings.warn(text, InputWarning, stacklevel=3)
+
+
+def require_once(
+    rows: Sequence[Row],
+    keys: Iterable[object],
+    what: str,
+    values: Sequence[object] | None = None,
+) -> None:
+    """Raise InputError where two rows are about the same thing.
+
+    Args:
+        rows: the rows.
+        keys: what each is about.
+        what: what must occur once, for the message.
+        values: what each says; rows that say the same are accepted, such as both directions of a
+            cable.  None: no row may be repeated.
+    """
+    first: dict[object, int] = {}
+    for number, key in enumerate(keys):
+        before = first.setdefault(key, number)
+        if before == number or (values is not None and values[before] == values[number]):
+            continue
+        row = rows[number]
+        raise InputError(row.where, "", f"{what} once", f"one that {rows[before].where} has too")
+
+
+def _table(source: Any, columns: Sequence[Column]) -> CellTable:
+    """The cells of a file or a frame."""
+    if hasattr(source, "columns") and hasattr(source, "itertuples"):
+        return cells_of_frame(source, "data frame")
+    if not isinstance(source, str | Path):
+        expected = "a .csv or .xlsx file, or a pandas frame"
+        raise InputError("table", "", expected, type(source).__name__)
+    path = Path(source)
+    if path.suffix.lower() not in SUFFIXES or not path.is_file():
+        found = f"a file of another kind ({path.suffix or 'no suffix'})"
+        expected = "a table: a .csv or .xlsx file"
+        raise InputError(str(path), "", expected, found if path.is_file() else "no such file")
+    required = [column for column in columns if column.required]
+
+    def is_header(cells: list[str]) -> bool:
+        names = {name for cell in cells for name in (plain_heading(cell), _heading(cell)[0])}
+        if not required:
+            return any(names & {column.name, *column.aliases} for column in columns)
+        return all(names & {column.name, *column.aliases} for column in required)
+
+    return read_cells(path, is_header)
+
+
+def _expected(columns: Sequence[Column]) -> str:
+    """The columns that a table must or may have, for a message."""
+    required = ", ".join(column.name for column in columns if column.required)
+    optional = ", ".join(column.name for column in columns if not column.required)
+    if not required:
+        return f"some of {optional}"
+    return f"{required} (and perhaps {optional})" if optional else required
+
+
+def _heading(text: str) -> tuple[str, str]:
+    """Name and unit of a heading such as ``MTBF (s)``; "" for no unit."""
+    name, unit = bracketed_heading(text)
+    return plain_heading(name), unit
+
+
+def _places(table: CellTable, columns: Sequence[Column]) -> tuple[dict[str, int], dict[str, str]]:
+    """Index and unit of each column that the table has.
+
+    Raises:
+        InputError: a column twice, or a unit that it does not take.
+    """
+    places: dict[str, int] = {}
+    units: dict[str, str] = {}
+    for place, text in enumerate(table.header):
+        for column in columns:
+            unit = _unit_in(text, column)
+            if unit is None:
+                continue
+            if column.name in places:
+                found = f"{table.header[places[column.name]]!r} and {text!r}"
+                raise InputError(table.where, column.name, "this column once", found)
+            if unit and not _takes(column.kind, unit):
+                expected = f"in the heading no unit, or one of {column.kind.value}"
+                raise InputError(table.where, column.name, expected, repr(text))
+            places[column.name] = place
+            units[column.name] = unit
+            break
+    return places, units
+
+
+def _unit_in(heading: str, column: Column) -> str | None:
+    """The unit in a heading of this column, "" for none; None if it is another column's."""
+    plain = plain_heading(heading)
+    named, unit = _heading(heading)
+    for name in (column.name, *column.aliases):
+        if plain == name:
+            return ""
+        if named == name and unit:
+            return unit
+        suffix = plain.removeprefix(f"{name}_")
+        if suffix != plain and _is_unit(column.kind, suffix):
+            return suffix
+    return None
+
+
+def _is_unit(kind: Kind, text: str) -> bool:
+    """Whether a text is a unit of this kind."""
+    match kind:
+        case Kind.RATE:
+            return is_rate_unit(text)
+        case Kind.DELAY:
+            return is_time_unit(text)
+        case Kind.DURATION:
+            return text.lower() in _HOURS
+        case Kind.SHARE:
+            return text.lower() in ("%", "percent", "pct")
+    return False
+
+
+def _takes(kind: Kind, unit: str) -> bool:
+    """Whether a heading of this kind may have this text in brackets.
+
+    A plain number has no unit that is known here: a currency, say.  A rate in it would change the
+    number, and is refused.
+    """
+    if kind in (Kind.TEXT, Kind.YES_NO):
+        return True
+    if kind is Kind.NUMBER:
+        words = re.split(r"[\s/]+", unit)
+        return "%" not in unit and not any(
+            is_rate_unit(word) and gbps_per_unit(word, "") != 1 for word in words
+        )
+    return _is_unit(kind, unit)
+
+
+def _value(text: str, column: Column, unit: str, where: str) -> Any:
+    """The value of a cell; None for an empty one.
+
+    Args:
+        text: the cell; a number as Python writes it.
+        column: its column.
+        unit: unit in the heading; "" for none.
+        where: file and line, for messages.
+
+    Raises:
+        InputError: another text.
+    """
+    if not text:
+        return None
+    if column.kind is Kind.TEXT:
+        return text
+    if column.kind is Kind.YES_NO:
+        word = text.lower().removesuffix(".0")
+        if word not in _YES + _NO:
+            raise InputError(where, column.name, column.kind.value, repr(text))
+        return word in _YES
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    number = float(match[1]) if match else math.nan
+    own_unit = match[2].strip() if match else ""
+    is_short_rate = column.kind is Kind.RATE and own_unit.upper() in ("K", "M", "G", "T")
+    is_known = not own_unit or is_short_rate or _is_unit(column.kind, own_unit)
+    if not math.isfinite(number) or not is_known:
+        raise InputError(where, column.name, column.kind.value, repr(text))
+    return number * _factor(column.kind, own_unit or unit, where, column.name)
+
+
+def _factor(kind: Kind, unit: str, where: str, field: str) -> float:
+    """Number of the project's units in one of these."""
+    if not unit or kind is Kind.NUMBER:
+        return 1.0
+    match kind:
+        case Kind.RATE:
+            return gbps_per_unit(unit, f"{where}: {field}")
+        case Kind.DELAY:
+            return ms_per_unit(unit, where, field)
+        case Kind.DURATION:
+            return _HOURS[unit.lower()]
+    return 0.01  # a share in per cent

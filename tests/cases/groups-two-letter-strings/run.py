@@ -1,0 +1,4 @@
+import teal
+from teal.formats.groups import load_groups
+from pathlib import Path
+print(load_groups(Path('g.json'), teal.load_topology('net.csv')))
