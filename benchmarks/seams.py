@@ -1,5 +1,5 @@
-"""What plan, upgrade, simulate, estimate, solve and the service print as certain, replayed on
-random networks.
+"""What plan, upgrade, simulate, estimate, solve, availability, admit, expand and the service print
+as certain, replayed on random networks.
 
     python -m benchmarks.seams --out OUT [--networks 2000] [--first 0] [--workers 2]
 
