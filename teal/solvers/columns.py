@@ -35,6 +35,7 @@ from teal.solvers.interior.master import Round
 from teal.solvers.pdhg import PdhgResult, PdhgState, Stop, solving
 from teal.solvers.pdhg import prepare as prepare_engine
 from teal.solvers.pdhg.fused.rehearsal import three_nodes
+from teal.solvers.pdhg.single import iteration_dtype
 from teal.solvers.projection import project
 from teal.solvers.result import merged
 
@@ -120,8 +121,8 @@ def improving(
         max_iterations: iterations of a round of PDHG, at most.
         deadline: after which no further round begins, and a round ends early; None for none.
         report: called after each round.
-        engine: interior (the master), pdhg (rounds), or auto: the one that is expected to be the
-            faster one.
+        engine: interior (the master), pdhg (rounds of PDHG alone), or auto: what is expected to be
+            fastest, rounds that are solved by interior points too.
 
     Raises:
         InputError: another engine, or one that does not take the problem.
@@ -141,12 +142,16 @@ def improving(
     best_bound: Tensor | None = None
     widest_gap, last, iterations = _FIRST_GAP, None, 0
     for number in range(max_rounds):
+        round_gap = max(target / 3, widest_gap / 2)
+        # A type that is named is PDHG's: interior points would take its place otherwise.
+        dtype = iteration_dtype(problem, round_gap, None) if engine == "pdhg" else None
         result = yield from solving(
             problem,
-            gap=max(target / 3, widest_gap / 2),
+            gap=round_gap,
             warm_start=state,
             deadline=end,
             max_iterations=max_iterations,
+            dtype=dtype,
         )
         iterations += result.iterations
         result = dataclasses.replace(result, iterations=iterations)

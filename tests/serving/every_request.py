@@ -178,9 +178,7 @@ def specs(topology: teal.Topology) -> Iterator[dict[str, Any]]:
     yield data
     for name, values in examples(NetworkSpec).items():
         for value in values:
-            # Paths are not chosen by weights or functions, which some objectives need.
-            fixed = {"num_paths": 3} if name == "objective" else {}
-            yield {**data, **fixed, name: value}
+            yield {**data, name: value}
 
 
 async def send_all(folder: Path, networks: list[str]) -> None:

@@ -28,7 +28,7 @@ from teal.serving.engine.requests import NetworkSpec
 from teal.serving.engine.served import AddedPaths, Job, Served
 from teal.serving.engine.solver import Solver
 from teal.serving.engine.store import Store, Version
-from teal.serving.engine.wanted import Wanted
+from teal.serving.engine.wanted import Wanted, worth_of
 from teal.solvers.candidates import more_paths
 from teal.testing import make_topology
 from tests.gate import PATIENCE_S
@@ -190,6 +190,23 @@ def test_paths_are_added_for_the_traffic_of_all_classes() -> None:
         assert paths is not None
         assert paths.mask.sum() > problem.paths.mask.sum()
     assert grown(served, network, np.concatenate([none, none])) is None
+
+
+def test_paths_are_added_by_the_weights_of_the_network() -> None:
+    problem = _problem(load=8)
+    weighted = {
+        "topology": "b4",
+        "objective": "weighted_flow",
+        "weights": [{"source": "1", "target": "2", "weight": 9.0}],
+        **_SPARSE,
+    }
+    spec = NetworkSpec.model_validate(weighted)
+    network = Hosted(Version(0, 0), spec, "")
+    worth = worth_of(problem.topology, problem.paths, spec)
+    served, rates = Served(problem.topology, problem.paths, worth), problem.demand[0].numpy()
+    paths = grown(served, network, rates)
+    assert paths is not None
+    assert paths.mask.sum() > problem.paths.mask.sum()
 
 
 def _detour() -> dict[str, Any]:

@@ -151,3 +151,47 @@ def test_what_is_wrong_is_refused_with_its_place(
                 await registered()
 
     run(work)
+
+
+def test_paths_are_chosen_and_added_by_the_weights_of_the_network(tmp_path: Path) -> None:
+    rates = 8 * rates_of()
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("b4", "b4", objective="weighted_flow", weights=_WEIGHTS)
+            await client.wait_ready("b4")
+            answer = await client.allocate("b4", rates, gap=1e-3)
+            problem = _problem("weighted_flow", rates, weight=_weight())
+            optimum = problem.value(LpAll().solve(problem).splits)
+            assert (torch.tensor(answer.value.tolist()) >= optimum * (1 - 0.01)).all()
+
+    run(work)
+
+
+def test_what_only_the_demands_of_a_request_make_impossible_is_refused(tmp_path: Path) -> None:
+    ends = ("ab", "ba", "bc", "cb", "ac", "ca", "cd", "dc")  # d hangs on one cable
+    links = [{"source": end[0], "target": end[1], "capacity": 10} for end in ends]
+    topology = {"nodes": [{"id": node} for node in "abcd"], "links": links}
+    demands = [{"source": "a", "target": "d", "rate": 4.0}]
+    functions = [{"shares": _SHARES}]
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("d", topology, num_paths=3, functions=functions)
+            await client.wait_ready("d")
+            for options, message in (
+                ({"objective": "proportional_fair", "protect": "cables"}, "a -> d"),
+                ({"objective": "alpha_fair:alpha=2", "protect": "cables"}, "a -> d"),
+                ({"objective": "bandwidth_functions", "max_churn": 0.5}, "churn: steps"),
+            ):
+                body = {"demands": demands, **options}
+                at = "/v1/networks/d/allocations"
+                if "max_churn" in options:
+                    plain = {"demands": demands, "objective": options["objective"], "form": "dense"}
+                    first = await client._http.post(at, json=plain)
+                    at += f"?previous={first.headers['x-request-id']}"
+                refused = await client._http.post(at, json=body)
+                assert refused.status_code == 422, refused.text
+                assert message in refused.json()["message"]
+
+    run(work)

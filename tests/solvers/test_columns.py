@@ -22,6 +22,7 @@ from teal.network.path_file import load_paths, save_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.bounds import all_paths_bound
+from teal.solvers.candidates import choose_paths
 from teal.solvers.columns import ColumnRound, improve
 from teal.testing import assert_feasible, make_topology, random_problem, random_topology
 
@@ -195,3 +196,18 @@ def test_computing_paths_without_enough_memory_is_refused(monkeypatch: pytest.Mo
     topology = random_topology(1)
     with pytest.raises(InputError, match=r"[GM]iB of memory; fewer pairs .* or a smaller K"):
         compute_paths(topology, cache=False)
+
+
+def test_rounds_of_pdhg_are_asked_of_pdhg_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = load_topology("b4")
+    paths = compute_paths(topology, num_paths=1, cache=False)
+    demand = load_traffic("gravity:seed=0,count=1,load=4", topology).read([0])
+    problem = Problem.create(topology, paths, "max_link_utilisation", demand)
+
+    def refuse(*_: object) -> None:
+        pytest.fail("interior points were asked")
+
+    monkeypatch.setattr("teal.solvers.pdhg.single._solving_by_interior_points", refuse)
+    found = improve(problem, target=1e-2, engine="pdhg")
+    assert float(found.gap_all_paths.max()) <= 1e-2
+    choose_paths(topology, demand, paths=paths, objective="max_link_utilisation", cache=False)

@@ -155,7 +155,12 @@ def grown(served: Served, network: Hosted, rates: FloatArray) -> PathSet | None:
     program = Objective(network.spec.objective).for_paths
     demand = rates.reshape(-1, served.paths.num_demands).sum(0).astype(np.float64)
     problem = Problem.create(
-        served.topology, served.paths, program, demand, capacity=served.capacity
+        served.topology,
+        served.paths,
+        program,
+        demand,
+        capacity=served.capacity,
+        weight=served.worth.weight,
     )
     paths = more_paths(
         problem, gap=_LARGEST_GAP, max_paths=network.spec.max_paths, deadline=_LONGEST_S

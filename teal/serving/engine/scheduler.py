@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
+from teal.errors import InputError
 from teal.runtime.interruptible import Run
 from teal.serving.engine.answer import Answer, joined
 from teal.serving.engine.errors import ServiceError, overloaded, places_of_one, wrong
@@ -118,7 +119,7 @@ class Scheduler:
             except Exception as error:
                 for chunk in together:
                     if not chunk.request.answer.done():
-                        chunk.request.answer.set_exception(error)
+                        chunk.request.answer.set_exception(_as_told(error))
             finally:
                 self._busy_until = 0.0
                 queue.charge(together, time.perf_counter() - begin)
@@ -136,6 +137,11 @@ class Scheduler:
                 if not request.chunks:
                     request.parts = {0: joined(request.parts)}
         return [answer is not None for answer in answers]
+
+
+def _as_told(error: Exception) -> Exception:
+    """A fault in what was asked for, which a problem found when it was made, is the request's."""
+    return wrong(str(error)[:300]) if isinstance(error, InputError) else error
 
 
 def solve_slice(

@@ -98,6 +98,7 @@ def candidate_paths(
 
     Raises:
         InputError: paths that the settings forbid, or a damaged file of paths.
+        ServiceError: weights or functions of demands that the network does not have.
     """
     if added is not None:
         return load_paths(added.file, topology), frozenset()
@@ -121,6 +122,7 @@ def candidate_paths(
         traffic.read(slice(None)),
         paths=paths,
         objective=Objective(spec.objective),
+        weight=worth_of(topology, paths, spec).weight,
         max_paths=spec.max_paths,
         deadline=_LONGEST_S,
         report=None if report is None else lambda *_: report(1.0),

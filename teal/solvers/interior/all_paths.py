@@ -61,6 +61,11 @@ def is_faster(problem: Problem) -> bool:
     return _LEAST_PATHS <= count <= _MOST_PATHS
 
 
+def has_few_paths(problem: Problem) -> bool:
+    """Whether the master is not asked for a problem because of how few paths it has."""
+    return int(problem.paths.mask.sum()) < _LEAST_PATHS
+
+
 def demands_of(problem: Problem) -> Demands:
     """The program over all paths of a problem that :func:`accepts` takes.
 
