@@ -228,7 +228,7 @@ def load_traffic(
         return traffic_from_object(text, topology, class_order, unit).scaled(factor)
     text = str(text)
     path = Path(text).expanduser()
-    if class_order and path.suffix.lower() not in (".csv", ".parquet"):
+    if class_order and path.suffix.lower() not in (".csv", ".tsv", ".parquet"):
         raise InputError(
             "--classes", "", f"shares, for {text}, which has no classes", ",".join(class_order)
         )
@@ -257,7 +257,7 @@ def load_traffic(
     match path.suffix.lower():
         case ".npz":
             return read_npz(path, topology).scaled(factor)
-        case ".csv" | ".parquet":
+        case ".csv" | ".tsv" | ".parquet":
             return read_table(path, topology, progress, class_order, unit).scaled(factor)
     raise InputError(
         text, "traffic", _EXPECTED_TRAFFIC, f"another kind of file ({path.suffix or 'no suffix'})"

@@ -42,7 +42,7 @@ from teal.formats.records import (
 from teal.formats.units import gbps_per_unit, ms_per_unit
 from teal.network import Topology
 
-SUFFIXES = (".csv", ".xlsx")
+SUFFIXES = (".csv", ".tsv", ".xlsx")
 ATTRIBUTES = (
     "capacity",
     "latency",

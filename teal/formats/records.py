@@ -148,6 +148,7 @@ def parse_attributes(text: str) -> Attributes:
 # Words of an attribute that says whether a link works, or that it does not.
 _NO_WORDS = ("false", "f", "no", "n", "0", "off")
 _YES_WORDS = ("true", "t", "yes", "y", "x", "1", "on")
+# States of interfaces (RFC 2863, RFC 8343, routers' command lines) and of inventories.
 _DOWN_WORDS = (
     "down",
     "inactive",
@@ -155,17 +156,44 @@ _DOWN_WORDS = (
     "failed",
     "unavailable",
     "admin-down",
+    "administratively-down",
+    "err-disabled",
     "lower-layer-down",
     "not-present",
+    "notconnect",
+    "not-connected",
     "dormant",
     "testing",
     "maintenance",
+    "in-maintenance",
     "out-of-service",
+    "offline",
+    "planned",
+    "reserved",
+    "staged",
+    "provisioning",
+    "deprovisioning",
+    "decommissioning",
     "decommissioned",
+    "retired",
     "shutdown",
+    "shut",
     "broken",
 )
-_UP_WORDS = ("up", "active", "enabled", "available", "ok", "in-service", "running")
+_UP_WORDS = (
+    "up",
+    "active",
+    "enabled",
+    "available",
+    "ok",
+    "in-service",
+    "running",
+    "connected",
+    "online",
+    "operational",
+    "live",
+    "production",
+)
 # Attributes that say that a link works, and that it does not, as :func:`plain_name` has them.
 _WORKS_NAMES = (
     "status",
@@ -196,6 +224,9 @@ _FAILED_NAMES = (
     "isdisabled",
     "shutdown",
     "outofservice",
+    "maintenance",
+    "inmaintenance",
+    "outage",
 )
 # Of IF-MIB (RFC 2863): down, testing, dormant, notPresent, lowerLayerDown.
 _IF_MIB_NAMES = ("operstatus", "adminstatus", "ifoperstatus", "ifadminstatus")

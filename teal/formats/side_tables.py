@@ -31,7 +31,7 @@ from teal.formats.cells import (
 from teal.formats.units import gbps_per_unit, is_rate_unit, is_time_unit, ms_per_unit
 from teal.network import Topology
 
-SUFFIXES = (".csv", ".xlsx")
+SUFFIXES = (".csv", ".tsv", ".xlsx")
 _NUMBER_AND_UNIT = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)\s*(.*)")
 _HOURS = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1 / 3600),

@@ -155,6 +155,9 @@ def test_a_row_a_circuit_may_have_a_metric_for_each_direction(tmp_path: Path) ->
         ("is-down", "yes", "no"),
         ("shutdown", True, False),
         ("admin-state", "out of service", "in service"),
+        ("status", "planned", "connected"),
+        ("status", "administratively down", "up"),
+        ("maintenance", True, False),
     ],
 )
 def test_a_link_with_any_sign_of_being_down_is_down(name: str, down: object, up: object) -> None:
@@ -170,3 +173,16 @@ def test_a_link_with_any_sign_of_being_down_is_down(name: str, down: object, up:
             topology = teal.load_topology(network)
             of_link = dict(zip(topology.link_names(), topology.capacity.tolist(), strict=True))
             assert (of_link["a->b"], of_link["b->c"]) == (capacity, 10.0)
+
+
+def test_columns_may_be_separated_by_tabs_in_a_tsv_file(tmp_path: Path) -> None:
+    links, demands = tmp_path / "links.tsv", tmp_path / "demands.tsv"
+    links.write_text("source\ttarget\tcapacity\na\tb\t10\nb\ta\t20\n")
+    demands.write_text("source\ttarget\trate\na\tb\t4\n")
+    topology = teal.load_topology(links)
+    traffic = teal.load_traffic(str(demands), topology)
+    assert dict(zip(topology.link_names(), topology.capacity.tolist(), strict=True)) == {
+        "a->b": 10.0,
+        "b->a": 20.0,
+    }
+    assert traffic.read([0]).tolist() == [[4.0]]

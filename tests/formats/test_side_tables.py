@@ -107,6 +107,7 @@ def test_units_stand_in_the_heading_or_the_cell(
 def test_decimal_commas_are_those_of_all_tables(tmp_path: Path) -> None:
     text = f"{';'.join(HEADER)}\na;b;2,5;48;1,5;0,9995;7,25;ja\n".replace(";ja", ";yes")
     assert _values(tmp_path / "t.csv", text) == EXPECTED
+    assert _values(tmp_path / "t.tsv", text.replace(";", "\t")) == EXPECTED
     ambiguous = "source;target;rate\na;b;8.760\n"
     with pytest.raises(InputError, match=r"may be 8\.76 or 8760"):
         _values(tmp_path / "t.csv", ambiguous)
