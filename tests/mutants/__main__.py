@@ -29,6 +29,7 @@ _COPIED = (
     "teal",
     "teal_ip",
     "teal_next",
+    "teal_availability",
     "baselines",
     "tests",
     "benchmarks",

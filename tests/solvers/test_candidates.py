@@ -24,6 +24,7 @@ from teal.network.path_changes import first_columns, with_columns
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.solvers.candidates import choose_paths, representative_matrices
+from teal.solvers.columns import improving
 from teal.testing import make_topology, random_topology
 
 # Two demands from 0 to 3; one path of each length: 0-3, 0-1-3, 0-1-2-3.
@@ -252,3 +253,23 @@ def test_a_choice_that_the_deadline_ended_is_no_longer_taken_once_there_is_a_who
         for seconds in (0.0, 0.0, math.inf, 0.0)
     ]
     assert counts == [1, 1, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("objective", "engine"), [("max_link_utilisation", "pdhg"), ("total_flow", "auto")]
+)
+def test_paths_of_a_small_network_are_chosen_by_prices_of_all_busy_links(
+    objective: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["engine"])
+        return improving(*arguments, **options)
+
+    monkeypatch.setattr("teal.solvers.candidates.improving", noted)
+    topology = teal.load_topology("b4")
+    demand = teal.load_traffic("gravity:seed=0,count=2,load=4", topology).read([0, 1])
+    chosen = choose_paths(topology, demand, objective=objective, cache=False)
+    assert asked == [engine] * 2
+    assert max(chosen.gaps) <= 0.01

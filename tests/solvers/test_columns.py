@@ -22,7 +22,6 @@ from teal.network.path_file import load_paths, save_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.bounds import all_paths_bound
-from teal.solvers.candidates import choose_paths
 from teal.solvers.columns import ColumnRound, improve
 from teal.testing import assert_feasible, make_topology, random_problem, random_topology
 
@@ -210,4 +209,3 @@ def test_rounds_of_pdhg_are_asked_of_pdhg_alone(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("teal.solvers.pdhg.single._solving_by_interior_points", refuse)
     found = improve(problem, target=1e-2, engine="pdhg")
     assert float(found.gap_all_paths.max()) <= 1e-2
-    choose_paths(topology, demand, paths=paths, objective="max_link_utilisation", cache=False)

@@ -29,7 +29,7 @@ from teal_availability.ways import Request, Way, read_requests, ways_of
 from tests.teal_availability.brute import load_of_way, random_case, time_of_way
 
 
-def _requests(problem: Problem, seed: int, count: int) -> list[Request]:
+def _requests(problem: Problem, seed: int, count: int, size: float = 1.0) -> list[Request]:
     rng, names = np.random.default_rng(seed), problem.topology.node_names
     pairs = problem.paths.pairs[rng.choice(len(problem.paths.pairs), count)]
     scale = float(problem.topology.capacity.mean())
@@ -37,12 +37,26 @@ def _requests(problem: Problem, seed: int, count: int) -> list[Request]:
         Request(
             names[s],
             names[t],
-            float(scale * rng.uniform(0.2, 1.5)),
+            float(size * scale * rng.uniform(0.2, 1.5)),
             float(rng.choice([0.6, 0.8, 0.9])),
             float(rng.uniform(1, 5)),
         )
         for s, t in pairs.tolist()
     ]
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_many_small_promises_do_not_overbook_a_link(seed: int) -> None:
+    """Most of them move to cheaper ways beside each other, after the choice."""
+    problem, components = random_case(seed, nodes=4, count=6)
+    patterns = pattern_probabilities(problem, components)
+    requests = _requests(problem, seed, 8, size=0.4)
+    found = choose_promises(problem, patterns, requests)
+    kept = [way for way in found.way if way is not None]
+    loads = [load_of_way(problem, requests[way.request], way) for way in kept]
+    if loads:
+        assert (sum(loads) <= problem.topology.capacity * (1 + 1e-8)).all()
 
 
 @given(seed=st.integers(0, 10_000))

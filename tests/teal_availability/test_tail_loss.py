@@ -20,7 +20,13 @@ from teal_availability.components import components_of
 from teal_availability.patterns import pattern_probabilities
 from teal_availability.promises import without_path
 from teal_availability.states import most_probable
-from teal_availability.tail_loss import divide, effects_of, promise_tail_loss, tail_loss_bound
+from teal_availability.tail_loss import (
+    Effects,
+    divide,
+    effects_of,
+    promise_tail_loss,
+    tail_loss_bound,
+)
 from tests.explicit import explicit_paths
 from tests.teal_availability.brute import every_state, random_case, works
 
@@ -71,6 +77,42 @@ def test_the_share_that_all_keep_is_that_of_the_program_over_all_states(
     use, _ = explicit_paths(problem)
     load = use @ found.rates[problem.path_mask[0].numpy()]
     assert (load <= problem.topology.capacity * (1 + 1e-9)).all()
+
+
+def test_multiples_of_the_weights_and_prices_of_an_optimum_give_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Numbers next to the best ones, whose bound is above 0 and would be too large without the
+    limits of a state, of a path and of the sum."""
+    used: list[tuple[np.ndarray, sp.csr_array]] = []
+
+    def noted(
+        problem: Problem, effects: Effects, beta: float, prices: np.ndarray, weights: sp.csr_array
+    ) -> float:
+        used.append((prices, weights))
+        return tail_loss_bound(problem, effects, beta, prices, weights)
+
+    monkeypatch.setattr(tail_loss, "tail_loss_bound", noted)
+    positive = cases = 0
+    for seed in range(40):
+        problem, components = random_case(seed, nodes=4, count=5)
+        demand, beta = problem.demand[0].numpy(), (0.5, 0.8, 0.95)[seed % 3]
+        patterns = pattern_probabilities(problem, components)
+        left_out = without_path(patterns, demand, beta)
+        if not ((demand > 0) & ~left_out).any():
+            continue
+        effects = effects_of(problem, components, most_probable(components.unavailability, 0.0))
+        promise_tail_loss(problem, patterns, effects, beta, gap=1e-9)
+        least = _least_cvar(problem, components, beta, left_out)
+        prices, weights = used[-1]
+        for more_weight in (0.5, 1.0, 3.0):
+            for more_price in (0.0, 0.5, 1.0, 2.0):
+                numbers = more_price * prices, sp.csr_array(more_weight * weights)
+                bound = tail_loss_bound(problem, effects, beta, *numbers)
+                assert bound <= least + 1e-9
+                positive += bound > 1e-3
+                cases += 1
+    assert positive > cases / 4 > 50
 
 
 @given(seed=_SEEDS, beta=st.sampled_from([0.5, 0.9]))

@@ -139,6 +139,28 @@ def test_a_batch_is_solved_as_its_matrices() -> None:
         torch.testing.assert_close(together.prices[row], alone.prices[0], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("objective", ["proportional_fair:weight=1", "alpha_fair:alpha=2"])
+def test_fair_shares_of_different_matrices_are_all_solved(objective: str) -> None:
+    calm = random_problem(4, batch=3)
+    demand = calm.demand * torch.tensor([[1.0], [7.0], [0.2]], dtype=calm.demand.dtype)
+    problem = Problem.create(calm.topology, calm.paths, Objective(objective), demand.numpy())
+    assert float(_solve(problem, 1e-7).gap.max()) <= 1e-6
+
+
+def test_limits_on_churn_are_those_of_each_matrix() -> None:
+    problem = random_problem(4, nodes=9, num_paths=4, batch=3)
+    scale = torch.tensor([0.7, 0.3, 0.9], dtype=torch.float64)[:, None, None]
+    in_force = scale * problem.first_path_splits
+    limited = problem.with_churn_limit(in_force, 0.1)
+    together = _solve(limited, 1e-8)
+    assert float(together.gap.max()) <= 1e-7
+    for row in range(3):
+        alone = problem.row(row).with_churn_limit(in_force[row : row + 1], 0.1)
+        assert float(together.value[row]) == pytest.approx(
+            float(_solve(alone, 1e-8).value), rel=1e-6
+        )
+
+
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize(
     "kind", ["total_flow", "max_link_utilisation", "proportional_fair", "churn"]

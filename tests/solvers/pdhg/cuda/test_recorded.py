@@ -89,6 +89,18 @@ def test_a_solve_starts_a_handful_of_kernels_and_a_check_waits_at_most_twice() -
         before = done, count
 
 
+def test_splits_of_each_matrix_are_those_of_its_value() -> None:
+    """Of several matrices some keep a new best allocation and others the one before."""
+    problem = _small(batch=3)
+    factors = np.array([[0.7], [2.0], [1.3]])
+    demand = factors * problem.demand.numpy()
+    with any_gpu():
+        on_gpu = _made(problem, demand, "cuda")
+        found = pdhg.solve(on_gpu, gap=1e-9, max_iterations=12)
+        value, of_splits = found.value.cpu(), on_gpu.value(found.splits).cpu()
+    torch.testing.assert_close(of_splits, value, rtol=1e-6, atol=0, check_dtype=False)
+
+
 @pytest.mark.parametrize(
     ("objective", "refused"),
     [
