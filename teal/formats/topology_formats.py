@@ -188,7 +188,9 @@ _FORMATS: Registry[TopologyFormat] = Registry(
             attributes=link_tables.ATTRIBUTES,
         ),
         "spreadsheet": TopologyFormat(
-            (".xlsx", ".tsv"), link_tables.read_link_table, attributes=(*link_tables.ATTRIBUTES, INSIDE)
+            (".xlsx", ".tsv"),
+            link_tables.read_link_table,
+            attributes=(*link_tables.ATTRIBUTES, INSIDE),
         ),
         "bgp-ls": TopologyFormat(
             (bgp_ls.SUFFIX,),
