@@ -291,7 +291,10 @@ def promise_common_shares(
     """
     check_availability(availability, "promise")
     if not is_within_reach(patterns):
-        expected = f"at most {_MOST_ROWS:,} patterns of surviving paths"
+        expected = (
+            f"at most {_MOST_ROWS:,} patterns of surviving paths (fewer --num-paths, or "
+            "--path-method disjoint, have fewer)"
+        )
         raise InputError("common-share", "network", expected, "more")
     demand = demand_of(problem)
     class_of = classes_of(problem)
