@@ -212,9 +212,10 @@ def test_plan_command_lists_the_worst_cases_and_resumes(
     with (out / "failures.csv").open() as stream:
         assert list(csv.DictReader(stream).fieldnames or ()) == list(Outage.COLUMNS)
     # A journal that ends in the first block of matrices: resuming it gives the same rows.
-    settings = json.loads((out / "manifest.json").read_text())["settings"]
+    manifest = json.loads((out / "manifest.json").read_text())
+    begun = {"settings": manifest["settings"], "inputs": manifest["inputs"], "machine": {}}
     block_rows = [vars(row) for row in rows[:48]]
-    entries: list[dict[str, Any]] = [{"settings": settings, "machine": {}}]
+    entries: list[dict[str, Any]] = [begun]
     for i in range(3):
         part, found = [0, block_rows[16 * i]["failure"]], block_rows[16 * i : 16 * i + 16]
         entries.append({"outages": {"part": part, "found": found, "peaks": {}}})
