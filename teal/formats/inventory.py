@@ -27,6 +27,7 @@ from teal.formats.side_tables import (
     warn,
 )
 from teal.network import Topology
+from teal.runtime.arrays import FloatArray
 
 _COLUMNS = (
     SOURCE,
@@ -69,7 +70,7 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
     values = {
         "capacity": topology.capacity.copy(),
         "latency": topology.latency.copy(),
-        "cost": np.full(topology.num_links, np.nan) if topology.cost is None else topology.cost,
+        "cost": _costs_of(topology),
     }
     for (a, b), of_ends in by_ends.items():
         directions = [(a, b)] if (b, a) in by_ends else [(a, b), (b, a)]
@@ -103,6 +104,13 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
         cost=None if np.isnan(cost).all() else cost,
         notes=notes,
     )
+
+
+def _costs_of(topology: Topology) -> FloatArray:
+    """(E,) costs that may be written to; NaN for none."""
+    if topology.cost is None:
+        return np.full(topology.num_links, np.nan)
+    return topology.cost.copy()
 
 
 def _links_between(topology: Topology, a: int, b: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import teal
 from teal.objectives import ObjectiveName
-from teal.problem import Allocation, Assessment, Problem, assess, dual_bound
+from teal.problem import Allocation, Assessment, Problem, Status, assess, dual_bound
 from teal.problem import assessment as assessing
 from teal.problem.small import is_small, measured, projected
 from teal.solvers.projection import project
@@ -78,6 +78,22 @@ def test_an_assessment_is_the_plain_one(
         if isinstance(expected, torch.Tensor):
             found = getattr(small, field.name)
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_share_on_a_path_that_does_not_exist_is_infeasible(objective: ObjectiveName) -> None:
+    """The rest of the allocation breaks no rule."""
+    problem = random_problem(5, objective=objective, failed=0, batch=3)
+    is_padded = ~problem.path_mask & (problem.demand > 0)[..., None]
+    row, demand, slot = is_padded.nonzero()[0].tolist()
+    splits = project(problem, _splits(problem, 5, "feasible"))
+    assert assess(problem, Allocation.of_batch(splits, None, 0.0)).status[row].usable
+    splits[row, demand] *= 0.5
+    splits[row, demand, slot] = 0.5
+    found = assess(problem, Allocation.of_batch(splits, None, 0.0))
+    assert is_small(problem)
+    assert found.status[row] is Status.INFEASIBLE
+    assert float(found.max_violation[row]) == pytest.approx(0.5)
 
 
 @settings(max_examples=100)

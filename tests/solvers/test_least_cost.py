@@ -216,6 +216,13 @@ def test_the_cheap_route_is_filled_first() -> None:
     assert float(result.prices[0, 0]) == pytest.approx(4.0)  # what another Gbit/s there saves
 
 
+@pytest.mark.parametrize(("first", "is_within"), [(2.0, True), (2.0 * (1 + 1e-6), False)])
+def test_capacities_hold_to_rounding_alone(first: float, is_within: bool) -> None:
+    problem = two_routes(2.0)
+    splits = torch.tensor([[[first / 3, 1 - first / 3]]], dtype=torch.float64)
+    assert least_cost.is_within(problem, splits) == is_within
+
+
 def test_the_cost_may_be_another_one() -> None:
     problem = two_routes(2.0)
     by_metric = Problem.create(
