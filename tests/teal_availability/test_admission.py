@@ -302,3 +302,19 @@ def test_availabilities_next_to_one_are_told_apart(missed: float) -> None:
     request = Request("n0", "n1", 5.0, 1 - 2e-16, 5.0)
     with pytest.raises(InputError, match=r"\(0, 1 - 1e-14\]"):
         teal_availability.admit(topology, [request], cable_availability=0.9)
+
+
+def test_the_price_of_a_promise_is_what_its_capacity_is_worth_to_others() -> None:
+    """Of two promises of 6 Gbit/s over one link of 10, the one that is worth 12, and fits in part,
+    makes a Gbit/s worth 2."""
+    topology = make_topology([(0, 1, 10.0)], both=True)
+    traffic = np.array([[0, 1]], np.int32)
+    paths = compute_paths(topology, traffic, num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, Objective(), np.array([[12.0]]))
+    patterns = pattern_probabilities(problem, components_of(topology, cable_availability=0.99))
+    a, b = topology.node_names
+    requests = [Request(a, b, 6.0, 0.9, value) for value in (30.0, 12.0)]
+    found = choose_promises(problem, patterns, requests)
+    assert list(found.price) == pytest.approx([12.0, 12.0])
+    assert found.value == pytest.approx(30)
+    assert found.bound >= 30
