@@ -144,7 +144,7 @@ def cells_of_frame(frame: Any, where: str) -> CellTable:
 def read_cells(
     path: Path, is_header: Callable[[list[str]], bool] | None = None, sheet: str = ""
 ) -> CellTable:
-    """Read a .csv or .xlsx file.
+    """Read a .csv, .tsv or .xlsx file.
 
     Args:
         path: path of the file.
@@ -177,7 +177,7 @@ def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
         raise InputError(str(path), "", "a text file in UTF-8", str(error)) from None
     except OSError as error:
         raise InputError(
-            str(path), "", "a .csv or .xlsx table", error.strerror or str(error)
+            str(path), "", "a .csv, .tsv or .xlsx table", error.strerror or str(error)
         ) from None
     if "\0" in text:
         raise InputError(str(path), "", "a text file in UTF-8", "a file with null characters")

@@ -32,7 +32,8 @@ from teal.runtime.storage import parsed_json
 ATTRIBUTE = "srlg"  # of the edges of a GraphML file: shared-risk link group
 _SUFFIXES = (*SUFFIXES, ".json", ".graphml")
 _EXPECTED = (
-    "a .csv or .xlsx table (group, source, target), .json or .graphml file of groups of cables"
+    "a .csv, .tsv or .xlsx table (group, source, target), .json or .graphml file of groups of "
+    "cables"
 )
 _GROUP = Column("group", required=True)
 

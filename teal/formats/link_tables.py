@@ -94,7 +94,7 @@ def read_link_table(path: Path, default_capacity: float | None, attributes: Attr
     """Read a network.
 
     Args:
-        path: path of a .csv or .xlsx file.
+        path: path of a .csv, .tsv or .xlsx file.
         default_capacity: Gbit/s of links that have none; None to refuse them.
         attributes: names of the columns, and of the sheet of a workbook.
 

@@ -124,7 +124,7 @@ def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
     """Read the rows of a side table.
 
     Args:
-        source: path of a .csv or .xlsx file, or a pandas frame.
+        source: path of a .csv, .tsv or .xlsx file, or a pandas frame.
         columns: its columns; others are named in a warning.
 
     Raises:
@@ -197,12 +197,12 @@ def _table(source: Any, columns: Sequence[Column]) -> CellTable:
     if hasattr(source, "columns") and hasattr(source, "itertuples"):
         return cells_of_frame(source, "data frame")
     if not isinstance(source, str | Path):
-        expected = "a .csv or .xlsx file, or a pandas frame"
+        expected = "a .csv, .tsv or .xlsx file, or a pandas frame"
         raise InputError("table", "", expected, type(source).__name__)
     path = Path(source)
     if path.suffix.lower() not in SUFFIXES or not path.is_file():
         found = f"a file of another kind ({path.suffix or 'no suffix'})"
-        expected = "a table: a .csv or .xlsx file"
+        expected = "a table: a .csv, .tsv or .xlsx file"
         raise InputError(str(path), "", expected, found if path.is_file() else "no such file")
     required = [column for column in columns if column.required]
 

@@ -121,8 +121,8 @@ def improving(
         max_iterations: iterations of a round of PDHG, at most.
         deadline: after which no further round begins, and a round ends early; None for none.
         report: called after each round.
-        engine: interior (the master), pdhg (rounds of PDHG alone), or auto: what is expected to be
-            fastest, rounds that are solved by interior points too.
+        engine: interior (the master); pdhg (rounds of PDHG, and of interior points where the
+            target is so narrow that it needs float64); or auto, what is expected to be fastest.
 
     Raises:
         InputError: another engine, or one that does not take the problem.
@@ -143,7 +143,7 @@ def improving(
     widest_gap, last, iterations = _FIRST_GAP, None, 0
     for number in range(max_rounds):
         round_gap = max(target / 3, widest_gap / 2)
-        # A type that is named is PDHG's: interior points would take its place otherwise.
+        # Interior points are not asked for a solve whose type is float32.
         dtype = iteration_dtype(problem, round_gap, None) if engine == "pdhg" else None
         result = yield from solving(
             problem,

@@ -70,7 +70,7 @@ def test_tables_page_and_files_say_the_same(
         (["--routing", "tunnels:schema=pdhg"], "did you mean scheme"),
         (["--availability", "99.9"], "a share of the time"),
         (["--objective", "max_link_utilisation"], "total_flow"),
-        (["--components", "none.csv"], "a .csv or .xlsx file"),
+        (["--components", "none.csv"], "a .csv, .tsv or .xlsx file"),
         (["--rest", "-1"], "a share of the time"),
         (["--cable-availability", "1"], "one that fails at least"),
         (["--routing", "igp", "--routing", "igp"], "each way of routing once"),

@@ -119,7 +119,7 @@ class Scheduler:
             except Exception as error:
                 for chunk in together:
                     if not chunk.request.answer.done():
-                        chunk.request.answer.set_exception(_as_told(error))
+                        chunk.request.answer.set_exception(_error_for_client(error))
             finally:
                 self._busy_until = 0.0
                 queue.charge(together, time.perf_counter() - begin)
@@ -139,8 +139,10 @@ class Scheduler:
         return [answer is not None for answer in answers]
 
 
-def _as_told(error: Exception) -> Exception:
-    """A fault in what was asked for, which a problem found when it was made, is the request's."""
+def _error_for_client(error: Exception) -> Exception:
+    """The error that a request ends with: 422 for an :class:`InputError`, which names options and
+    demands that do not go together; any other error as it is.
+    """
     return wrong(str(error)[:300]) if isinstance(error, InputError) else error
 
 
