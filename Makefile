@@ -19,10 +19,15 @@ UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --native-tls -c constrai
 # Of what every command imports: the first command would wait 6 s for it.
 WRITE_BYTECODE := $(BIN)/python -c "import teal.allocation.solve_command, teal.evaluation.evaluate_command"
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+# Four workers on two cores: clusters and killed processes are waited for more than computed.  Two of them add numbers
+# in another order, as OpenBLAS does on older processors: no test may depend on the last bits of a sum.
+WORKERS := --tx 2*popen --tx popen//env:OPENBLAS_CORETYPE=Haswell --tx popen//env:OPENBLAS_CORETYPE=Sandybridge
+ALL := $(BIN)/python -m pytest $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # Each worker has a half of the files, so that they seldom wait for each other to compile the same kernel.
 QUICK := --dist worksteal -m "not system and not slow"
 
-.PHONY: help environment install wheel demo lab check test test-core test-system test-all docs constraints clean
+.PHONY: help environment install wheel demo lab check test test-core test-system test-all durations docs constraints \
+  clean
 
 help:  ## what the targets do (this text)
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -90,9 +95,11 @@ test-core: $(STAMP)  ## the tests of the core's rooms, where no package over it 
 test-system: $(STAMP)  ## the other tests: slow ones, clusters, killed processes, the wheel, browsers, long training
 	$(PYTEST) -m "system or slow"
 
-# A third worker: clusters and killed processes are waited for more than computed.
 test-all: $(STAMP)  ## all tests in one run
-	$(PYTEST) -n 3
+	$(ALL)
+
+durations: $(STAMP)  ## all tests; how long they take is stored, and later runs begin with the longest
+	$(ALL) --store-durations
 
 docs: $(STAMP)  ## the site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

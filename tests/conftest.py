@@ -3,9 +3,12 @@ a browser."""
 
 from __future__ import annotations
 
+import collections
 import importlib.util
+import json
 import os
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -71,11 +74,62 @@ numba.set_num_threads(1)
 torch.set_num_threads(1)
 
 DATA = Path(os.environ.get("TEAL_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+# Seconds of the tests that take the longest, on two cores: `make durations` stores them.
+DURATIONS = Path(__file__).parent / "durations.json"
+LEAST_STORED_S = 0.5
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--store-durations``."""
+    parser.addoption(
+        "--store-durations", action="store_true", help=f"write {DURATIONS.name}: see its use"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the tests by their stored durations, the longest first, so that no worker begins a long
+    test when the others are done (longest processing time first: Graham 1969).
+
+    The tests of a group run on one worker, one after the other: their durations count together.
+    Tests without a stored duration keep their order, behind the others.
+    """
+    stored: dict[str, float] = json.loads(DURATIONS.read_text())
+    total: dict[str, float] = collections.defaultdict(float)
+    for item in items:
+        total[_unit_of(item)] += stored.get(item.nodeid.partition("@")[0], 0.0)
+    items.sort(key=lambda item: -total[_unit_of(item)])
+
+
+def _unit_of(item: pytest.Item) -> str:
+    """What runs on one worker: a group of tests by its name, or a single test."""
+    group = item.get_closest_marker("xdist_group")
+    return item.nodeid.partition("@")[0] if group is None else str(group.args or group.kwargs)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Store the durations, where that is asked for."""
+    if not config.option.store_durations:
+        return
+    total: dict[str, float] = collections.defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                total[report.nodeid.partition("@")[0]] += report.duration
+    stored = {test: round(s, 1) for test, s in sorted(total.items()) if s >= LEAST_STORED_S}
+    DURATIONS.write_text(json.dumps(stored, indent=1) + "\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Compile what a solve needs before the workers start: they would wait for each other's
-    kernels."""
+    kernels.
+
+    A shell starts background jobs with SIGINT ignored, and their children inherit that; tests send
+    it to processes that must end by it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
     from teal.app.warm_up import compile_first

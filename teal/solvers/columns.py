@@ -22,6 +22,7 @@ from torch.nn.functional import pad
 from teal.errors import InputError
 from teal.network.path_changes import first_columns, paths_in_trees, with_more_paths
 from teal.network.path_set import PathSet
+from teal.network.reachability import with_surviving_paths
 from teal.network.shortest import shortest_trees
 from teal.objectives import ObjectiveName
 from teal.problem import Problem, all_paths_bound, dual_bound
@@ -130,6 +131,7 @@ def improving(
     end = deadline or Deadline()
     if engine not in ENGINES:
         raise InputError("improve", "engine", " or ".join(ENGINES), repr(engine))
+    problem = _with_live_paths(problem)
     if problem.objective.rules.may_have_no_allocation:
         return (yield from _at_least_cost(problem, target, end, max_rounds, report))
     if engine == "interior" and not all_paths.accepts(problem):
@@ -179,6 +181,18 @@ def improving(
             problem = problem.with_paths(paths)
     assert last is not None
     return last
+
+
+def _with_live_paths(problem: Problem) -> Problem:
+    """The problem with a path for each demand that a matrix connects and whose candidate paths have
+    all failed in it: column generation counts on one.
+    """
+    if not least_cost.without_path(problem).any():
+        return problem
+    failures = [np.flatnonzero(row <= 0).tolist() for row in problem.capacity.cpu().numpy()]
+    whole = problem.topology.with_capacity(np.ones(problem.topology.num_links))
+    paths = with_surviving_paths(problem.paths, whole, failures)
+    return problem if paths is problem.paths else problem.with_paths(paths)
 
 
 def _by_master(

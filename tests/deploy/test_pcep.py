@@ -23,6 +23,7 @@ import pytest
 
 from deploy import pcep
 from deploy.pcep import Pce, Policy
+from tests.processes import running
 
 DAEMONS, MODULE = Path("/usr/lib/frr"), Path("/usr/lib/x86_64-linux-gnu/frr/modules/pathd_pcep.so")
 ROOT = Path(__file__).resolve().parents[2]
@@ -553,7 +554,7 @@ def test_frr_takes_policies_replaces_them_in_place_and_drops_those_that_are_gone
             time.sleep(0.1)
 
     command = [*frr.inside, sys.executable, "-c", RECORDER, str(file)]
-    with log.open("wb") as out, subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out) as pce:
+    with log.open("w") as out, running(command, folder=ROOT, output=out) as pce:
         try:
             until(lambda: "listening" in log.read_text())
             frr.run("pathd", "-M", "pathd_pcep")

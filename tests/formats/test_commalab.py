@@ -79,6 +79,9 @@ def test_a_problem_of_commalab_is_network_and_traffic(tmp_path: Path) -> None:
         (" 2 3 7.5 4", " 2 3 -1 4", "cost"),
         (" 1 3 2\n", " 1 3 -2\n", "rate"),
         (" 1 3 2\n", " 1 4 2\n", "demand 1"),
+        (" 1 3 2\n", " 0 3 2\n", "demand 1"),
+        (" 1 3 0.5\n", " 1.5 3 0.5\n", "demand 2"),
+        (" 3 1 1 1", " 3 0 1 1", "arc 4"),
         (" 2 3 7.5 4", " 2 3 7.5 nan", "capacity"),
         (" 3\n 4\n", " 99999999999\n 4\n", "at most 1,000,000"),
     ],
@@ -127,6 +130,7 @@ def test_a_road_network(tmp_path: Path, compressed: bool) -> None:
         ("\t3\t4\t20", "\t3\t5\t20", "arc 2"),
         ("\t3\t4\t20", "\t3\tx\t20", "numbers"),
         ("\t4\t2\t30\t1\t1\t0.15\t4\t0\t0\t1\t;\n", "", "links: expected 3"),
+        ("<NUMBER OF LINKS> 3", "<NUMBER OF LINKS> 2", "links: expected 2"),
         ("<NUMBER OF NODES> 4", "<NUMBER OF NODES> \u00b2", "NUMBER OF NODES"),
         ("<NUMBER OF NODES> 4", "<NUMBER OF NODES> 99999999999", "at most 1,000,000"),
     ],
@@ -137,6 +141,15 @@ def test_damaged_road_networks_are_refused(tmp_path: Path, old: str, new: str, s
     file.write_text(NET.replace(old, new))
     with pytest.raises(InputError, match=said):
         load_topology(file)
+
+
+def test_keys_of_road_networks_may_be_in_small_letters(tmp_path: Path) -> None:
+    file = tmp_path / "Small_net.tntp"
+    file.write_text(NET.replace("NUMBER OF NODES", "Number of Nodes").replace("FIRST", "first"))
+    topology = load_topology(file)
+    assert topology.num_nodes == 4
+    assert topology.no_transit is not None
+    assert topology.no_transit.tolist() == [True, True, False, False]
 
 
 @pytest.mark.parametrize("trips", ["2 : 3.0; 3 ; 4;", "2 : x;", "two : 1;", "2 : 1 3 : 1;"])

@@ -3,7 +3,9 @@ ones."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,11 @@ def test_the_master_reaches_the_optimum_of_random_networks(
         seed, objective=objective, failed=failed, density=density, num_paths=2, batch=1
     )
     problem = problem.with_paths(first_columns(problem.paths, 1))
-    optimum, sign = arc_form.optimum(problem), problem.objective.rules.sense
+    # The arc form counts the demands that have a live path: here those that the network connects.
+    live = problem.topology.with_capacity(problem.capacity[0].numpy())
+    connected = compute_paths(live, problem.paths.pairs, num_paths=1, cache=False)
+    optimum = arc_form.optimum(problem.with_paths(connected))
+    sign = problem.objective.rules.sense
     found = improve(problem, target=1e-6, engine="interior")
     assert float(found.gap_all_paths) <= 1e-6
     assert float(found.result.value) == pytest.approx(optimum, rel=2e-6, abs=1e-9)
@@ -74,6 +80,33 @@ def test_the_master_reaches_the_optimum_of_random_networks(
     over = problem.with_paths(found.paths)
     torch.testing.assert_close(all_paths_bound(over, found.result.prices), found.bound_all_paths)
     assert_feasible(over, found.result.allocation, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("objective", "optimum"),
+    [
+        ("total_flow", [3.0, 2.0, 2.0]),
+        ("max_link_utilisation", [0.6, 1.5, 2 / 7]),
+        ("max_concurrent_flow", [1.0, 2 / 3, 1.0]),
+        ("least_cost", [3e7, math.inf, 2.0]),
+    ],
+)
+def test_a_demand_whose_candidate_paths_have_failed_is_routed(
+    objective: str, optimum: list[float]
+) -> None:
+    """From 0 to 1 by a link of 2 Gbit/s that costs 1, the only candidate, or by way of 2: in the
+    first matrix the link has failed, in the second one half of the detour, too."""
+    topology = make_topology([(0, 1, 2.0), (0, 2, 5.0), (2, 1, 5.0)])
+    topology = dataclasses.replace(topology, cost=np.array([1.0, 1e7, 0.0]))
+    pairs = np.array([[0, 1]], np.int32)
+    paths = compute_paths(topology, pairs, num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, Objective(objective), np.array([[3.0], [3.0], [2.0]]))
+    capacity = np.array([[0.0, 5.0, 5.0], [0.0, 2.0, 5.0], [2.0, 5.0, 5.0]])
+    failed = problem.with_capacity(capacity)
+    last = improve(failed, target=1e-6)
+    assert last.result.value.tolist() == pytest.approx(optimum, rel=1e-5)
+    assert last.bound_all_paths.tolist() == pytest.approx(optimum, rel=1e-5)
+    assert last.paths.mask.sum() == 2
 
 
 def test_engines_that_do_not_take_a_problem_are_refused() -> None:

@@ -262,6 +262,67 @@ def test_more_demand_than_all_routes_carry_is_refused_with_the_largest_share() -
     assert result.largest_share is not None
     assert result.largest_share[0].tolist() == pytest.approx([0.5, 0.5], rel=1e-6)
     assert float(result.splits.sum()) == pytest.approx(0.5, rel=1e-6)
+    # The search for an allocation of all demand ends at the optimum of what may be left out.
+    assert result.iterations < 60
+
+
+def test_a_deadline_ends_before_it_is_known_how_much_can_be_carried() -> None:
+    """Neither dearer unserved demand nor the largest share is tried after the deadline."""
+    topology = make_topology([(0, 1, 2.0)])
+    paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, LEAST_COST, np.array([[3.0]]))
+    result = teal.solve(problem, gap=1e-6, deadline=0)
+    assert result.stopped_by == (Stop.DEADLINE,)
+    assert result.largest_share is None
+    assert math.isinf(float(result.gap))
+
+
+@pytest.mark.parametrize(
+    ("bound", "is_impossible"), [(1 - 1e-12, False), (1 - 1e-6, True), (1.0, False)]
+)
+def test_rounding_alone_makes_no_matrix_infeasible(bound: float, is_impossible: bool) -> None:
+    splits, prices = torch.zeros(1, 1, 1), torch.zeros(1, 1)
+    found = least_cost.LargestShare(bound, bound, splits, prices)
+    assert found.is_impossible == is_impossible
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_demand_that_fills_every_route_is_feasible(seed: int) -> None:
+    """Capacities of three routes, whose sum is the demand, do not add up to it exactly."""
+    capacity = np.random.default_rng(seed).lognormal(0, 1, 3)
+    links = [(0, 1, capacity[0]), (0, 2, capacity[1]), (2, 1, 9e9), (0, 3, capacity[2])]
+    topology = make_topology([*links, (3, 1, 9e9)])
+    paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=3, cache=False)
+    problem = Problem.create(topology, paths, LEAST_COST, np.array([[sum(capacity)]]))
+    result = teal.solve(problem, gap=1e-6)
+    assert result.stopped_by == (Stop.GAP,)
+    expected = capacity[0] + 2 * (capacity[1] + capacity[2])
+    assert float(result.value) == pytest.approx(expected, rel=1e-6)
+
+
+def test_each_matrix_starts_from_its_own_optimum() -> None:
+    topology = teal.load_topology("b4")
+    demand = teal.load_traffic("gravity:count=3,load=1.5", topology).read([0, 1, 2])
+    paths = compute_paths(topology)
+    problem = Problem.create(topology, paths, LEAST_COST, demand * np.array([[1.0], [0.2], [0.6]]))
+    optimum = teal.solve(problem, gap=1e-9)
+    assert optimum.iterations > 0
+    again = teal.solve(problem, gap=1e-6, warm_start=optimum)
+    assert again.iterations == 0
+    torch.testing.assert_close(again.value, optimum.value, rtol=1e-6, atol=0)
+
+
+def test_a_failed_link_does_not_set_the_price_of_unserved_demand() -> None:
+    """The link of no cost has failed; the live one is dear."""
+    topology = make_topology([(0, 1, 5.0), (0, 2, 5.0), (2, 1, 5.0)])
+    topology = dataclasses.replace(topology, cost=np.array([0.0, 1e7, 0.0]))
+    paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, LEAST_COST, np.array([[3.0]]))
+    failed = problem.with_capacity(np.array([0.0, 5.0, 5.0]))
+    last = improve(failed, target=1e-6)
+    assert float(last.result.value) == pytest.approx(3e7)
+    assert float(last.bound_all_paths) == pytest.approx(3e7, rel=2e-6)
+    assert last.result.iterations < 60
 
 
 def test_a_dear_detour_is_taken_however_dear() -> None:

@@ -44,6 +44,15 @@ def test_cables_nodes_and_groups_fail_with_their_links() -> None:
     assert len(components_of(_NETWORK, cable_availability=1.0)) == 0
 
 
+def test_a_cable_out_of_service_is_no_component() -> None:
+    """It carries nothing when it is up, and must not make the network less often whole."""
+    capacity = _NETWORK.capacity.copy()
+    capacity[[4, 5]] = 0.0
+    found = components_of(_NETWORK.with_capacity(capacity), cable_availability=0.99)
+    assert found.kinds == ("cable",)
+    assert found.links[0].nonzero()[0].tolist() == [0, 1, 2, 3]
+
+
 def test_times_between_failures_and_to_repair_give_the_availability(tmp_path: Path) -> None:
     """1,980 h up and 20 h down are 0.99; 99 d and 1 d too."""
     text = "source,target,node,availability,mtbf,mttr\nn0,n1,,,1980,20h\nn2,n1,,0.995,,\n,,n2,,99d,1d\n"

@@ -6,10 +6,12 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +20,7 @@ import teal_availability
 from teal.cli import main
 from teal.problem import Problem
 from teal.testing import make_topology
-from teal_availability.expansion import Pairs, bound_by_prices, expansion
+from teal_availability.expansion import Pairs, _moved, bound_by_prices, expansion
 from teal_availability.patterns import pattern_probabilities
 from teal_availability.ways import Request, all_ways, loads_of
 from tests.teal_availability.brute import load_of_way, random_case, time_of_way
@@ -147,6 +149,33 @@ def test_sums_of_rates_that_just_fit_buy_nothing_and_small_purchases_are_listed(
     wide = make_topology([(0, 1, 1.0), (1, 2, 1e10)], both=True)
     (row,) = teal_availability.expand(wide, (Request("n0", "n1", 3.0, 0.9, 1.0),)).purchases
     assert row.bought == pytest.approx(2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_promise_gains_by_moving_alone(seed: int) -> None:
+    """At the end of the moves each promise has the way that costs least beside all others."""
+    rng = np.random.default_rng(seed)
+    promises, ways, links = 6, 4, 8
+    loads = rng.exponential(1, (promises * ways, links)) * (rng.random((24, links)) < 0.4)
+    capacity = 0.3 * loads.sum(0) / ways * rng.uniform(0.5, 1.5, links)
+    pairs = Pairs.of([[link] for link in range(links)], rng.uniform(0.5, 3, links))
+    own = np.arange(promises * ways).reshape(promises, ways)
+
+    def cost(chosen: np.ndarray) -> float:
+        missing = np.maximum(loads[chosen].sum(0) - capacity, 0)
+        return float(missing @ pairs.cost)
+
+    start = own[:, 0]
+    priced = loads @ pairs.cost
+    chosen = _moved(
+        list(own), start, sp.csr_array(loads), capacity, pairs, priced, time.perf_counter() + 60
+    )
+    assert cost(chosen) < cost(start)
+    for number, of_promise in enumerate(own):
+        for way in of_promise.tolist():
+            other = chosen.copy()
+            other[number] = way
+            assert cost(other) >= cost(chosen) * (1 - 1e-6)
 
 
 def test_a_promise_that_no_capacity_keeps_is_named() -> None:

@@ -12,12 +12,21 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from teal.network import compute_paths
+from teal.network.classes import DemandClasses
 from teal.network.ecmp import igp_metric
 from teal.problem import Problem
 from teal.testing import make_topology
-from teal_availability.components import components_of
-from teal_availability.measure import LEVELS, measure
-from teal_availability.routing import Igp, PathSplits, Reserved, Routing, Solved, Tunnels
+from teal_availability.components import Components, components_of
+from teal_availability.measure import LEVELS, Bounds, measure
+from teal_availability.routing import (
+    Arrived,
+    Igp,
+    PathSplits,
+    Reserved,
+    Routing,
+    Solved,
+    Tunnels,
+)
 from teal_availability.states import most_probable
 from tests.explicit import explicit_paths
 from tests.igp_reference import segment_shares
@@ -250,7 +259,7 @@ def test_the_mean_is_that_of_a_million_drawn_states() -> None:
 def test_several_matrices_have_equal_shares_of_the_time() -> None:
     problem, components = random_case(3)
     splits = _random_splits(problem, 3)
-    double = problem.with_demand(2 * problem.demand)
+    ninefold = problem.with_demand(9 * problem.demand)
     states = most_probable(components.unavailability, rest=0)
     alone = [
         measure(
@@ -260,23 +269,73 @@ def test_several_matrices_have_equal_shares_of_the_time() -> None:
             components,
             states,
         )
-        for one in (problem, double)
+        for one in (problem, ninefold)
     ]
     both = measure(
         "both",
         [
             Tunnels(problem, PathSplits.of_candidates(problem.paths, splits)),
-            Tunnels(double, PathSplits.of_candidates(double.paths, splits)),
+            Tunnels(ninefold, PathSplits.of_candidates(ninefold.paths, splits)),
         ],
-        [problem, double],
+        [problem, ninefold],
         components,
         states,
     )
-    # The second matrix has two thirds of the traffic.
-    means = [float(one.mean.low) for one in alone]
-    assert float(both.mean.low) == pytest.approx((means[0] + 2 * means[1]) / 3, abs=1e-12)
+    # The second matrix has nine tenths of the traffic.
+    for figure in ("mean", "demand_time", "lost_with", "gained_by"):
+        first, second = (_low(getattr(one, figure)) for one in alone)
+        by_time, by_traffic = (first + second) / 2, (first + 9 * second) / 10
+        expected = by_time if figure == "demand_time" else by_traffic
+        assert np.abs(by_time - by_traffic).max() > 1e-4, figure
+        np.testing.assert_allclose(_low(getattr(both, figure)), expected, atol=1e-12)
     times = [one.demand_time.low for one in alone]
     np.testing.assert_allclose(both.demand_time.low, np.mean(times, axis=0), atol=1e-12)
+
+
+def _low(figure: Bounds | np.ndarray) -> np.ndarray:
+    return figure.low if isinstance(figure, Bounds) else figure
+
+
+class _Near:
+    """A search that ended near its optimum in the first of two states and at it in the second."""
+
+    together = 2
+
+    def arrived(self, works: np.ndarray) -> Arrived:
+        assert len(works) == 2
+        share = np.array([[0.5, 0.95], [0.92, 0.2]])
+        return Arrived(share, np.array([0.95, np.nan]))
+
+
+def test_of_a_search_near_its_optimum_the_bound_on_all_traffic_alone_is_known() -> None:
+    """Two links of 1 and 3 Gbit/s; the state in which the first one is down takes 1/4 of the time."""
+    topology = make_topology([(0, 1, 1.0), (0, 2, 3.0)])
+    pairs = np.array([[0, 1], [0, 2]], dtype=np.int32)
+    paths = compute_paths(topology, pairs, num_paths=1, cache=False)
+    classes = DemandClasses(("gold", "bronze"), np.array([0, 1, 2]))
+    problem = Problem.create(topology, paths, "priority", np.array([[1.0, 3.0]]), classes=classes)
+    links = np.array([[True, False]])
+    components = Components(("n0-n1",), ("cable",), links, np.array([0.25]))
+    states = most_probable(components.unavailability, rest=0)
+    assert states.probability.tolist() == [0.75, 0.25]
+    found = measure("near", [_Near()], [problem], components, states)
+    # At levels of 100, 99 and 90%.  In the first state each demand may keep all, and all traffic
+    # 95% at most.
+    np.testing.assert_allclose(found.demand_time.low, [[0, 0, 0.25], [0, 0, 0.75]])
+    np.testing.assert_allclose(found.demand_time.high, [[0.75, 0.75, 1], [0.75, 0.75, 0.75]])
+    np.testing.assert_allclose(found.demand_mean.low, [0.605, 0.7625])
+    np.testing.assert_allclose(found.demand_mean.high, [0.98, 0.8])
+    every, gold, bronze = found.totals
+    np.testing.assert_allclose(every.total_time.low, [0, 0, 0])
+    np.testing.assert_allclose(every.total_time.high, [0, 0, 0.75])
+    np.testing.assert_allclose(every.whole_time.high, [0, 0, 0.75])
+    np.testing.assert_allclose(every.mean.high, 0.75 * 0.95 + 0.25 * 1.52 / 4)
+    np.testing.assert_allclose(gold.mean.low, 0.605)
+    np.testing.assert_allclose(gold.mean.high, 0.98)
+    np.testing.assert_allclose(gold.total_time.high, [0.75, 0.75, 1])
+    np.testing.assert_allclose(gold.whole_time.high, [0.75, 0.75, 1])
+    np.testing.assert_allclose(bronze.mean.high, 0.8)
+    np.testing.assert_allclose(bronze.whole_time.low, [0, 0, 0.75])
 
 
 def test_all_traffic_of_a_demand_without_a_path_is_lost_also_where_it_pauses() -> None:

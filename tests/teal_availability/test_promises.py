@@ -315,6 +315,18 @@ def test_share_and_quantile_leave_out_the_same_demands_also_at_a_tie() -> None:
     assert share.value <= quantile.value + 1e-9
 
 
+@pytest.mark.parametrize("availability", [0.9, 0.99, 0.999, 0.9999])
+def test_the_quantile_counts_what_is_kept_for_exactly_that_time(availability: float) -> None:
+    """One path, up for the availability asked for: its complement rounds to either side."""
+    patterns = Patterns(np.array([[1 - availability, availability]]))
+    demand, rates = np.array([5.0]), np.array([[5.0]])
+    assert quantile_shares(patterns, demand, rates, availability).tolist() == [1.0]
+    rounded = Patterns(np.array([[round(1 - availability, 6), availability]]))
+    assert quantile_shares(rounded, demand, rates, availability).tolist() == [1.0]
+    higher = availability + 0.1 * (1 - availability)
+    assert quantile_shares(patterns, demand, rates, higher).tolist() == [0.0]
+
+
 def test_a_demand_behind_a_dead_link_takes_no_share_from_others() -> None:
     alone = promise_common_share(*_star({(0, 1): 5.0}), 0.99)
     both = promise_common_share(*_star({(0, 1): 5.0, (0, 4): 1.0}), 0.99)

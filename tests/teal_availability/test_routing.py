@@ -21,10 +21,12 @@ import teal_availability
 from teal import InputError
 from teal.cli import main
 from teal.formats.allocations import write_allocation
+from teal.network import compute_paths
 from teal.network.classes import DemandClasses
 from teal.network.ecmp import igp_metric
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.problem import Problem
+from teal.testing import make_topology
 from teal_availability.components import Components
 from teal_availability.measure import measure
 from teal_availability.routing import Igp, PathSplits, Routing, Solved, Tunnels
@@ -229,6 +231,23 @@ def test_solved_anew_gold_has_what_it_would_have_alone(seed: int) -> None:
     gold = found.totals[1]
     assert optimum(problem) - 1e-3 <= float(gold.mean.low) <= truth + 1e-9
     assert truth <= float(gold.mean.high) + 1e-9
+
+
+def test_no_more_arrives_than_the_demands_that_have_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """12 Gbit/s over a link of 10 and 4 over one that has failed, with prices that prove nothing."""
+    topology = make_topology([(0, 1, 10.0), (2, 3, 9.0)])
+    pairs = np.array([[0, 1], [2, 3]], dtype=np.int32)
+    paths = compute_paths(topology, pairs, num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, "total_flow", np.array([[12.0, 4.0]]))
+    solved = Solved(problem)
+    works = np.array([[True, False], [True, True]])
+    proven = solved.arrived(works).most
+    assert proven is not None
+    np.testing.assert_allclose(proven, [10 / 16, 14 / 16], rtol=1e-6)
+    monkeypatch.setattr(Solved, "_most", lambda *_: np.full(2, 99.0))
+    most = solved.arrived(works).most
+    assert most is not None
+    np.testing.assert_allclose(most, [12 / 16, 1.0], rtol=1e-12)
 
 
 def test_the_command_has_a_row_for_each_class_and_promises_for_gold_first(tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,33 +77,43 @@ def test_large_networks_rehearse_the_form_for_all_threads(monkeypatch: pytest.Mo
     torch.testing.assert_close(alone.value, solve(problem, gap=1e-3).value, rtol=2e-3, atol=0)
 
 
+# Solves a problem to a deadline of 10 s by a clock on which each compilation of a kernel takes 100 s,
+# and nothing else takes any time.  Kernels of the engines are compiled anew, whatever has been kept.
+_BY_COMPILATIONS = """
+import time
+from numba.core import event
+
+class Compilations(event.Listener):
+    count = 0
+    def on_start(self, _):
+        pass
+    def on_end(self, _):
+        Compilations.count += 1
+
+event.register("numba:compile", Compilations())
+time.perf_counter = lambda: 100.0 * Compilations.count
+from teal.runtime.kernel_cache import KernelCache
+kept = KernelCache.load_overload
+KernelCache.load_overload = lambda self, *of: (
+    None if "interior.search.solve" in self.name else kept(self, *of))
+KernelCache.save_overload = lambda *_: None
+import teal
+topology = teal.load_topology("b4")
+traffic = teal.load_traffic("gravity:seed=0,load=8,count=1", topology)
+paths = teal.compute_paths(topology, traffic.pairs)
+problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0]))
+before = Compilations.count
+result = teal.solve(problem, gap=1e-3, deadline=10.0)
+print(float(result.gap), result.solve_s, Compilations.count - before)
+"""
+
+
 @pytest.mark.system
-def test_with_nothing_compiled_a_deadline_counts_iterations_and_not_compilation(
-    tmp_path: Path,
-) -> None:
-    environment = os.environ | {
-        "NUMBA_CACHE_DIR": str(tmp_path / "numba"),
-        "TEAL_CACHE_DIR": str(tmp_path / "cache"),
-        "TEAL_SHIPPED_KERNELS": "0",
-    }
-    program = (
-        "import teal\n"
-        "topology = teal.load_topology('b4')\n"
-        "traffic = teal.load_traffic('gravity:seed=0,load=8,count=1', topology)\n"
-        "paths = teal.compute_paths(topology, traffic.pairs)\n"
-        "problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0]))\n"
-        "result = teal.solve(problem, gap=1e-3, deadline=0.5)\n"
-        "print(float(result.gap), result.solve_s)\n"
-    )
+def test_a_deadline_counts_iterations_and_not_compilation() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
+        [sys.executable, "-c", _BY_COMPILATIONS], capture_output=True, text=True, check=True
     )
-    gap, solve_s = map(float, done.stdout.split())
+    gap, solve_s, compilations = map(float, done.stdout.split())
+    assert compilations > 0
     assert gap <= 1e-3
-    assert solve_s < 0.5
-    assert np.isfinite(gap)
+    assert solve_s == 0
