@@ -141,13 +141,13 @@ def _install() -> None:
     rewrite_asserts = rewrite.rewrite_asserts
 
     def recorded(
-        module: ast.Module,
+        mod: ast.Module,
         source: bytes,
         module_path: str | None = None,
         config: pytest.Config | None = None,
     ) -> None:
-        _Recorder(module_path or "?").visit(module)
-        rewrite_asserts(module, source, module_path, config)
+        _Recorder(module_path or "?").visit(mod)
+        rewrite_asserts(mod, source, module_path, config)
 
     rewrite.rewrite_asserts = recorded
     rewrite._read_pyc = lambda *arguments, **options: None

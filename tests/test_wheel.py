@@ -16,12 +16,13 @@ import pytest
 
 from teal.runtime import shipped_kernels
 
-pytestmark = pytest.mark.system  # installs packages
+# Installs packages; and shares a folder of compiled kernels with the other tests of the group.
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("machine-code")]
 
 ROOT = Path(__file__).parents[1]
 LEVELS = shipped_kernels.levels()
-# Of one task alone: all of them take minutes.
-_MACHINE_CODE = f"--level {LEVELS[-1]} --task paths" if LEVELS else "none"
+# Of one task alone, for the best level, whose kernels CI has compiled before: all of them take minutes.
+_MACHINE_CODE = f"--level {LEVELS[0]} --task paths" if LEVELS else "none"
 # What was compiled by a process that calls the kernels of that task.
 _CALL = """
 from teal.app import warm_up

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from teal.runtime import shipped_kernels
 
-_WORK = Path(__file__).parents[2] / "build" / "machine_code"
+WORK = Path(__file__).parents[2] / "build" / "machine_code"  # forms of earlier runs
 _CALL = """
 import sys
 from teal.app.warm_up import all_tasks, warm_up
@@ -91,7 +91,7 @@ def main() -> None:
     )
     parser.add_argument("--task", action="append", help="a task of teal warm-up; default: all")
     parser.add_argument(
-        "--work", type=Path, default=_WORK, help="folder of the forms of earlier runs"
+        "--work", type=Path, default=WORK, help="folder of the forms of earlier runs"
     )
     parser.add_argument(
         "--out", type=Path, default=shipped_kernels.FOLDER, help="folder of the package"

@@ -67,41 +67,42 @@ def test_a_token_that_no_header_can_have_is_refused_and_not_repeated(token: str)
         assert "secret" not in f"{raised.value}{raised.value!r}{raised.value.__cause__}"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"html": "<html>sign in</html>"},
-        {"json": [1]},
-        {"json": {"networks": 5}},
-        {"content": b"null", "headers": {"Content-Type": "application/json"}},
-        {"content": b"\xff\xfe\xfa", "headers": {"Content-Type": "application/json"}},
-        {
-            "content": b"no gzip",
-            "headers": {"Content-Type": "application/json", "Content-Encoding": "gzip"},
-        },
-    ],
+_JSON = {"Content-Type": "application/json"}
+# No answer to any question; and one to all but the question for the model, of which any object is one.
+_NO_ANSWERS: tuple[dict[str, Any], ...] = (
+    {"html": "<html>sign in</html>"},
+    {"json": [1]},
+    {"content": b"null", "headers": _JSON},
+    {"content": b"\xff\xfe\xfa", "headers": _JSON},
+    {"content": b"no gzip", "headers": {**_JSON, "Content-Encoding": "gzip"}},
 )
+_WRONG_FIELDS: dict[str, Any] = {"json": {"networks": 5}}
+_QUESTIONS: dict[str, Callable[[Client], Any]] = {
+    "networks": lambda client: client.networks(),
+    "network": lambda client: client.network("x"),
+    "paths": lambda client: client.paths("x"),
+    "measured": lambda client: client.measured("x"),
+    "proof": lambda client: client.proof("x", "1"),
+    "model": lambda client: client.model(),
+    "allocation": lambda client: client.allocation("x", "1"),
+    "delete": lambda client: client.delete_network("x"),
+}
+
+
 @pytest.mark.parametrize(
-    "ask",
+    ("question", "answer"),
     [
-        lambda client: client.networks(),
-        lambda client: client.network("x"),
-        lambda client: client.paths("x"),
-        lambda client: client.measured("x"),
-        lambda client: client.proof("x", "1"),
-        lambda client: client.model(),
-        lambda client: client.allocation("x", "1"),
-        lambda client: client.delete_network("x"),
+        (question, answer)
+        for question in _QUESTIONS
+        for answer in (*_NO_ANSWERS, *(() if question == "model" else (_WRONG_FIELDS,)))
     ],
 )
 def test_a_success_that_is_none_of_this_service_is_a_fault(
-    ask: Callable[[Client], Any], options: dict[str, Any]
+    question: str, answer: dict[str, Any]
 ) -> None:
-    if options == {"json": {"networks": 5}} and ask.__code__.co_names == ("model",):
-        pytest.skip("any object is a model")
-    transport = httpx.MockTransport(lambda _: httpx.Response(200, **options))
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, **answer))
     with Client("http://test", transport=transport) as client, pytest.raises(ServiceFault):
-        ask(client)
+        _QUESTIONS[question](client)
 
 
 @pytest.mark.parametrize(

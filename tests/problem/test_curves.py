@@ -213,12 +213,12 @@ def _promises(problem: Problem) -> Problem:
         promised = problem.with_protection([[first], [(first + 3) % problem.topology.num_links]])
         if bool(promised.rewritten.program.live.any(-1)[problem.demand > 0].all()):
             return promised
-    pytest.skip("every failure cuts a demand of this network off")
+    raise AssertionError("every failure cuts a demand of this network off: choose another seed")
 
 
 @pytest.mark.parametrize("under", [_churn, _promises])
 @pytest.mark.parametrize("objective", FAIR)
-@pytest.mark.parametrize("seed", [1, 2, 5])
+@pytest.mark.parametrize("seed", [1, 3, 5])
 def test_shares_under_conditions_are_those_of_clarabel(
     seed: int, objective: str, under: Callable[[Problem], Problem]
 ) -> None:

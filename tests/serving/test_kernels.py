@@ -224,7 +224,7 @@ def installed(tmp_path: Path, machine_code_of_package: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.system
+@pytest.mark.xdist_group("machine-code")
 @pytest.mark.skipif(not _LEVELS, reason="this processor has no level of the package")
 def test_a_wheel_has_the_machine_code_of_every_request(installed: Path, tmp_path: Path) -> None:
     """From an empty cache, requests of every kind compile nothing, in whatever process."""
