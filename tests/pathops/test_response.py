@@ -22,7 +22,7 @@ def _explicit(
     splits = np.zeros(problem.paths.mask.shape)
     load, elasticity = np.zeros(len(weight)), np.zeros(len(weight))
     for d, has in enumerate(problem.paths.mask):
-        paths = [list(problem.paths.links_of(d, k)) for k in np.flatnonzero(has)]
+        paths = [list(problem.paths.links_of(d, k)) for k in np.flatnonzero(has).tolist()]
         profit = np.array([sharpness * (value[d] - weight[links].sum()) for links in paths])
         largest = max(0.0, profit.max(initial=0.0))
         of_path = np.exp(np.maximum(profit - largest, -700))
