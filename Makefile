@@ -19,9 +19,9 @@ UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --native-tls -c constrai
 # Of what every command imports: the first command would wait 6 s for it.
 WRITE_BYTECODE := $(BIN)/python -c "import teal.allocation.solve_command, teal.evaluation.evaluate_command"
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
-# Four workers on two cores: clusters and killed processes are waited for more than computed.  Two of them add numbers
+# Three workers on two cores: clusters and killed processes are waited for more than computed.  Two of them add numbers
 # in another order, as OpenBLAS does on older processors: no test may depend on the last bits of a sum.
-WORKERS := --tx 2*popen --tx popen//env:OPENBLAS_CORETYPE=Haswell --tx popen//env:OPENBLAS_CORETYPE=Sandybridge
+WORKERS := --tx popen --tx popen//env:OPENBLAS_CORETYPE=Haswell --tx popen//env:OPENBLAS_CORETYPE=Sandybridge
 ALL := $(BIN)/python -m pytest $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # Each worker has a half of the files, so that they seldom wait for each other to compile the same kernel.
 QUICK := --dist worksteal -m "not system and not slow"

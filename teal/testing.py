@@ -131,7 +131,7 @@ def random_problem(
     nodes: int = 7,
     density: float = 0.4,
     num_paths: int = 3,
-    batch: int = 2,
+    batch: int = 3,
     failed: int = 0,
     idle: float = 0.2,
 ) -> Problem:

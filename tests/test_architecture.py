@@ -242,6 +242,14 @@ def test_every_test_file_is_named_after_what_it_tests() -> None:
         )
 
 
+@pytest.mark.parametrize("room", ["solvers", "problem", "schemes", "nn"])
+def test_batches_in_tests_of_solvers_have_three_matrices(room: str) -> None:
+    """With two, a fault that takes the first matrix for all others may pass, and so may one that
+    takes the last one."""
+    for file in (ROOT / "tests" / room).rglob("*.py"):
+        assert not re.search(r"\bbatch=2\b", file.read_text(encoding="utf-8")), file
+
+
 def test_every_test_file_says_what_it_compares() -> None:
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
         assert ast.get_docstring(parsed(file)[1]), file

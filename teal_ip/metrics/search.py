@@ -476,11 +476,11 @@ def improve_metrics(
         numbers = range(group, min(group + threads, len(firsts)))
         share = len(numbers) / (len(firsts) - group)
         with ThreadPoolExecutor(threads) as pool:
-            running = [
-                pool.submit(_walk, search, firsts[n], seed + 1_000_003 * n, end, share)
-                for n in numbers
-            ]
+            running = []
             try:
+                for n in numbers:
+                    seed_of_walk = seed + 1_000_003 * n
+                    running.append(pool.submit(_walk, search, firsts[n], seed_of_walk, end, share))
                 while wait(running, _SIGNALS_EVERY_S).not_done:
                     # a wait without an end would not see a signal that another thread received
                     pass

@@ -189,7 +189,7 @@ def test_ncflow_refuses_other_objectives_and_allocates_nothing_without_demand() 
     with pytest.raises(InputError, match="total_flow"):
         NcFlow().solve(random_problem(0, objective=ObjectiveName.WEIGHTED_FLOW))
     idle = random_problem(1, idle=1.0)
-    assert torch.equal(assess(idle, NcFlow(workers=1).solve(idle)).value, torch.zeros(2).double())
+    assert torch.equal(assess(idle, NcFlow(workers=1).solve(idle)).value, torch.zeros(3).double())
 
 
 @pytest.mark.parametrize(("nodes", "clusters"), [(9, 9), (12, 9), (15, 9), (16, 12), (20, 12)])

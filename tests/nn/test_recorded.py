@@ -108,7 +108,7 @@ def test_model_and_repair_are_one_graph_and_allocate_as_on_the_cpu() -> None:
 
 def test_programs_that_the_solver_reduces_are_not_allocated_in_one_graph() -> None:
     """The reduction raises prices where a demand is beyond all that its paths can carry."""
-    problem = _made(random_problem(3, num_paths=3, nodes=4, batch=2), "total_flow", PLAIN)
+    problem = _made(random_problem(3, num_paths=3, nodes=4, batch=3), "total_flow", PLAIN)
     scheme = _scheme("teal", PLAIN)
     assert isinstance(scheme, FlowGnnScheme)
     assert scheme._is_one_pass(problem)

@@ -60,7 +60,7 @@ def test_compiled_passes_equal_those_in_torch(
 @pytest.mark.slow
 @pytest.mark.parametrize("width", UNIVERSAL_WIDTHS)
 def test_compiled_passes_of_every_width_equal_those_in_torch(width: int) -> None:
-    problem, model = random_problem(3, failed=1, batch=2).to(torch.float32), _model(width)
+    problem, model = random_problem(3, failed=1, batch=3).to(torch.float32), _model(width)
     splits, _ = model.allocate(problem)
     with torch.no_grad():
         torch.testing.assert_close(
@@ -157,7 +157,7 @@ def test_compiled_passes_over_several_blocks_of_sources_equal_those_in_torch(
     objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flow_passes_fused, "_MIN_BLOCK_WORK", 1)
-    problem, model = random_problem(3, objective=objective, batch=2).to(torch.float32), _model()
+    problem, model = random_problem(3, objective=objective, batch=3).to(torch.float32), _model()
     assert len(problem.paths.packed.blocks(1, flow_passes_fused._MAX_BLOCKS)) > 3, (
         "there are several blocks"
     )

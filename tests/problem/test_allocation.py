@@ -14,12 +14,12 @@ from teal.testing import random_problem
 
 
 def test_the_frame_has_the_flows_of_the_splits() -> None:
-    problem = random_problem(3, batch=2)
+    problem = random_problem(3, batch=3)
     result = pdhg.solve(problem)
     allocation = Allocation.of_batch(result.splits, result.prices, 0.1)
     frame = allocation.to_frame(problem)
     flows = problem.flows(result.splits)
-    for row in range(2):
+    for row in range(3):
         assert frame.query("matrix == @row")["flow"].sum() == pytest.approx(float(flows[row].sum()))
     for one in frame.itertuples():
         assert (one.nodes[0], one.nodes[-1]) == (one.source, one.target)
@@ -33,15 +33,15 @@ def test_the_frame_has_the_flows_of_the_splits() -> None:
     torch.testing.assert_close(loads, problem.loads(result.splits))
     assert (
         repr(allocation)
-        == f"Allocation(2 feasible; splits {tuple(result.splits.shape)}, with prices)"
+        == f"Allocation(3 feasible; splits {tuple(result.splits.shape)}, with prices)"
     )
-    assert "2 matrices" in repr(problem)
+    assert "3 matrices" in repr(problem)
     assert "iterations" in repr(result)
     assert len(repr(problem.paths)) < 80
 
 
 def test_a_saved_allocation_is_loaded_unchanged(tmp_path: Path) -> None:
-    problem = random_problem(3, batch=2)
+    problem = random_problem(3, batch=3)
     result = pdhg.solve(problem)
     for prices in (result.prices, None):
         allocation = Allocation.of_batch(result.splits, prices, 0.1)

@@ -37,7 +37,7 @@ def _churn(batch: int = 1) -> Problem:
     return problem.with_churn_limit(problem.even_splits, 0.1)
 
 
-_PLAIN = random_problem(1, batch=2)
+_PLAIN = random_problem(1, batch=3)
 _STATE = _PLAIN.even_splits, torch.zeros_like(_PLAIN.capacity)
 _FAIR = dataclasses.replace(_PLAIN, objective=Objective(ObjectiveName.MAX_MIN))
 
@@ -193,7 +193,7 @@ def test_a_loss_that_is_rounding_is_none() -> None:
 def test_no_class_has_more_than_its_bound_over_15_decades() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        base = random_problem(seed, batch=2)
+        base = random_problem(seed, batch=3)
         gold, bronze = (
             base.demand.numpy() * 10 ** rng.uniform(-5, 10, base.demand.shape) for _ in range(2)
         )

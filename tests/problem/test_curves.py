@@ -149,7 +149,7 @@ def test_any_prices_bound_any_allocation(seed: int, spec: str) -> None:
 
 
 def test_alpha_0_is_total_flow() -> None:
-    fair = random_problem(3, batch=2, idle=0.0)
+    fair = random_problem(3, batch=3, idle=0.0)
     problem = Problem.create(fair.topology, fair.paths, "alpha_fair:alpha=0", fair.demand.numpy())
     splits = problem.first_path_splits * 0.1
     routable = problem.routable_demand.sum(1)
@@ -222,7 +222,7 @@ def _promises(problem: Problem) -> Problem:
 def test_shares_under_conditions_are_those_of_clarabel(
     seed: int, objective: str, under: Callable[[Problem], Problem]
 ) -> None:
-    base = random_problem(seed, batch=2, idle=0.2)
+    base = random_problem(seed, batch=3, idle=0.2)
     problem = under(Problem.create(base.topology, base.paths, objective, 3 * base.demand.numpy()))
     result = solve(problem, gap=1e-4, max_iterations=20_000)
     assert not any(

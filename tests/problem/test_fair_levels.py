@@ -107,9 +107,9 @@ def test_no_demand_alone_can_have_more_than_its_limit(seed: int) -> None:
 
 
 def test_nothing_is_held_without_prices_and_limits_are_demands() -> None:
-    problem = random_problem(5, batch=2, objective=teal.ObjectiveName.MAX_MIN)
+    problem = random_problem(5, batch=3, objective=teal.ObjectiveName.MAX_MIN)
     splits = problem.even_splits * 0
     figures = fair_figures(problem, splits, None)
     torch.testing.assert_close(figures.limit, problem.routable_demand)
-    assert figures.held == (0, 0)
+    assert figures.held == (0, 0, 0)
     assert figures.open == tuple(int((row > 0).sum()) for row in problem.routable_demand)

@@ -17,7 +17,7 @@ from teal.testing import make_topology, random_problem
 
 def _classes_of(seed: int, failed: int = 0) -> teal.Problem:
     """A random problem of three classes, one of them under a latency limit."""
-    base = random_problem(seed, batch=2, failed=failed)
+    base = random_problem(seed, batch=3, failed=failed)
     rng = np.random.default_rng(seed)
     shares = rng.dirichlet([1, 2, 3], base.demand.shape).transpose(2, 0, 1)
     demand = {name: share * base.demand.numpy() for name, share in zip("abc", shares, strict=True)}
@@ -71,7 +71,7 @@ def test_no_prices_prove_less_than_the_optimum_and_the_lps_prices_prove_it(
     np.testing.assert_allclose(own.bound, own.value, rtol=1e-6, atol=1e-6)
     rng = np.random.default_rng(seed)
     any_prices = torch.from_numpy(
-        rng.exponential(1.0, (2, 3, problem.topology.num_links)) * rng.integers(0, 2)
+        rng.exponential(1.0, (3, 3, problem.topology.num_links)) * rng.integers(0, 2)
     )
     bounds = class_figures(problem, exact.splits, any_prices).bound
     assert bool((bounds >= own.value * (1 - 1e-7) - 1e-7).all())
@@ -84,7 +84,7 @@ def test_no_prices_prove_less_than_the_optimum_and_the_lps_prices_prove_it(
 
 def test_broken_prices_prove_the_routable_demand() -> None:
     problem = _classes_of(5)
-    prices = torch.full((2, 3, problem.topology.num_links), torch.nan, dtype=torch.float64)
+    prices = torch.full((3, 3, problem.topology.num_links), torch.nan, dtype=torch.float64)
     prices[1] = torch.inf
     figures = class_figures(problem, problem.even_splits, prices)
     routable = torch.where(problem.routable, problem.demand, 0)
@@ -99,9 +99,9 @@ def test_the_assessment_has_the_figures_of_each_class() -> None:
     allocation = teal.Allocation(
         found.splits,
         found.prices,
-        (teal.Status.FEASIBLE,) * 2,
-        (0.0,) * 2,
-        (0.0,) * 2,
+        (teal.Status.FEASIBLE,) * 3,
+        (0.0,) * 3,
+        (0.0,) * 3,
         program_prices=found.program_prices,
     )
     assessed = teal.assess(problem, allocation)

@@ -24,7 +24,7 @@ from teal.testing import random_problem, with_random_steps
     ],
 )
 def test_a_problem_that_was_solved_can_be_pickled(changed: Callable[[Problem], Problem]) -> None:
-    problem = changed(random_problem(1, batch=2))
+    problem = changed(random_problem(1, batch=3))
     result = pdhg.solve(problem, gap=1e-3)
     bound = scaled_dual_bound(problem, result.prices)
     again = pickle.loads(pickle.dumps(problem))

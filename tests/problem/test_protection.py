@@ -51,7 +51,7 @@ def test_what_the_validator_passes_survives_every_failure(seed: int, scale: floa
     """A simulation of every failure, also where links have failed before; and reservations that fit
     are passed."""
     torch.manual_seed(seed)
-    problem = random_problem(seed, nodes=6, density=0.6, batch=2, failed=seed % 3).with_protection()
+    problem = random_problem(seed, nodes=6, density=0.6, batch=3, failed=seed % 3).with_protection()
     protection = problem.condition(Protection)
     assert protection is not None
     splits = torch.rand(problem.path_mask.shape, dtype=torch.float64) * problem.path_mask
@@ -112,7 +112,7 @@ def test_paths_of_an_allocation_are_protected_too() -> None:
 def test_optimum_and_bound_are_those_of_the_linear_program(seed: int) -> None:
     """Also where links have failed already, other ones in each matrix, and demands have weights."""
     name = (teal.ObjectiveName.TOTAL_FLOW, teal.ObjectiveName.WEIGHTED_FLOW)[seed % 2]
-    problem = random_problem(seed, nodes=7, density=0.6, batch=2, objective=name, failed=seed % 3)
+    problem = random_problem(seed, nodes=7, density=0.6, batch=3, objective=name, failed=seed % 3)
     capacity = problem.capacity.clone()
     capacity[1, seed % capacity.shape[1]] = 0
     problem = problem.with_capacity(capacity).with_protection()

@@ -55,13 +55,13 @@ def test_value_and_bound_are_those_of_rows_of_their_own(
     seed: int, objective: ObjectiveName, failed: int
 ) -> None:
     problem = with_random_steps(
-        random_problem(seed, objective=objective, batch=2, failed=failed), seed
+        random_problem(seed, objective=objective, batch=3, failed=failed), seed
     )
     unrolled, rng = _unrolled(problem), np.random.default_rng(seed)
-    splits = problem.even_splits * torch.from_numpy(rng.random((2, problem.paths.num_demands, 1)))
+    splits = problem.even_splits * torch.from_numpy(rng.random((3, problem.paths.num_demands, 1)))
     torch.testing.assert_close(problem.value(splits), unrolled.value(_in_order(problem, splits)))
     torch.testing.assert_close(problem.loads(splits), unrolled.loads(_in_order(problem, splits)))
-    prices = torch.from_numpy(rng.exponential(0.3, (2, problem.topology.num_links)))
+    prices = torch.from_numpy(rng.exponential(0.3, (3, problem.topology.num_links)))
     for bound in (dual_bound, scaled_dual_bound):
         torch.testing.assert_close(bound(problem, prices), bound(unrolled, prices))
 

@@ -18,7 +18,7 @@ def test_arrays_of_wrong_shapes_are_refused_under_test() -> None:
     )
     problem = random_problem(0)
     splits = problem.even_splits
-    assert problem.value(splits).shape == (2,)
+    assert problem.value(splits).shape == (3,)
     with pytest.raises(jaxtyping.TypeCheckError, match="B D K"):
         problem.value(splits[0])
     with pytest.raises(jaxtyping.TypeCheckError, match="B E"):

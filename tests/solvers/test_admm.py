@@ -132,7 +132,7 @@ def test_admm_equals_the_textbook_form_with_explicit_copies(
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_admm_converges_to_the_lp_optimum(objective: ObjectiveName, seed: int) -> None:
-    problem = random_problem(seed, objective=objective, failed=2, batch=2)
+    problem = random_problem(seed, objective=objective, failed=2, batch=3)
     optimum = assess(problem, LpAll().solve(problem)).value
     splits, prices, residuals = admm.solve(
         problem, torch.zeros_like(problem.path_mask, dtype=torch.float64), 5000

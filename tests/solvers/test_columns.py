@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -68,12 +69,18 @@ def test_the_master_reaches_the_optimum_of_random_networks(
         seed, objective=objective, failed=failed, density=density, num_paths=2, batch=1
     )
     problem = problem.with_paths(first_columns(problem.paths, 1))
-    # The arc form counts the demands that have a live path: here those that the network connects.
-    live = problem.topology.with_capacity(problem.capacity[0].numpy())
-    connected = compute_paths(live, problem.paths.pairs, num_paths=1, cache=False)
-    optimum = arc_form.optimum(problem.with_paths(connected))
-    sign = problem.objective.rules.sense
     found = improve(problem, target=1e-6, engine="interior")
+    over = problem.with_paths(found.paths)
+    live = problem.capacity[0].numpy() > 0
+    links = zip(problem.topology.link_source, problem.topology.link_target, strict=True)
+    graph = nx.DiGraph([ends for ends, works in zip(links, live, strict=True) if works])
+    graph.add_nodes_from(range(problem.topology.num_nodes))
+    for (source, target), has_path, rate in zip(
+        problem.paths.pairs.tolist(), over.routable[0], problem.demand[0], strict=True
+    ):
+        assert rate == 0 or bool(has_path) == nx.has_path(graph, source, target)
+    # The arc form counts the demands that have a live path: all those that the network connects.
+    optimum, sign = arc_form.optimum(over), problem.objective.rules.sense
     assert float(found.gap_all_paths) <= 1e-6
     assert float(found.result.value) == pytest.approx(optimum, rel=2e-6, abs=1e-9)
     assert sign * (float(found.bound_all_paths) - optimum) >= -1e-7 * abs(optimum) - 1e-9
@@ -110,7 +117,7 @@ def test_a_demand_whose_candidate_paths_have_failed_is_routed(
 
 
 def test_engines_that_do_not_take_a_problem_are_refused() -> None:
-    problem = random_problem(1, batch=2)
+    problem = random_problem(1, batch=3)
     with pytest.raises(InputError, match="one matrix"):
         improve(problem, engine="interior")
     with pytest.raises(InputError, match="interior or pdhg"):

@@ -93,6 +93,6 @@ def test_projection_and_refilling_of_a_shared_link_equal_flows_computed_by_hand(
 
 
 def test_splits_of_one_matrix_are_refused_for_several() -> None:
-    problem = random_problem(0, batch=2)
+    problem = random_problem(0, batch=3)
     with pytest.raises(ValueError, match="splits must be"):
         project(problem, problem.even_splits[0])

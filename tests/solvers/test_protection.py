@@ -40,7 +40,7 @@ def test_three_disjoint_paths_by_hand() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_promises_are_those_of_the_linear_program_and_hold_under_every_failure(seed: int) -> None:
-    base = random_problem(seed, nodes=7, density=0.6, num_paths=4, batch=2)
+    base = random_problem(seed, nodes=7, density=0.6, num_paths=4, batch=3)
     rng = np.random.default_rng(seed)
     cables = base.topology.cables()
     groups = [

@@ -82,7 +82,7 @@ def test_capacity_freed_by_admission_is_filled_again() -> None:
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 def test_no_split_is_below_the_least_and_nothing_overflows(objective: ObjectiveName) -> None:
     for seed in range(6):
-        problem = random_problem(seed, objective=objective, batch=2)
+        problem = random_problem(seed, objective=objective, batch=3)
         splits = pdhg.solve(problem, gap=1e-3).splits
         for least in (0.0, 0.1, 0.4, 0.9):
             kept = without_small(problem, splits, least)

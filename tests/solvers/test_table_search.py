@@ -29,7 +29,7 @@ from teal.testing import make_topology, random_problem
 def test_tables_are_feasible_whole_and_at_least_as_good_as_rounding(
     seed: int, objective: ObjectiveName, entries: int, failed: int
 ) -> None:
-    problem = random_problem(seed, objective=objective, batch=2, failed=failed, idle=0.3)
+    problem = random_problem(seed, objective=objective, batch=3, failed=failed, idle=0.3)
     solved = pdhg.solve(problem, gap=1e-2)
     rounded = admit(problem, solved.splits, entries)
     splits = in_tables(problem, solved.splits, entries)

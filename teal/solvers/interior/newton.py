@@ -56,8 +56,9 @@ class Work(NamedTuple):
         path_price: (Q,) A' y.
         load: (n,) A x.
         missing: (n,) limit less load and slack.
-        of_limits: (n,) S^-1 times the limits.
+        of_limits: (n,) the inverse of the system times the limits.
         system: (n, n) S, then its factor.
+        penalty: (1,) rho of :func:`regularise`; 0 where demands may be shed.
         best_share: (Q,) of the best value so far.
         best_price: (n,) of the best bound so far.
         figures: (2,) value and bound of these.
@@ -77,6 +78,7 @@ class Work(NamedTuple):
     missing: FloatArray
     of_limits: FloatArray
     system: FloatArray
+    penalty: FloatArray
     best_share: FloatArray
     best_price: FloatArray
     figures: FloatArray
@@ -157,6 +159,35 @@ def add_blocks(
                 row[program.union[first + j]] -= scaled * of_union[j]
 
 
+@inner_kernel
+def regularise(program: Reduced, sheds: bool, work: Work) -> None:
+    """Where all demand is carried, replace S by S + rho c c' in the lower triangle, with limits c.
+
+    Prices in proportion to the optimal ones change no reduced cost of a path that is used, so that
+    S becomes singular along y as mu falls; c' y = 1 alone says how large they are.  The Newton
+    system
+
+        S dy + c dtheta = r,   c' dy = g
+
+    has the solution of (S + rho c c') dy + c dtheta = r + rho g c, c' dy = g, whose matrix stays
+    well-conditioned (Golub and Greif, SIAM J. Scientific Computing 24, 2003).
+    """
+    s, limit = work.system, program.limit
+    work.penalty[0] = 0.0
+    if sheds:
+        return
+    trace, square = 0.0, 0.0
+    for r in range(len(limit)):
+        trace += s[r, r]
+        square += limit[r] * limit[r]
+    rho = trace / square
+    work.penalty[0] = rho
+    for i in range(len(limit)):
+        row, scaled = s[i], rho * limit[i]
+        for j in range(i + 1):
+            row[j] += scaled * limit[j]
+
+
 @summing_kernel
 def factor(s: FloatArray) -> None:
     """Cholesky factor in place, lower triangle; a row without a pivot of its own leaves."""
@@ -221,14 +252,19 @@ def _direction(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
         for q in range(first, end):
             step.share[q] = moves[q] - weight[q] * moved / total[g]
     add_loads(program, step.share, right)
+    missing_price = 0.0
+    if not sheds:  # prices on the simplex: limits times prices add up to 1
+        missing_price = 1.0
+        for r in range(rows):
+            missing_price -= program.limit[r] * at.price[r]
+        add(work.penalty[0] * missing_price, program.limit, right)
     _solve_factored(s, right)
     if not sheds:
-        along, own, of_price = 0.0, 0.0, 0.0
+        along, own = 0.0, 0.0
         for r in range(rows):
             along += program.limit[r] * right[r]
             own += program.limit[r] * of_limits[r]
-            of_price += program.limit[r] * at.price[r]
-        step.theta[0] = (along - (1 - of_price)) / own
+        step.theta[0] = (along - missing_price) / own
         for r in range(rows):
             right[r] -= of_limits[r] * step.theta[0]
     for r in range(rows):
@@ -498,6 +534,7 @@ def iterate(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
     bend_rests(program, at, work)
     begin_system(at, work.system)
     add_blocks(program, sheds, at, work, work.system, 0, len(program.rate))
+    regularise(program, sheds, work)
     factor(work.system)
     return advance(program, sheds, at, work)
 

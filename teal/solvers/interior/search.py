@@ -20,6 +20,7 @@ from teal.solvers.interior.newton import (
     factor,
     iterate,
     product_sum,
+    regularise,
 )
 from teal.solvers.interior.reduction import Reduced
 from teal.solvers.interior.starts import (
@@ -248,6 +249,7 @@ def _new_work(program: Reduced, sheds: bool) -> Work:
         np.empty(rows),
         np.empty(rows),
         np.empty((rows, rows)),
+        np.zeros(1),
         np.zeros(paths),
         np.zeros(rows),
         figures,
@@ -502,6 +504,11 @@ def _add_lower(s: FloatArray, out: FloatArray) -> None:
 
 
 @kernel
+def _regularise(program: Reduced, sheds: bool, work: Work) -> None:
+    regularise(program, sheds, work)
+
+
+@kernel
 def _factor_plainly(s: FloatArray) -> None:
     factor(s)
 
@@ -581,6 +588,7 @@ def _solve_by_steps(
             list(pool.map(make, range(threads)))
             for other in systems[1:]:
                 _add_lower(other, work.system)
+            _regularise(program, sheds, work)
 
         while not is_done:
             if done >= max_iterations or stop[0]:

@@ -15,10 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import teal
 from teal.solvers.interior import search
 from teal.solvers.interior.newton import Work
 from teal.solvers.interior.reduction import Reduced
 from teal.solvers.interior.starts import COLD, WARM, Iterate, Start
+from teal.testing import random_problem
+from tests.extremes import share_program
 from tests.solvers.interior.programs import KINDS, Dense, dense, problem_of, program_of
 
 pytestmark = pytest.mark.slow
@@ -51,6 +54,7 @@ class _Search:
         search._bend_rests(program, at, work)
         count = len(program.rate)
         search._add_blocks(program, self.sheds, at, work, work.system, 0, count, True)
+        search._regularise(program, self.sheds, work)
         search._factor_plainly(work.system)
         has_moved = search._advance(program, self.sheds, at, work)
         self.is_done = search._is_large_done(program, self.sheds, False, 0.0, at, work)
@@ -161,6 +165,17 @@ def test_a_step_solves_the_newton_system(kind: str) -> None:
             wanted += _are_products_wanted(found.sheds, before, found.work)
     assert steps >= 20
     assert wanted >= steps / 4  # the others are those after a dropped corrector
+
+
+@pytest.mark.parametrize("seed", [0, 180, 304])
+def test_prices_alone_make_no_system_singular_where_all_demand_is_carried(seed: int) -> None:
+    """Iterations go on to the last digits: without rho c c' they end at 1e-7 in these programs."""
+    for row in range(3):
+        problem = random_problem(seed, objective="max_link_utilisation").row(row)
+        result = teal.solve(problem, gap=1e-13, engine="interior")
+        optimum = share_program(problem)
+        assert float(result.gap) <= 1e-12
+        assert float(result.value) == pytest.approx(optimum, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(6))

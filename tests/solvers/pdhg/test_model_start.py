@@ -212,7 +212,7 @@ def test_the_cost_of_a_model_follows_the_formula(optimum: tuple[Problem, pdhg.Pd
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_restarted_engine_goes_on_like_one_that_started_there(seed: int) -> None:
-    problem = random_problem(seed, batch=2).to(torch.float64)
+    problem = random_problem(seed, batch=3).to(torch.float64)
     rng = np.random.default_rng(seed)
     splits = torch.from_numpy(rng.random(problem.even_splits.shape)) * problem.path_mask
     prices = torch.from_numpy(rng.random(problem.capacity.shape))

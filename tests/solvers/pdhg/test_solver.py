@@ -189,15 +189,19 @@ def test_a_problem_and_its_usable_form_are_freed_without_the_garbage_collector()
 
 
 def test_what_stopped_the_search_is_said() -> None:
-    problem = random_problem(4, batch=2)
-    assert pdhg.solve(problem, gap=0.5).stopped_by == (Stop.GAP, Stop.GAP)
+    problem = random_problem(4, batch=3)
+    assert pdhg.solve(problem, gap=0.5).stopped_by == (Stop.GAP,) * 3
     assert Stop.ITERATIONS in pdhg.solve(problem, gap=0, max_iterations=3).stopped_by
     assert Stop.DEADLINE in pdhg.solve(problem, gap=0, deadline=0.0).stopped_by
     # A nearly idle matrix beside one that needs more than an iteration.
     uneven = problem.with_demand(
-        problem.demand * torch.tensor([[0.05], [3.0]], dtype=torch.float64)
+        problem.demand * torch.tensor([[0.05], [3.0], [0.05]], dtype=torch.float64)
     )
-    assert pdhg.solve(uneven, gap=0.01, max_iterations=1).stopped_by == (Stop.GAP, Stop.ITERATIONS)
+    assert pdhg.solve(uneven, gap=0.01, max_iterations=1).stopped_by == (
+        Stop.GAP,
+        Stop.ITERATIONS,
+        Stop.GAP,
+    )
 
 
 def test_ordinary_and_extreme_matrices_of_a_batch_are_solved_each_by_its_engine() -> None:
@@ -234,7 +238,7 @@ def test_at_most_one_in_fifty_extreme_problems_misses_its_gap() -> None:
 @pytest.mark.slow
 def test_the_equilibrated_engine_reaches_the_optimum_of_ordinary_problems() -> None:
     for objective in SINGLE_PROGRAMS:
-        problem = random_problem(11, objective=objective, batch=2)
+        problem = random_problem(11, objective=objective, batch=3)
         usual = pdhg.solve(problem, gap=1e-5)
         result = pdhg.solve(problem, gap=1e-5, engine="equilibrated")
         torch.testing.assert_close(result.value, usual.value, rtol=2e-5, atol=1e-12)

@@ -75,7 +75,7 @@ def test_rates_are_those_of_the_linear_programs_and_certified() -> None:
             seed,
             nodes=7,
             density=0.5,
-            batch=2,
+            batch=3,
             failed=seed % 3,
             objective=teal.ObjectiveName.MAX_MIN,
         )
@@ -112,11 +112,11 @@ def test_the_certificate_does_not_depend_on_who_made_it() -> None:
 
 
 def test_a_deadline_leaves_levels_out_and_the_gap_says_so() -> None:
-    problem = random_problem(4, nodes=8, density=0.5, batch=2, objective=teal.ObjectiveName.MAX_MIN)
+    problem = random_problem(4, nodes=8, density=0.5, batch=3, objective=teal.ObjectiveName.MAX_MIN)
     problem = problem.with_demand(problem.demand * 30)
     found = teal.solve(problem, gap=1e-3, deadline=0.0)
     assert bool((teal.violations(problem, found.splits).largest <= 1e-9).all())
-    assert found.stopped_by == (pdhg.Stop.DEADLINE, pdhg.Stop.DEADLINE)
+    assert found.stopped_by == (pdhg.Stop.DEADLINE,) * 3
     assert float(found.gap.min()) > 0.05
     assert float(found.value.min()) > 0
 
@@ -174,7 +174,7 @@ def test_the_scheme_takes_the_form() -> None:
 
 
 def test_what_paths_cannot_carry_is_no_part_of_the_gap() -> None:
-    base = random_problem(7, nodes=8, batch=2, failed=1)
+    base = random_problem(7, nodes=8, batch=3, failed=1)
     problem = teal.Problem.create(
         base.topology,
         base.paths,

@@ -98,7 +98,7 @@ def test_a_deadline_ends_the_search_with_a_certified_allocation() -> None:
 def test_classes_of_volumes_that_differ_by_decades_have_their_gaps(
     seed: int, gold: float, bronze: float
 ) -> None:
-    base = random_problem(seed, batch=2)
+    base = random_problem(seed, batch=3)
     demand = base.demand.numpy()
     problem = priority_problem(
         base.topology, base.paths, {"gold": gold * demand, "bronze": bronze * demand}
@@ -124,7 +124,7 @@ def test_classes_of_volumes_that_differ_by_decades_have_their_gaps(
 def test_sequences_start_from_an_earlier_solution_and_from_nonsense(
     objective: str, seed: int
 ) -> None:
-    base = random_problem(seed, nodes=9, batch=2)
+    base = random_problem(seed, nodes=9, batch=3)
     shares = {"gold": 0.2, "bronze": 0.8}
     demand = 3 * base.demand.numpy()
     if objective == "priority":

@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import signal
+import threading
+from concurrent.futures import wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +35,7 @@ from teal_ip.metrics.search import (
 )
 from teal_ip.metrics.settings import MetricsConfig
 from teal_ip.routing.igp import load_routed
+from tests.gate import PATIENCE_S
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 
 
@@ -138,16 +141,24 @@ def test_the_changes_end_at_the_best_on_the_way_and_each_is_needed(seed: int) ->
 
 def test_ctrl_c_ends_the_search_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     search, compiled, calls = _search(0), metric_search.anneal, itertools.count(1)
+    is_waiting = threading.Event()
+
+    def waiting(*arguments: Any) -> Any:
+        is_waiting.set()
+        return wait(*arguments)
 
     def anneal(*state: Any) -> float:
         call = next(calls)
         if call == 5:
+            assert is_waiting.wait(PATIENCE_S)
             signal.raise_signal(signal.SIGINT)
         assert call < 5_000, "the search goes on after Ctrl-C"
         return compiled(*state)
 
     monkeypatch.setattr(metric_search, "anneal", anneal)
+    monkeypatch.setattr(metric_search, "wait", waiting)
     found = improve_metrics(search, 600.0)
+    assert found.was_interrupted
     assert next(calls) > 5
     assert found.utilisation == pytest.approx(largest_utilisation(search, found.metric), rel=1e-9)
 

@@ -115,7 +115,7 @@ def test_recorded_launches_compute_what_launches_one_by_one_do(
     """For programs of one shape, one after another, from nothing and from an earlier result: no
     number of an earlier program stays, also where the driver has refused one recording."""
     monkeypatch.setattr(RecordedGraph, "refused", refused)
-    problem = _small(objective, batch=2)
+    problem = _small(objective, batch=3)
     rng = np.random.default_rng(0)
     demands = [problem.demand.numpy() * rng.uniform(0.5, 3, problem.demand.shape) for _ in range(2)]
     capacity = problem.capacity.numpy()

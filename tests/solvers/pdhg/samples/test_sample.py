@@ -44,7 +44,7 @@ def test_every_demand_is_drawn_with_its_probability() -> None:
 
 
 def test_draws_repeat_and_differ_between_matrices() -> None:
-    problem = random_problem(3, nodes=12, batch=2, idle=0.0)
+    problem = random_problem(3, nodes=12, batch=3, idle=0.0)
     problem = problem.with_demand(problem.demand[:1].expand(2, -1))
     first, again, other = (sample.draw(problem, 20, row).demands for row in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
@@ -115,17 +115,17 @@ def test_the_response_equals_its_formula(
 def test_the_response_of_a_utility_is_its_best_share_over_the_cheapest_paths(
     spec: str, seed: int
 ) -> None:
-    base = random_problem(seed, nodes=8, batch=2, failed=seed % 3)
+    base = random_problem(seed, nodes=8, batch=3, failed=seed % 3)
     problem = Problem.create(
         base.topology, base.paths, spec, base.demand.numpy(), capacity=base.capacity.numpy()
     )
     engine = FusedEngine(problem, None, torch.float64)
     prices, sharpness = (
-        np.random.default_rng(seed).exponential(3, (2, problem.topology.num_links)),
+        np.random.default_rng(seed).exponential(3, (3, problem.topology.num_links)),
         3.0,
     )
     nothing = np.zeros(0, np.int64), np.zeros((0, problem.paths.num_paths))
-    engine.respond([sample.SampleAnswer(prices[lane], sharpness, *nothing) for lane in range(2)])
+    engine.respond([sample.SampleAnswer(prices[lane], sharpness, *nothing) for lane in range(3)])
     assert problem.utility is not None
     cost = torch.where(problem.path_mask, problem.ops.path_sum(torch.from_numpy(prices)), torch.inf)
     least = cost.amin(-1)
