@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,10 @@ def test_a_demand_that_a_failure_leaves_without_a_candidate_gets_a_path(tmp_path
 def test_a_calibrated_load_is_carried_to_its_share(share: float) -> None:
     """In the median over the matrices, by a linear program that has no part in the calibration."""
     topology = teal.load_topology("b4")
-    traffic = teal.load_traffic("gravity:seed=3,count=7,load=1", topology)
+    drawn = teal.load_traffic("gravity:seed=3,count=7,load=1", topology)
+    volume = np.array([0.5, 0.6, 0.7, 1.0, 4.0, 5.0, 6.0])[:, None]
+    rates = ArrayRates(volume * drawn.read(slice(None)))
+    traffic = dataclasses.replace(drawn, rates=rates)
     paths = compute_paths(topology, traffic.pairs)
     factor = calibration_factor(topology, paths, traffic, np.arange(7), share)
     demand = factor * traffic.read(slice(None))
