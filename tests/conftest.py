@@ -82,7 +82,9 @@ LEAST_STORED_S = 0.5
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--store-durations``."""
     parser.addoption(
-        "--store-durations", action="store_true", help=f"write {DURATIONS.name}: see its use"
+        "--store-durations",
+        action="store_true",
+        help=f"write {DURATIONS.name}: how long each test took",
     )
 
 

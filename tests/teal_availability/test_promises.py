@@ -32,6 +32,7 @@ from teal_availability.promises import (
     promise_common_shares,
     promise_least_loss,
 )
+from tests.bounds import Cases
 from tests.explicit import explicit_paths
 from tests.teal_availability.brute import every_state, random_case, works
 
@@ -210,16 +211,28 @@ def test_each_class_has_the_largest_share_beside_those_of_the_upper_ones(
     assert bound >= silver.value - 1e-6
 
 
-@given(seed=_SEEDS)
-@settings(max_examples=40, deadline=None)
-def test_no_prices_whatever_prove_less_than_can_be_reached(seed: int) -> None:
+def test_no_prices_whatever_prove_less_than_can_be_reached() -> None:
+    of_loss, of_share = Cases(), Cases()
+
+    @given(seed=_SEEDS)
+    @settings(max_examples=40, deadline=None)
+    def check(seed: int) -> None:
+        _check_prices(seed, of_loss, of_share)
+
+    check()
+    of_loss.require_most()
+    of_share.require_most()
+
+
+def _check_prices(seed: int, of_loss: Cases, of_share: Cases) -> None:
+    """Numbers near those that prove an optimum, and far from them."""
     problem, components = random_case(seed)
     patterns = pattern_probabilities(problem, components)
     demand = problem.demand[0].numpy()
     loss = promise_least_loss(problem, patterns)
     share = promise_common_share(problem, patterns, 0.9)
     rng = np.random.default_rng(seed)
-    for spread in (0.0, 0.1, 3.0):
+    for spread in (0.0, 0.003, 0.03, 3.0):
 
         def noisy(values: np.ndarray, spread: float = spread) -> np.ndarray:
             noise = rng.lognormal(0, 1, values.shape) - 1
@@ -227,11 +240,16 @@ def test_no_prices_whatever_prove_less_than_can_be_reached(seed: int) -> None:
 
         bound = expected_share_bound(problem, patterns, noisy(loss.prices), noisy(loss.weights))
         assert bound >= loss.value - 1e-12
+        trivial = expected_share_bound(problem, patterns, 0 * loss.prices, 0 * loss.weights)
+        of_loss.add(trivial < loss.value + 1e-9 or bound < trivial - 1e-6)
         of_demand = np.where((demand > 0) & ~share.left_out, rng.random(len(demand)), 0.0)
-        bound = common_share_bound(
-            problem, patterns, 0.9, noisy(share.prices), noisy(share.weights), of_demand
-        )
-        assert bound >= share.value - 1e-12
+        # The weight of a demand is at least that of its patterns.
+        near = np.where((demand > 0) & ~share.left_out, share.weights.sum(1), 0.0)
+        prices, weights = noisy(share.prices), noisy(share.weights)
+        for weights_of_demands in (of_demand, noisy(near)):
+            bound = common_share_bound(problem, patterns, 0.9, prices, weights, weights_of_demands)
+            assert bound >= share.value - 1e-12
+        of_share.add(share.value > 1 - 1e-6 or bound < 1 - 1e-6)
 
 
 @given(seed=_SEEDS, availability=st.sampled_from([0.7, 0.9, 0.97]))
