@@ -232,7 +232,7 @@ def _check_prices(seed: int, of_loss: Cases, of_share: Cases) -> None:
     loss = promise_least_loss(problem, patterns)
     share = promise_common_share(problem, patterns, 0.9)
     rng = np.random.default_rng(seed)
-    for spread in (0.0, 0.003, 0.03, 3.0):
+    for spread in (0.0, 0.001, 0.01, 3.0):
 
         def noisy(values: np.ndarray, spread: float = spread) -> np.ndarray:
             noise = rng.lognormal(0, 1, values.shape) - 1
