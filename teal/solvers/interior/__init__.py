@@ -17,8 +17,10 @@ delta[d] = sum of D over the block, what is left has the size of the links that 
 
     S dy = right side,    S = A D A' + diag(t / y) - sum over d of v[d] v[d]' / delta[d].
 
-S is dense and positive definite.  A link whose load is at most its capacity even if every demand
-that can use it does cannot bind; it leaves the program, exactly.
+S is dense and positive definite; where theta is minimised it loses that along y as mu falls, and a
+rank-one term of b' y = 1 restores it (:func:`teal.solvers.interior.newton.regularise`).  A link
+whose load is at most its capacity even if every demand that can use it does cannot bind; it leaves
+the program, exactly.
 
 Symbols, in all files of this package: `share` x, `rest` s, `reduced` z, `slack` t, `price` y,
 `weight` D, `target` mu, `ratio` the centring parameter sigma.
