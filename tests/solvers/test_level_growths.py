@@ -55,7 +55,9 @@ def test_bounds_hold_and_are_close(seed: int, scheme: str) -> None:
     rate = problem.flows(splits).sum(-1)[0].numpy()
     for one in level_growths(problem, splits, levels=3):
         is_open = rate < 0.99 * problem.demand[0].numpy()
-        assert one.demands == (is_open & (rate >= one.level)).sum()
+        # A demand at the level counts, whatever the last bits of its rate are.
+        above = (is_open & (rate >= one.level * (1 + 1e-9))).sum()
+        assert above <= one.demands <= (is_open & (rate >= one.level * (1 - 1e-9))).sum()
         grows = (is_open & (rate >= one.level)) | (~is_open & (rate > one.level))
         exact = _exact_growth(problem, rate, grows, one.level)
         assert one.growth >= exact * (1 - 1e-6)

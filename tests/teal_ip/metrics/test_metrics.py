@@ -64,7 +64,7 @@ def test_the_result_is_what_its_metrics_give_and_no_worse_than_before(
     found = improve_metrics(search, 0.2, seed=seed)
     assert found.before == pytest.approx(largest_utilisation(search, search.start), rel=1e-9)
     assert found.utilisation == pytest.approx(largest_utilisation(search, found.metric), rel=1e-9)
-    assert found.utilisation <= found.before
+    assert found.utilisation <= found.before * (1 + 1e-9)
     assert found.metric.min() >= 1
     assert found.metric.max() <= 20
     assert (found.metric == np.floor(found.metric)).all()
@@ -226,7 +226,7 @@ def test_failures_of_routers_give_the_loads_of_the_simulation(seed: int, tmp_pat
         [one.utilisation for one in loads.matrices] + [one.utilisation for one in loads.failures]
     )
     assert report.utilisation == pytest.approx(most, rel=1e-9)
-    assert report.utilisation <= report.before
+    assert report.utilisation <= report.before * (1 + 1e-9)
 
 
 def test_a_failure_that_cuts_off_all_demand_bounds_nothing(tmp_path: Path) -> None:

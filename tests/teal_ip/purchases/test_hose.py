@@ -88,7 +88,7 @@ def test_the_worst_matrix_is_that_of_the_worst_vertex_of_the_hose() -> None:
     )
     assert float(fixed.max()) == pytest.approx(limit, rel=1e-6)
     both = worst_demands(problem, hose, seconds=20)
-    assert both.value <= both.limit
+    assert both.value <= both.limit * (1 + 1e-9)
     assert both.value == pytest.approx(worst, rel=5e-3)
     wide = Hose(pairs, 2 * hose.out, 2 * hose.into)
     flow = dataclasses.replace(

@@ -246,7 +246,7 @@ def test_the_fewest_policies_within_a_target_are_what_simulate_then_finds(
     one = _json(f"{words} --at-most 1", capsys)
     assert one["policies"] == one["at_most"] == 1
     assert (
-        one["bound"] <= one["value"] <= 1.01 * 0.951
+        one["bound"] * (1 - 1e-9) <= one["value"] <= 1.01 * 0.951
     )  # one of the two demands is split over the three ways
     after = _json("simulate --policies p.json", capsys)
     assert after["matrices"][0]["utilisation"] == pytest.approx(one["value"], rel=1e-6)

@@ -174,7 +174,7 @@ def test_one_list_is_no_worse_than_rounding_and_near_the_best_of_all_lists(seed:
     start = solve(problem, gap=1e-3)
     few = fewest_policies(problem, start, start.value * 1.001, Deadline(math.inf))
     found = one_list(problem, few.mid, few.share, Deadline(math.inf))
-    assert found.utilisation <= found.rounded
+    assert found.utilisation <= found.rounded * (1 + 1e-9)
     assert found.utilisation >= start.bound * (1 - 1e-9)
     ones = np.ones(found.mid.shape)
     assert problem.utilisation(problem.loads(found.mid, ones)) == pytest.approx(
