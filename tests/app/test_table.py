@@ -98,6 +98,7 @@ def test_cells_are_as_in_the_terminal_and_escaped_for_each_language() -> None:
     assert len(re.findall(r"(?<!\\)[&]", _table().latex())) == 3
 
 
+@pytest.mark.slow
 def test_the_tables_of_an_evaluation_are_written_beside_its_charts(tmp_path: Path) -> None:
     run, figures = tmp_path / "run", tmp_path / "figures"
     evaluate = [

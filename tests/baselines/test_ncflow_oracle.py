@@ -424,6 +424,7 @@ def check(problem: Problem, scheme: NcFlow, patch: pytest.MonkeyPatch) -> tuple[
     return oracle.kinds, len(iterations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failed", [0, 4])
 @pytest.mark.parametrize("method", ["modularity", "leaders"])
 def test_every_step_of_every_iteration_is_that_of_the_oracle(

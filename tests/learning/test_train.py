@@ -221,6 +221,7 @@ def _assert_same_training(one: Trainer, other: Trainer) -> None:
     assert float(apart.float().mean()) < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 @pytest.mark.parametrize("learner", ["direct", "coma"])
 def test_training_improves_every_objective(

@@ -250,6 +250,7 @@ def _as_table(rows: list[list[str]]) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["value", "class"])
 @pytest.mark.parametrize(
     ("suffix", "changed", "said_by"),

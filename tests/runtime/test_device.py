@@ -42,6 +42,7 @@ _COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(_COMMANDS))
 def test_a_command_on_a_gpu_copies_nothing_in_silence(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -26,6 +26,7 @@ def _model(num_paths: int, seed: int = 0, form: str = "feedback") -> FlowModel:
     return new_flow_model(FlowGnnConfig(num_paths, layers=2, form=form)).eval()
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10_000),
     objective=st.sampled_from(SINGLE_PROGRAMS),

@@ -240,6 +240,7 @@ def test_promises_of_python_are_checked_and_units_of_a_table_are_read(tmp_path: 
         teal_availability.admit(topology, [])
 
 
+@pytest.mark.slow
 @given(
     capacity=st.decimals("0.1", "30", places=2),
     rates=st.lists(st.decimals("0.01", "20", places=2), min_size=1, max_size=4),

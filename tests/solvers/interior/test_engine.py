@@ -374,6 +374,7 @@ def _as_of_highs(problem: Problem) -> None:
     assert float(result.value) <= optimum * (1 + 1e-6) + 1e-12
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 100_000), failed=st.sampled_from([0, 2]))
 @settings(max_examples=20, deadline=None)
 def test_values_in_steps_agree_with_pdhg(seed: int, failed: int) -> None:
@@ -384,6 +385,7 @@ def test_values_in_steps_agree_with_pdhg(seed: int, failed: int) -> None:
     assert again.iterations == 0, "what is given certifies the target"
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 100_000),
     objective=st.sampled_from(

@@ -240,6 +240,7 @@ def test_ecmp_sheds_no_more_than_its_overload() -> None:
     assert 0 < measured.value.item() < 5 * demand.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segments", [1, 2])
 def test_fair_rates_over_lists_are_certified(segments: int) -> None:
     dag, _, pairs, demand = _case(segments)
