@@ -83,7 +83,7 @@ check: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(STAMP)  ## what a newcomer runs: four minutes on two cores, set-up and all
+test: $(STAMP)  ## what a newcomer runs: some minutes on two cores, set-up and all
 	$(PYTEST) $(QUICK)
 
 CORE := allocation app client evaluation formats learning network nn pathops planning problem proofs runtime schemes \

@@ -172,18 +172,22 @@ def regularise(program: Reduced, sheds: bool, work: Work) -> None:
     has the solution of (S + rho c c') dy + c dtheta = r + rho g c, c' dy = g, whose matrix stays
     well-conditioned (Golub and Greif, SIAM J. Scientific Computing 24, 2003).
     """
-    s, limit = work.system, program.limit
+    s = work.system
+    limit = program.limit
     work.penalty[0] = 0.0
     if sheds:
         return
-    trace, square = 0.0, 0.0
+    # Of the size of S, so that neither term rounds the other one away.
+    trace = 0.0
+    square = 0.0
     for r in range(len(limit)):
         trace += s[r, r]
         square += limit[r] * limit[r]
     rho = trace / square
     work.penalty[0] = rho
     for i in range(len(limit)):
-        row, scaled = s[i], rho * limit[i]
+        row = s[i]
+        scaled = rho * limit[i]
         for j in range(i + 1):
             row[j] += scaled * limit[j]
 
@@ -260,7 +264,8 @@ def _direction(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
         add(work.penalty[0] * missing_price, program.limit, right)
     _solve_factored(s, right)
     if not sheds:
-        along, own = 0.0, 0.0
+        along = 0.0
+        own = 0.0
         for r in range(rows):
             along += program.limit[r] * right[r]
             own += program.limit[r] * of_limits[r]
