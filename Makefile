@@ -26,7 +26,7 @@ ALL := $(BIN)/python -m pytest $(WORKERS) --dist loadgroup --no-loadscope-reorde
 # Each worker has a half of the files, so that they seldom wait for each other to compile the same kernel.
 QUICK := --dist worksteal -m "not system and not slow"
 
-.PHONY: help environment install wheel demo lab check test test-core test-system test-all durations docs constraints \
+.PHONY: help environment install wheel demo lab check test test-core test-system test-all durations docs figures figures-check constraints \
   clean
 
 help:  ## what the targets do (this text)
@@ -103,6 +103,14 @@ durations: $(STAMP)  ## all tests; how long they take is stored, and later runs 
 
 docs: $(STAMP)  ## the site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+DATA ?=
+MINUTES ?= 60
+figures: $(STAMP)  ## figures of the pages that are older than their code, made anew: DATA=FOLDER MINUTES=60
+	$(BIN)/python benchmarks/remake.py --data "$(DATA)" --minutes $(MINUTES)
+
+figures-check: $(STAMP)  ## list stale figures of the pages; fails where the commit of one is missing
+	$(BIN)/python benchmarks/remake.py --check
 
 # After a deliberate upgrade.  CUDA's own packages are left to torch, whose builds pin them.
 constraints: $(STAMP)  ## write down the installed versions

@@ -15,7 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program
+from baselines.linear_program import LinearProgram, LpSettings, LpSolution
+from baselines.lp_solver import solve_program
 from baselines.matrix import Array, power_of_two
 from teal.problem import Allocation, Problem, ProgramPrices, Status
 from teal.problem.program import Program

@@ -18,7 +18,7 @@ import numpy as np
 
 from baselines.greedy import first_path_flow, place
 from baselines.largest import ByLargest
-from baselines.linear_program import solve_program
+from baselines.lp_solver import solve_program
 from baselines.matrix import Matrix, MatrixResult, heuristic_status
 from baselines.path_program import path_program
 from teal.spec import Spec

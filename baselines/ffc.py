@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from baselines.linear_program import LinearProgram, LpSettings, solve_program, solver_options
+from baselines.linear_program import LinearProgram, LpSettings, solver_options
+from baselines.lp_solver import solve_program
 from baselines.matrix import Matrix, MatrixResult, heuristic_status, per_matrix, require_objective
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem

@@ -1,28 +1,23 @@
-"""Linear programs as sparse arrays, solved by HiGHS or Gurobi without a modelling layer, for
-schemes with many LPs.
+"""Linear programs as sparse arrays without a modelling layer, and the settings of their solvers.
+
+:mod:`baselines.lp_solver` solves them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from baselines.matrix import Array, power_of_two
-from teal.errors import InputError, SolverError
+from teal.errors import InputError
 from teal.problem.allocation import Status
 from teal.spec import Spec
 
 SOLVERS = ("highs", "gurobi")
-METHODS = ("auto", "simplex", "ipm")
-_MAX_SIMPLEX_VARIABLES = (
-    10_000  # above this, the interior-point method of HiGHS is faster than its simplex method
-)
-_GUROBI_SIZE_LIMIT = 10010  # gurobipy.GRB.Error.SIZE_LIMIT_EXCEEDED
-_GUROBI_METHODS = {"auto": -1, "simplex": 1, "ipm": 2}  # option -> Gurobi's parameter Method
+METHODS = ("auto", "simplex", "primal-simplex", "ipm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +26,12 @@ class LpSettings:
 
     Attributes:
         solver: ``highs`` or ``gurobi``.
-        method: ``simplex``, ``ipm`` (interior point) or ``auto``: for HiGHS simplex up to 10,000
-            variables and interior point above, for Gurobi its own choice.
+        method: ``simplex`` (dual simplex), ``primal-simplex``, ``ipm`` (interior points), or
+            ``auto``: the one that is expected to be the fastest
+            (:func:`baselines.highs.fastest_algorithm`), for Gurobi its own choice.
+        crossover: whether interior points are followed by a crossover to a vertex; without it the
+            solution keeps all rows to the solver's tolerance only.
+        presolve: whether the solver may simplify a program first.
         time_limit: s for each program; 0 for none.
         threads: of the solver; 0 for its own choice.
 
@@ -42,6 +41,8 @@ class LpSettings:
 
     solver: str = "highs"
     method: str = "auto"
+    crossover: bool = True
+    presolve: bool = True
     time_limit: float = 0.0
     threads: int = 0
 
@@ -49,7 +50,7 @@ class LpSettings:
         if self.solver not in SOLVERS:
             raise InputError("solver", "", " or ".join(SOLVERS), repr(self.solver))
         if self.method not in METHODS:
-            raise InputError("method", "", " or ".join(METHODS), repr(self.method))
+            raise InputError("method", "", ", ".join(METHODS), repr(self.method))
         if not self.time_limit >= 0:
             raise InputError("time_limit", "", "a number of seconds >= 0", self.time_limit)
         if self.threads < 0:
@@ -64,13 +65,15 @@ class LpSolution:
         x: (n,) values of the variables; 0 unless ``status`` is optimal.
         dual: (rows of a_ub,) multipliers of a_ub x <= b_ub, >= 0; 0 unless ``status`` is optimal.
         status: optimal, infeasible, time_limit or failed.
-        seconds: s that the solver took.
+        seconds: s to scale the program, pass it to the solver and solve it.
+        solver_s: the part of it after the scaling.
     """
 
     x: Array
     dual: Array
     status: Status
     seconds: float
+    solver_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,6 +120,16 @@ class LinearProgram:
         )
         return scaled, units, row_units
 
+    @property
+    def num_rows(self) -> int:
+        """Number of inequalities and equations."""
+        return len(self.b_ub) + (0 if self.b_eq is None else len(self.b_eq))
+
+    @property
+    def upper_bounds(self) -> Array:
+        """(n,) upper bounds of the variables, infinite where there are none."""
+        return np.full(len(self.cost), np.inf) if self.upper is None else self.upper
+
     def cost_unit(self, units: Array) -> float:
         """Largest coefficient of the objective with variables in ``units``; 1 if all are 0."""
         return float(np.abs(self.cost * units).max(initial=0)) or 1.0
@@ -129,31 +142,11 @@ def _divided_rows(matrix: sp.csr_array) -> tuple[sp.csr_array, Array]:
     return sp.csr_array(sp.diags_array(1 / units) @ matrix), units
 
 
-def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
-    """Solve a program; where no optimum is found, the status says why, and x and the multipliers
-    are 0.
-
-    Raises:
-        SolverError: the solver is not installed, or its licence does not cover the program.
-    """
-    if not len(program.cost):
-        return LpSolution(np.zeros(0), np.zeros(len(program.b_ub)), Status.OPTIMAL, 0.0)
-    begin = time.perf_counter()
-    solve = _by_gurobi if settings.solver == "gurobi" else _by_highs
-    if program.size is None:
-        x, dual, status = solve(program, settings)
-    else:
-        scaled, units, row_units = program.scaled(program.size)
-        x, dual, status = solve(scaled, settings)
-        x, dual = x * units, dual * program.cost_unit(units) / row_units
-    return LpSolution(x, dual, status, time.perf_counter() - begin)
-
-
 def solver_options(
     spec: Spec, **defaults: int | float | str | bool
 ) -> tuple[dict[str, Any], LpSettings]:
-    """The options of a scheme, and LpSettings from its options ``solver``, ``method``,
-    ``time_limit`` and ``threads``.
+    """The options of a scheme, and LpSettings from those of its options that are
+    named like the attributes of LpSettings.
 
     Args:
         spec: of the scheme.
@@ -167,102 +160,3 @@ def solver_options(
         **{field.name: options.pop(field.name) for field in dataclasses.fields(LpSettings)}
     )
     return options, settings
-
-
-def _by_highs(program: LinearProgram, settings: LpSettings) -> tuple[Array, Array, Status]:
-    """x, multipliers and status by HiGHS; on small programs its interface takes a third of the time
-    of SciPy's.
-    """
-    try:
-        import highspy
-    except ImportError as error:
-        raise SolverError("highspy is not installed: pip install 'teal-te[baselines]'") from error
-    columns, matrix, limit = len(program.cost), sp.csr_array(program.a_ub), program.b_ub
-    least = np.full(len(limit), -np.inf)
-    if program.a_eq is not None and program.b_eq is not None:
-        matrix = sp.csr_array(sp.vstack([matrix, program.a_eq], format="csr"))
-        least, limit = np.concatenate([least, program.b_eq]), np.concatenate([limit, program.b_eq])
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = columns, len(limit)
-    lp.col_cost_, lp.col_lower_, lp.col_upper_ = (
-        program.cost,
-        np.zeros(columns),
-        _upper_bounds(program),
-    )
-    lp.row_lower_, lp.row_upper_ = least, limit
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = (
-        matrix.indptr,
-        matrix.indices,
-        matrix.data,
-    )
-    automatic = "simplex" if columns <= _MAX_SIMPLEX_VARIABLES else "ipm"
-    options: dict[str, Any] = {
-        "solver": automatic if settings.method == "auto" else settings.method
-    }
-    if settings.time_limit:
-        options["time_limit"] = settings.time_limit
-    if settings.threads:
-        highspy.Highs.resetGlobalScheduler(True)  # which else refuses another number of threads
-        options["threads"] = settings.threads
-    solver = highspy.Highs()
-    solver.silent()
-    for name, value in options.items():
-        solver.setOptionValue(name, value)
-    solver.passModel(lp)
-    solver.run()
-    ended = solver.getModelStatus()
-    if ended != highspy.HighsModelStatus.kOptimal:
-        statuses = {
-            highspy.HighsModelStatus.kTimeLimit: Status.TIME_LIMIT,
-            highspy.HighsModelStatus.kInfeasible: Status.INFEASIBLE,
-        }
-        status = statuses.get(ended, Status.FAILED)
-        return np.zeros(columns), np.zeros(len(program.b_ub)), status
-    solution = solver.getSolution()
-    dual = -np.asarray(solution.row_dual)[: len(program.b_ub)]
-    return np.maximum(solution.col_value, 0), np.maximum(dual, 0), Status.OPTIMAL
-
-
-def _upper_bounds(program: LinearProgram) -> Array:
-    """(n,) upper bounds of the variables, infinite where there are none."""
-    return np.full(len(program.cost), np.inf) if program.upper is None else program.upper
-
-
-def _by_gurobi(program: LinearProgram, settings: LpSettings) -> tuple[Array, Array, Status]:
-    """x, multipliers and status by Gurobi."""
-    try:
-        import gurobipy
-    except ImportError as error:
-        raise SolverError("gurobipy is not installed: pip install 'teal-te[baselines]'") from error
-    parameters: dict[str, Any] = {"OutputFlag": 0, "Method": _GUROBI_METHODS[settings.method]}
-    if settings.threads:
-        parameters["Threads"] = settings.threads
-    if settings.time_limit:
-        parameters["TimeLimit"] = settings.time_limit
-    columns, rows = len(program.cost), len(program.b_ub)
-    try:
-        with gurobipy.Env(params=parameters) as env, gurobipy.Model(env=env) as model:
-            x = model.addMVar(columns, ub=_upper_bounds(program))
-            constraints = model.addConstr(program.a_ub @ x <= program.b_ub)
-            if program.a_eq is not None:
-                rows += len(program.b_eq)  # type: ignore[arg-type]
-                model.addConstr(program.a_eq @ x == program.b_eq)
-            model.setObjective(program.cost @ x)
-            model.optimize()
-            if model.Status == gurobipy.GRB.OPTIMAL:
-                return np.maximum(x.X, 0), np.maximum(-constraints.Pi, 0), Status.OPTIMAL
-            statuses = {
-                gurobipy.GRB.TIME_LIMIT: Status.TIME_LIMIT,
-                gurobipy.GRB.INFEASIBLE: Status.INFEASIBLE,
-            }
-            status = statuses.get(model.Status, Status.FAILED)
-            return np.zeros(columns), np.zeros(len(program.b_ub)), status
-    except gurobipy.GurobiError as error:
-        remedy = "use solver=highs, or install a full licence"
-        if error.errno == _GUROBI_SIZE_LIMIT:
-            raise SolverError(
-                "the installed Gurobi licence covers up to 2,000 variables and 2,000 constraints, "
-                f"the program has {columns:,} and {rows:,}: {remedy}"
-            ) from None
-        raise SolverError(f"Gurobi failed: {error}: {remedy}") from None

@@ -15,7 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from baselines.linear_program import LpSettings, solve_program
+from baselines.linear_program import LpSettings
+from baselines.lp_solver import solve_program
 from baselines.matrix import Array, Matrix, matrices
 from baselines.path_program import path_program
 from teal.problem import Allocation, Problem, ProgramPrices, Status

@@ -23,13 +23,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from baselines.linear_program import (
-    LinearProgram,
-    LpSettings,
-    LpSolution,
-    solve_program,
-    solver_options,
-)
+from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solver_options
+from baselines.lp_solver import solve_program
 from baselines.matrix import Array, Matrix, MatrixResult, heuristic_status, per_matrix
 from baselines.path_program import PathProgram, path_program
 from teal.errors import InputError

@@ -38,7 +38,8 @@ import torch
 
 from baselines.clusters import METHODS
 from baselines.contraction import Contraction, LinkPath, contract
-from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program
+from baselines.linear_program import LinearProgram, LpSettings, LpSolution
+from baselines.lp_solver import solve_program
 from baselines.matrix import Array, Matrix, matrices, require_objective, sparse_ones
 from baselines.ncflow_clusters import (
     ENTERS,

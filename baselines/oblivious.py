@@ -23,7 +23,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from baselines.linear_program import LinearProgram, LpSettings, solve_program, solver_options
+from baselines.linear_program import LinearProgram, LpSettings, solver_options
+from baselines.lp_solver import solve_program
 from baselines.matrix import Array, sparse_ones
 from teal.errors import InputError, SolverError
 from teal.problem import Problem

@@ -19,6 +19,8 @@ import scipy.sparse as sp
 from baselines.linear_program import LinearProgram, LpSolution
 from baselines.matrix import Array, Matrix
 from teal.objectives import ObjectiveName
+from teal.problem import Problem
+from teal.problem.allocation import Allocation
 
 _ROUNDING = 1e-9  # relative, of sums of rates
 SUPPORTED_OBJECTIVES = (
@@ -82,16 +84,10 @@ def path_program(
     bottleneck = np.full(width, np.inf)
     np.minimum.at(bottleneck, variables.column, capacity[variables.link])
     fixed = np.zeros(len(capacity)) if background is None else background
-    # Utilisation that no allocation is below: under max_link_utilisation demands with one path are
-    # carried over it.
-    least, rules = 1.0, matrix.network.objective.rules
-    if rules.balances:
-        alone = np.bincount(variables.demand_row)[variables.demand_row] == 1
-        forced = (fixed[links] + loads @ (rate * alone)) / capacity[links]
-        least = (1 - _ROUNDING) * float(forced.max(initial=0.0))
-    # Links that all demands together do not fill so far have no row: a tenth of the time on
-    # UsCarrier.
-    may_fill = fixed[links] + loads @ rate >= least * capacity[links]
+    rules = matrix.network.objective.rules
+    # Links that all demands together do not fill have no row: a tenth of the time on UsCarrier.
+    alone = np.bincount(variables.demand_row)[variables.demand_row] == 1
+    may_fill = may_decide(loads, rate, rate * alone, capacity[links], fixed[links], rules.balances)
     links, loads = links[may_fill], loads[np.flatnonzero(may_fill)]
     if not rules.balances:
         costs = -matrix.network.value.reshape(-1)[variables.path]
@@ -135,3 +131,39 @@ def path_program(
         size=np.append(np.minimum(rate, feasible_theta * bottleneck), feasible_theta),
     )
     return PathProgram(matrix, program, variables.path, links, time.perf_counter() - begin)
+
+
+def may_decide(
+    loads: sp.csr_array, rate: Array, forced: Array, capacity: Array, fixed: Array, balances: bool
+) -> Array:
+    """Whether each of m links may decide the optimum: the others need no row.
+
+    A link is never full where even all demands together do not fill it, and never the fullest one
+    where they do not load it to a utilisation that no allocation is below.
+
+    Args:
+        loads: (m, n) 1 where a path uses a link.
+        rate: (n,) rate of the demand of each path.
+        forced: (n,) the same where the demand has no other path, else 0.
+        capacity: (m,) of the links.
+        fixed: (m,) flow of other demands on the links.
+        balances: whether the objective minimises the largest utilisation.
+    """
+    least = 1.0
+    if balances:
+        # Failed links have no capacity, and nobody's flow.
+        load = fixed + loads @ forced
+        lowest = np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0)
+        least = (1 - _ROUNDING) * float(lowest.max(initial=0.0))
+    return np.asarray(fixed + loads @ rate >= least * capacity)
+
+
+def without_overload(problem: Problem, allocation: Allocation) -> Allocation:
+    """Divide the splits of each overloaded matrix by its largest link utilisation theta.
+
+    A solution of max_link_utilisation becomes one of max_concurrent_flow: alpha = min(1, 1 /
+    theta).
+    """
+    utilisation = problem.utilisation(allocation.splits).amax(1).clamp(min=1)
+    splits = allocation.splits / utilisation[:, None, None]
+    return dataclasses.replace(allocation, splits=splits)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache, partial
 
-from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program
+from baselines.linear_program import LinearProgram, LpSettings, LpSolution
+from baselines.lp_solver import solve_program
 from teal.runtime.interrupts import ignore_interrupts
 
 

@@ -2,13 +2,11 @@ r"""Stored figures, and the tables and numbers of README and docs that are fille
 
     python -m benchmarks.figures              # fill README.md and the pages in docs/, in place
     python -m benchmarks.figures --check      # name pages that differ from the stored figures
-    python -m benchmarks.figures --stale      # name figures that are older than the code that they measure
-    python -m benchmarks.figures --store runs/engine/engine.csv --sources teal/solvers teal/pathops \
-        --command "python benchmarks/engine.py --data FOLDER" --beside nothing
+    python benchmarks/remake.py               # make stale figures anew, and store them
 
-``--store`` copies the CSV file of a benchmark into ``docs/figures/`` behind a header of lines
-``# key: value``: the command, the machine, what ran beside, commit and date, and the folders of the
-code that the figures measure.
+A stored file is the CSV file of a benchmark behind a header of lines ``# key: value``: the command,
+the machine, what ran beside, commit and date, and the folders of the code that the figures measure.
+``benchmarks/recipes.toml`` says how each is made.
 
 A page has a table between two comments, and a number or a line of the header likewise::
 
@@ -20,7 +18,8 @@ A page has a table between two comments, and a number or a line of the header li
 The parts are the file, conditions (``COLUMN=VALUE, ...``; ``A/B`` for one of several values) and
 columns, each with a format and a heading (names with commas in quotation marks).  Formats: ``time``
 (from s), ``ms`` (the same from ms), ``percent0`` to ``percent2`` (of a share), ``count``, ``g3``
-(significant digits), ``code``, and none.  A file with the columns ``measure`` and ``value`` has a
+(significant digits), ``code``, and none; a cell that is no number, such as ``not run``, stays, and
+``>60`` of seconds becomes ``> 60 s``.  A file with the columns ``measure`` and ``value`` has a
 row for each figure, and is read as one column for each measure. ``transposed`` behind ``table``
 turns rows into columns.
 """
@@ -141,7 +140,12 @@ def _text(value: str, form: str) -> str:
         return f"`{value}`"
     if not form or not value:
         return value or "-"
-    number = float(value)
+    if value.startswith(">"):
+        return f"> {_text(value[1:], form)}"
+    try:
+        number = float(value)
+    except ValueError:
+        return value
     if not math.isfinite(number):
         return "-"
     if form == "count":
@@ -172,25 +176,29 @@ def _digits(number: float, digits: int) -> str:
     return f"{round(number, places):,.{max(places, 0)}f}"
 
 
-def store(
-    file: Path, command: str, beside: str, sources: list[str], machine: str | None = None
-) -> Path:
-    """Copy a benchmark's CSV file into ``docs/figures`` behind a header; the path of the copy."""
+def store(file: Path, name: str, command: str, beside: str, sources: list[str]) -> Path:
+    """Copy a benchmark's CSV file into ``docs/figures`` behind a header; the path of the copy.
+
+    Args:
+        file: of the benchmark.
+        name: of the copy.
+        command: that made it.
+        beside: what else ran on the machine.
+        sources: files and folders of the code that the figures measure.
+    """
     header = {
         "command": command,
-        "machine": machine or _machine(),
+        "machine": _machine(),
         "beside": beside,
-        "commit": _git("rev-parse", "--short", "HEAD").strip(),
+        "commit": git("rev-parse", "--short", "HEAD").strip(),
         "date": datetime.date.today().isoformat(),
         "sources": " ".join(sources),
     }
-    body = [
-        line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("# ")
-    ]
-    out = FOLDER / file.name
-    out.write_text(
-        "\n".join([*(f"# {key}: {header[key]}" for key in KEYS), *body, ""]), encoding="utf-8"
-    )
+    lines = file.read_text(encoding="utf-8").splitlines()
+    body = [line for line in lines if not line.startswith("# ")]
+    out = FOLDER / name
+    head = [f"# {key}: {header[key]}" for key in KEYS]
+    out.write_text("\n".join([*head, *body, ""]), encoding="utf-8")
     return out
 
 
@@ -206,71 +214,39 @@ def _machine() -> str:
     )
 
 
-def _git(*words: str) -> str:
+def git(*words: str) -> str:
+    """Output of a git command in this checkout."""
     return subprocess.run(
         ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True
     ).stdout
 
 
-def stale() -> list[str]:
-    """A line for each stored file whose sources have changed since its commit."""
-    lines = []
-    for file in sorted(FOLDER.glob("*.csv")):
-        header, _ = read(file.name)
-        changes = _git(
-            "log", "--format=%h", f"{header['commit']}..HEAD", "--", *header["sources"].split()
-        ).split()
-        if changes:
-            lines.append(
-                f"{file.name}: {len(changes)} commits to {header['sources']} since {header['commit']}"
-            )
-    return lines
+def fill_pages(*, is_check: bool = False) -> bool:
+    """Fill the pages from the stored figures, or check them; whether any differs."""
+    differs = False
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        new = fill(text)
+        if new == text:
+            continue
+        differs = True
+        print(page.relative_to(ROOT), "differs" if is_check else "filled")
+        if not is_check:
+            page.write_text(new, encoding="utf-8")
+    return differs
 
 
 def main() -> int:
-    """Fill the pages, or check them, store a file, or name what is stale."""
+    """Fill the pages, or check them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit code 1 if a page would change"
     )
-    parser.add_argument(
-        "--stale",
-        action="store_true",
-        help="name figures that are older than the code they measure",
-    )
-    parser.add_argument("--store", type=Path, help="CSV file of a benchmark")
-    parser.add_argument("--command", help="the command that made it")
-    parser.add_argument("--beside", default="nothing", help="what else ran on the machine")
-    parser.add_argument("--machine", help="the machine, if it is another one than this")
-    parser.add_argument(
-        "--sources",
-        nargs="+",
-        default=["teal"],
-        help="files and folders of the code that it measures",
-    )
     options = parser.parse_args()
-    if options.stale:
-        print("\n".join(stale()))
-        return 0
-    if options.store:
-        if not options.command:
-            parser.error("--store needs --command")
-        print(
-            store(options.store, options.command, options.beside, options.sources, options.machine)
-        )
-        return 0
-    changed = False
-    for page in pages():
-        text = page.read_text(encoding="utf-8")
-        new = fill(text)
-        if new != text:
-            changed = True
-            print(page.relative_to(ROOT), "differs" if options.check else "filled")
-            if not options.check:
-                page.write_text(new, encoding="utf-8")
-    return int(options.check and changed)
+    differs = fill_pages(is_check=options.check)
+    return int(options.check and differs)
 
 
 if __name__ == "__main__":

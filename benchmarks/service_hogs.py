@@ -1,7 +1,7 @@
 """Small requests to the service beside one large request, and its memory over many requests.
 
     python benchmarks/service_hogs.py --csv runs/hogs.csv
-    python benchmarks/service_hogs.py --requests 10000
+    python benchmarks/service_hogs.py --requests 10000 --csv runs/memory.csv
 
 The first command prints, for each large request, its status, its seconds, and the longest answer to
 /healthz and to GET of another network in this time.  The second one prints the memory of the
@@ -15,7 +15,7 @@ import csv
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +125,9 @@ def beside(address: str, hog: Answer) -> tuple[int, float, dict[str, float]]:
     return status, seconds, {path: max(of_path) for path, of_path in times.items()}
 
 
-def memory(address: str, requests: int, pairs: int, pid: int) -> None:
-    """Print the memory of the service while it answers requests one by one."""
+def memory(address: str, requests: int, pairs: int, pid: int) -> list[tuple[int, float]]:
+    """Print and return (requests, MiB) of the service while it answers requests one by one."""
+    rows: list[tuple[int, float]] = []
     rng, begin = np.random.default_rng(0), np.datetime64("now", "s") - np.timedelta64(400, "D")
     print("| requests | memory |\n|---|---|")
     with httpx.Client(base_url=address, timeout=120) as client:
@@ -137,7 +138,19 @@ def memory(address: str, requests: int, pairs: int, pid: int) -> None:
                 path = f"/v1/networks/geant/measurements?time={begin + np.timedelta64(30 * number, 's')}Z"
             client.post(path, content=body, headers=ARROW).raise_for_status()
             if (number + 1) % (requests // 10) == 0:
-                print(f"| {number + 1:,} | {resident(pid):.0f} MiB |", flush=True)
+                mib = resident(pid)
+                rows.append((number + 1, round(mib)))
+                print(f"| {number + 1:,} | {mib:.0f} MiB |", flush=True)
+    return rows
+
+
+def write(file: Path | None, rows: Sequence[tuple[object, ...]]) -> None:
+    """Write a table, where a file is given."""
+    if file is None:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows(rows)
 
 
 def main() -> None:
@@ -148,7 +161,7 @@ def main() -> None:
     parser.add_argument(
         "--requests", type=int, default=0, help="measure the memory over so many requests"
     )
-    parser.add_argument("--csv", type=Path, help="write the first table to this file, in seconds")
+    parser.add_argument("--csv", type=Path, help="file of the table, in seconds or MiB")
     options = parser.parse_args()
     import teal
     from teal.network import all_pairs
@@ -156,7 +169,8 @@ def main() -> None:
     topology = teal.load_topology("topohub:sndlib/geant")
     with service(1, 256) as (address, process):
         if options.requests:
-            memory(address, options.requests, len(all_pairs(topology)), process.pid)
+            used = memory(address, options.requests, len(all_pairs(topology)), process.pid)
+            write(options.csv, [("requests", "mib"), *used])
             return
         ends = (
             topology.node_names[topology.link_source[0]],
@@ -173,12 +187,7 @@ def main() -> None:
             rows.append(
                 (name, status, f"{seconds:.3g}", *(f"{longest[path]:.3g}" for path in SMALL))
             )
-        if options.csv is not None:
-            options.csv.parent.mkdir(parents=True, exist_ok=True)
-            with options.csv.open("w", newline="", encoding="utf-8") as stream:
-                csv.writer(stream).writerows(
-                    [("request", "status", "seconds", "health_s", "get_s"), *rows]
-                )
+        write(options.csv, [("request", "status", "seconds", "health_s", "get_s"), *rows])
 
 
 if __name__ == "__main__":

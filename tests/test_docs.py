@@ -121,59 +121,10 @@ def test_files_are_included_by_lines_that_the_site_understands(page: Path) -> No
             assert (ROOT / found[1]).is_file(), line
 
 
-FIGURES = sorted((ROOT / "docs" / "figures").glob("*.csv"))
-
-
-@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_tables_and_numbers_of_a_page_are_those_of_the_stored_figures(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert figures.fill(text) == text, "python -m benchmarks.figures"
-
-
-@pytest.mark.parametrize("file", FIGURES, ids=lambda file: file.name)
-def test_a_stored_figure_says_command_machine_load_commit_and_the_code_that_it_measures(
-    file: Path,
-) -> None:
-    header, rows = figures.read(file.name)
-    assert tuple(header) == figures.KEYS
-    assert all(header.values())
-    assert rows
-    for source in header["sources"].split():
-        assert (ROOT / source).exists(), source
-    if header["command"].startswith("teal bench "):  # whose set is frozen
-        return
-    script = re.search(r"benchmarks[/.](\w+)", header["command"])
-    assert script, header["command"]
-    assert (ROOT / "benchmarks" / f"{script[1]}.py").is_file(), script[0]
-
-
 def test_the_page_of_commands_has_each_command_once() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     shown = re.findall(r"<!-- help: ([a-z -]+) -->", page)
     assert sorted(shown) == sorted(COMMANDS)
-
-
-def test_tables_are_filled_by_conditions_and_formats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(figures, "FOLDER", tmp_path)
-    (tmp_path / "a.csv").write_text(
-        '# command: x\n# machine: 2 cores\nnetwork,measure,value\nk,"to 1%, x",0.0123\nk,share,0.98765\nu,share,1\n'
-    )
-    page = '<!-- table: a.csv | network=k/u | network "", share:percent1, "to 1%, x":time "to 1%" -->old<!-- end -->'
-    assert figures.fill(page).splitlines()[1:-1] == [
-        "|  | share | to 1% |",
-        "| --- | --- | --- |",
-        "| k | 98.8% | 12.3 ms |",
-        "| u | 100.0% | - |",
-    ]
-    across = figures.fill(page.replace("table:", "table transposed:")).splitlines()
-    assert across[1:3] == ["|  | k | u |", "| --- | --- | --- |"]
-    value = "<!-- value: a.csv | network=k | share:g2 --><!-- end -->, <!-- header: a.csv | machine --><!-- end -->"
-    assert re.sub(r"<!--.*?-->", "", figures.fill(value)) == "0.99, 2 cores"
-    for wrong, message in (("share=2", "no row"), ("x=1", "no column x"), ("", "2 rows")):
-        with pytest.raises(ValueError, match=message):
-            figures.fill(value.replace("network=k", wrong))
 
 
 def _prose(text: str) -> str:

@@ -3,7 +3,8 @@
 Four situations, each of a matrix and the one before it: the next interval; a flash crowd, a tenth
 of the demands multiplied by 10; failures of 1 to 5% of the links, in both directions; and a first
 interval, without an earlier state. PDHG runs from nothing and, where there is an earlier state,
-from that.  Every scheme is timed once without a target. From every scheme that gives PDHG a start
+from that.  Every scheme is timed once without a target; a warm one, such as ``lp-all:warm=true``,
+has solved the earlier matrix before the clock starts. From every scheme that gives PDHG a start
 (see :class:`teal.Starter`), PDHG runs to the same targets.
 """
 
@@ -30,7 +31,7 @@ from teal.app.instance import Instance, load_instance, rows_of
 from teal.app.run_files import write_files, write_manifest
 from teal.app.table import Column, Table
 from teal.app.text import time_text
-from teal.errors import InputError, SolverError
+from teal.errors import SolverError
 from teal.evaluation.settings import DEFAULT_SCHEMES, EvaluateConfig
 from teal.formats.rows import write_csv
 from teal.network.disturbances import fail_cables, flash_crowd
@@ -122,28 +123,42 @@ def race(
     runs: list[RaceRun] = []
     with progress_bar(total=len(rows) * len(SITUATIONS), desc="racing", unit="situation") as bar:
         for row in rows:
-            for situation, problem, earlier in situations(instance, int(row), seed):
+            for situation, problem, before in situations(instance, int(row), seed):
                 make_run = partial(
                     RaceRun, instance.topology.name, instance.traffic.name, int(row), situation
                 )
                 runs += [
                     make_run(*figures)
-                    for figures in _runs(problem, earlier, running, targets, notify)
+                    for figures in _runs(problem, before, running, targets, notify)
                 ]
                 bar.update()
     return runs
 
 
+@dataclasses.dataclass(frozen=True)
+class Earlier:
+    """What is known of the interval before.
+
+    Attributes:
+        problem: its matrix, on the network as it was.
+        result: of PDHG.
+    """
+
+    problem: Problem
+    result: pdhg.PdhgResult
+
+
 def situations(
     instance: Instance, row: int, seed: int
-) -> Iterator[tuple[str, Problem, pdhg.PdhgResult | None]]:
-    """(name, problem, earlier state) of every situation of one row."""
+) -> Iterator[tuple[str, Problem, Earlier | None]]:
+    """(name, problem, interval before) of every situation of one row."""
     rng = np.random.default_rng([seed, row])
     topology = instance.topology
     before, now = (
         instance.traffic.read([(row + step) % instance.traffic.num_matrices]) for step in (-1, 0)
     )
-    earlier = pdhg.solve(instance.problem(before), gap=_EARLIER_GAP)
+    before_problem = instance.problem(before)
+    earlier = Earlier(before_problem, pdhg.solve(before_problem, gap=_EARLIER_GAP))
     yield NEXT, instance.problem(now), earlier
     yield CROWD, instance.problem(flash_crowd(now, rng)), earlier
     count = max(1, round(rng.uniform(*_FAILED_SHARES) * len(topology.cables())))
@@ -160,25 +175,29 @@ _RunFigures = tuple[
 
 def _runs(
     problem: Problem,
-    earlier: pdhg.PdhgResult | None,
+    earlier: Earlier | None,
     schemes: dict[str, Scheme],
     targets: Sequence[float],
     notify: Callable[[str], None],
 ) -> Iterator[_RunFigures]:
     for name, scheme in list(schemes.items()):
+        prepare = None
+        if isinstance(scheme, Follower):
+            prepare = partial(scheme.follow, earlier.problem if earlier else None)
         try:
             yield _measure(
                 problem,
                 name,
                 math.nan,
                 lambda scheme=scheme: (scheme.solve(problem), 0),  # type: ignore[misc]
+                prepare,
             )
         except SolverError as error:
             notify(str(error))
             del schemes[name]
     starts: dict[str, pdhg.PdhgResult | Starter | None] = {COLD: None}
     if earlier is not None:
-        starts[WARM] = earlier
+        starts[WARM] = earlier.result
     starts |= {
         name + FROM: scheme for name, scheme in schemes.items() if isinstance(scheme, Starter)
     }
@@ -205,20 +224,30 @@ def _solve(problem: Problem, start: pdhg.PdhgResult | Starter | None, target: fl
 
 
 def _measure(
-    problem: Problem, name: str, target: float, solve: Callable[[], _Solved]
+    problem: Problem,
+    name: str,
+    target: float,
+    solve: Callable[[], _Solved],
+    prepare: Callable[[], None] | None = None,
 ) -> _RunFigures:
-    (allocation, iterations), seconds = timed(solve)
+    (allocation, iterations), seconds = timed(solve, prepare)
     assessment = assess(problem, allocation)
     satisfied, status = float(assessment.satisfied_demand[0]), assessment.status[0].value
     return name, target, seconds, iterations, float(assessment.gap[0]), satisfied, status
 
 
-def timed(run: Callable[[], _T]) -> tuple[_T, float]:
+def timed(run: Callable[[], _T], prepare: Callable[[], None] | None = None) -> tuple[_T, float]:
     """The result, and the median of its seconds over the repetitions; a first run, which may
     compile, is not timed.
+
+    Args:
+        run: is timed.
+        prepare: is called before each run, and not timed.
     """
     times: list[float] = []
     while len(times) <= _MAX_REPEATS and (len(times) < 2 or sum(times[1:]) < _MAX_REPEAT_S):
+        if prepare is not None:
+            prepare()
         start = time.perf_counter()
         result = run()
         if torch.cuda.is_available():
@@ -381,15 +410,6 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
         {n: make_scheme(n, own) for n, own in model_of_each(names, model, notify).items()}
         for model in models
     ]
-    for name in (
-        name for each in schemes for name, scheme in each.items() if isinstance(scheme, Follower)
-    ):
-        raise InputError(
-            name,
-            "",
-            "a scheme that starts from nothing: --race runs warm PDHG by itself",
-            "a warm one",
-        )
     runs = []
     for number, instance_config in enumerate(config.instances()):
         instance = load_instance(instance_config, notify)

@@ -13,6 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from baselines.highs import DUAL, PRIMAL, Algorithm, algorithm_of
+from baselines.linear_program import LpSettings
 from baselines.lp_all import LpAll
 from baselines.matrix import matrices
 from baselines.path_program import path_program
@@ -79,6 +81,53 @@ def test_lp_all_with_highs_and_gurobi_is_feasible_and_agrees(
     torch.testing.assert_close(values[0], values[1], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("objective", [*SINGLE_PROGRAMS, ObjectiveName.LEAST_COST])
+@pytest.mark.parametrize(
+    ("method", "crossover", "presolve"),
+    [
+        ("simplex", True, True),
+        ("simplex", True, False),
+        ("primal-simplex", True, True),
+        ("primal-simplex", True, False),
+        ("ipm", True, True),
+        ("ipm", True, False),
+        ("ipm", False, True),
+        ("ipm", False, False),
+    ],
+)
+@pytest.mark.parametrize("solver", ["highs", "gurobi"])
+def test_every_method_finds_the_optimum_and_certifies_it(
+    solver: str, method: str, crossover: bool, presolve: bool, objective: ObjectiveName
+) -> None:
+    problem = random_problem(4, objective=objective, batch=3, nodes=6)
+    problem = problem.with_demand(torch.where(problem.routable, problem.demand / 20, 0))
+    scheme = LpAll(solver=solver, method=method, crossover=crossover, presolve=presolve)
+    if not crossover and objective is ObjectiveName.LEAST_COST:
+        with pytest.raises(InputError, match="crossover=false"):
+            scheme.solve(problem)
+        return
+    allocation = scheme.solve(problem)
+    assert_feasible(problem, allocation)
+    measured = assess(problem, allocation)
+    assert bool((measured.gap <= 1e-6).all())
+    assert bool((measured.max_violation <= 1e-9).all())
+
+
+def test_the_method_is_chosen_by_whether_carrying_nothing_is_feasible() -> None:
+    """Primal simplex begins at x = 0, where that is feasible; dual simplex is slow there."""
+    shed, whole = (
+        next(matrices(random_problem(0, objective=objective, batch=1)))
+        for objective in (ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION)
+    )
+    programs = [path_program(m, m.routable, m.capacity).program for m in (shed, whole)]
+    chosen = [algorithm_of(program, LpSettings()) for program in programs]
+    assert chosen == [Algorithm("simplex", PRIMAL, presolve=False), Algorithm("simplex", DUAL)]
+    unpresolved = algorithm_of(programs[1], LpSettings(presolve=False))
+    assert unpresolved == Algorithm("simplex", DUAL, presolve=False)
+    named = algorithm_of(programs[0], LpSettings(method="ipm"))
+    assert named == Algorithm("ipm")
+
+
 @pytest.mark.parametrize("load", [1e-3, 0.3, 1.0, 30.0])
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 def test_links_that_cannot_decide_have_no_row_and_the_optimum_stays(
@@ -142,7 +191,10 @@ def test_lp_all_at_its_time_limit_has_a_status_and_no_value() -> None:
     ("text", "words"),
     [
         ("lp-all:solver=cplex", "highs, gurobi or cuopt"),
-        ("lp-all:speed=9", "one of: method, solver, threads, time_limit"),
+        (
+            "lp-all:speed=9",
+            "one of: crossover, method, presolve, solver, threads, time_limit, warm",
+        ),
         ("lp-all:threads=two", "a whole number"),
         ("lp-all:time_limit=-1", "a number >= 0"),
         ("lp-none", "one of:"),

@@ -37,7 +37,7 @@ from teal.network import compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
-from teal.schemes.registry import Scheme
+from teal.schemes.registry import Scheme, make_scheme
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,10 @@ def test_situations_of_the_race_match_their_definitions(b4: Instance) -> None:
     cases = {name: (problem, earlier) for name, problem, earlier in situations(b4, 1, seed=0)}
     assert tuple(cases) == SITUATIONS
     unchanged = cases[NEXT][0]
+    earlier = cases[FAILURES][1]
+    assert earlier is not None
+    assert torch.equal(earlier.problem.demand, b4.problem(b4.traffic.read([0])).demand)
+    assert bool((earlier.problem.capacity > 0).all()), "the failure is not there yet"
     assert cases[NEXT][1] is not None
     assert cases[FIRST][1] is None
     assert torch.equal(cases[FIRST][0].demand, unchanged.demand)
@@ -99,10 +103,18 @@ def test_race_reaches_every_target_and_excludes_a_failing_scheme(
         "lp-all": LpAll(),
         "failing": _FailingScheme(),
         "starter": _ZeroStartScheme(),
+        "lp-all:warm=true": make_scheme("lp-all:warm=true"),
     }
     runs = race(b4, schemes, [1, 2], targets=(0.05, 0.002), notify=notices.append)
     assert notices == ["out of order"], "a scheme that fails at first is not called again"
-    assert {run.scheme for run in runs} == {"lp-all", "starter", COLD, WARM, "starter + pdhg"}
+    assert {run.scheme for run in runs} == {
+        "lp-all",
+        "lp-all:warm=true",
+        "starter",
+        COLD,
+        WARM,
+        "starter + pdhg",
+    }
     for run in runs:
         assert run.gap <= (1e-6 if math.isnan(run.target) else run.target)
         assert run.status in ("optimal", "feasible")
@@ -150,6 +162,7 @@ def test_timed_ignores_a_slow_first_call(monkeypatch: pytest.MonkeyPatch) -> Non
     """Of calls of 10, 0.1, 0.3, 0.2, 0.5 and 0.4 s the median of the last five."""
     took, clock = [10.0, 0.1, 0.3, 0.2, 0.5, 0.4], SimpleNamespace(now=0.0)
     calls: list[int] = []
+    prepared: list[int] = []
     monkeypatch.setattr(
         "teal.evaluation.race.time", SimpleNamespace(perf_counter=lambda: clock.now)
     )
@@ -159,9 +172,14 @@ def test_timed_ignores_a_slow_first_call(monkeypatch: pytest.MonkeyPatch) -> Non
         calls.append(1)
         return len(calls)
 
-    result, seconds = timed(run)
+    def prepare() -> None:
+        clock.now += 100.0
+        prepared.append(len(calls))
+
+    result, seconds = timed(run, prepare)
     assert result == len(calls) == 6
     assert seconds == pytest.approx(0.3)
+    assert prepared == list(range(6)), "before each run, and outside of its time"
 
 
 @pytest.mark.system

@@ -1,0 +1,186 @@
+"""Path-form programs solved by NVIDIA cuOpt through cvxpy; not tested, since it needs a GPU.
+
+The demands are parameters, so that cvxpy compiles a program once for many matrices.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from baselines.linear_program import LpSettings
+from teal.errors import InputError, SolverError
+from teal.problem import Problem
+from teal.problem.allocation import Allocation, Status
+
+_CUOPT = "CUOPT"  # its name in cvxpy
+# Option method -> solver_method of cuOpt.
+_METHODS = {"simplex": "DualSimplex", "ipm": "Barrier", "auto": "Barrier"}
+
+
+def import_cvxpy() -> Any:
+    """Return the module cvxpy.
+
+    Raises:
+        SolverError: it is not installed.
+    """
+    try:
+        import cvxpy
+    except ImportError as error:
+        raise SolverError(
+            "lp-all: cvxpy is not installed: pip install 'teal-te[baselines]'"
+        ) from error
+    return cvxpy
+
+
+def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
+    """Solve every matrix to optimality.
+
+    Raises:
+        InputError: a method that cuOpt does not have.
+        SolverError: cvxpy or cuOpt is not installed.
+    """
+    if settings.method not in _METHODS:
+        raise InputError("lp-all", "method", ", ".join(_METHODS), settings.method)
+    cvxpy = import_cvxpy()
+    if _CUOPT not in cvxpy.installed_solvers():
+        raise SolverError(
+            "lp-all: the solver cuopt is not installed: NVIDIA cuOpt, which needs a GPU"
+        )
+    splits = np.zeros((problem.batch, *problem.ops.mask.shape))
+    prices = np.zeros((problem.batch, problem.topology.num_links))
+    model, statuses, build_s, solve_s = None, [], [], []
+    for b in range(problem.batch):
+        begin = time.perf_counter()
+        row = problem.row(b)
+        if model is None or not torch.equal(row.capacity, problem.capacity[b - 1 : b]):
+            model = _Model(cvxpy, row)
+        model.demand.value = row.demand[0].cpu().numpy()[model.demands]
+        status, seconds = _run(cvxpy, model, settings)
+        statuses.append(status)
+        solve_s.append(seconds)
+        build_s.append(time.perf_counter() - begin - seconds)
+        if status.usable:
+            splits[b], prices[b] = model.solution(row)
+    return Allocation(
+        torch.from_numpy(splits).to(problem.demand),
+        torch.from_numpy(prices).to(problem.demand),
+        tuple(statuses),
+        tuple(build_s),
+        tuple(solve_s),
+    )
+
+
+def _run(cvxpy: Any, model: _Model, settings: LpSettings) -> tuple[Status, float]:
+    """Solve a model; its status, and s that the solver took."""
+    options: dict[str, Any] = {"solver_method": _METHODS[settings.method]}
+    if settings.time_limit:
+        options["time_limit"] = settings.time_limit
+    if settings.threads:
+        options["num_cpu_threads"] = settings.threads
+    begin = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            # cvxpy warns of inaccurate results; the status below reports them as failed.
+            warnings.simplefilter("ignore")
+            model.program.solve(solver=_CUOPT, warm_start=False, **options)
+    except cvxpy.SolverError:
+        return Status.FAILED, time.perf_counter() - begin
+    stats = model.program.solver_stats
+    seconds = stats.solve_time if stats and stats.solve_time else time.perf_counter() - begin
+    statuses = {"optimal": Status.OPTIMAL, "user_limit": Status.TIME_LIMIT}
+    return statuses.get(model.program.status, Status.FAILED), float(seconds)
+
+
+@dataclass
+class _Model:
+    """The program of a network with the demands as parameters, so that cvxpy compiles it once for
+    many matrices.
+
+    Attributes:
+        cvxpy: the imported module.
+        problem: of one matrix; paths, capacities and objective are taken from it.
+        demand: cvxpy parameter, (demands,) Gbit/s.
+        program: cvxpy problem.
+        paths: (n,) path number d * K + k of each variable: the live paths.
+        demands: numbers of the demands with a live path.
+        flow: cvxpy variable, (n,) Gbit/s on each path.
+        links: numbers of the links on the paths.
+        capacity: capacity of each of ``links``, Gbit/s.
+        capacity_rows: cvxpy constraint on each of ``links``; None if there is no live path.
+    """
+
+    cvxpy: Any
+    problem: Problem
+    demand: Any = field(init=False)
+    program: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        cvxpy, problem = self.cvxpy, self.problem
+        mask = problem.path_mask[0].cpu().numpy()
+        self.paths = np.flatnonzero(mask.reshape(-1))
+        self.demands, demand_row = np.unique(self.paths // mask.shape[1], return_inverse=True)
+        path, link = problem.paths.incidences()
+        live = mask.reshape(-1)[path]
+        column = np.searchsorted(self.paths, path[live])
+        ones, shape = np.ones(len(column)), (problem.topology.num_links, len(self.paths))
+        incidence = sp.csr_array((ones, (link[live], column)), shape=shape)
+        self.links = np.flatnonzero(np.diff(incidence.indptr))
+        by_demand = sp.csr_array(
+            (np.ones(len(self.paths)), (demand_row, np.arange(len(self.paths)))),
+            shape=(len(self.demands), len(self.paths)),
+        )
+        capacity = problem.capacity[0].cpu().numpy()[self.links]
+        self.flow = cvxpy.Variable(max(1, len(self.paths)), nonneg=True)
+        self.demand = cvxpy.Parameter(len(self.demands), nonneg=True)
+        if not len(self.paths):  # no demand is routable
+            self.program = cvxpy.Problem(cvxpy.Minimize(0), [self.flow == 0])
+            self.capacity_rows = None
+            return
+        # Rows are divided by c: utilisations instead of loads keep the coefficients near 1.
+        utilisation = (
+            sp.csr_array(incidence[self.links].multiply(1 / capacity[:, None])) @ self.flow
+        )
+        rows: list[Any] = []
+        if problem.objective.maximises_value:
+            value = problem.path_value.cpu().numpy().reshape(-1)[self.paths]
+            goal = cvxpy.Maximize(value @ self.flow)
+            self.capacity_rows = utilisation <= 1
+            served = by_demand @ self.flow <= self.demand
+        elif problem.objective.may_shed:
+            alpha = cvxpy.Variable(nonneg=True)
+            goal = cvxpy.Maximize(alpha)
+            self.capacity_rows = utilisation <= 1
+            min_served = by_demand @ self.flow >= cvxpy.multiply(
+                self.demand, alpha * np.ones(len(self.demands))
+            )
+            served = by_demand @ self.flow <= self.demand
+            rows = [min_served, alpha <= 1]
+        else:
+            theta = cvxpy.Variable(nonneg=True)
+            goal = cvxpy.Minimize(theta)
+            self.capacity_rows = utilisation <= theta
+            served = by_demand @ self.flow == self.demand
+        self.capacity = capacity
+        self.program = cvxpy.Problem(goal, [self.capacity_rows, served, *rows])
+
+    def solution(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+        """Splits (D, K) and prices (E,), value per Gbit/s, of the solved program.
+
+        Args:
+            problem: of the matrix that was solved.
+        """
+        splits = np.zeros(problem.ops.mask.numel())
+        prices = np.zeros(problem.topology.num_links)
+        if self.capacity_rows is not None:
+            demand = np.repeat(problem.demand[0].cpu().numpy(), problem.paths.num_paths)[self.paths]
+            flow = np.maximum(self.flow.value, 0)
+            splits[self.paths] = np.divide(flow, demand, out=np.zeros_like(flow), where=demand > 0)
+            prices[self.links] = np.abs(self.capacity_rows.dual_value) / self.capacity
+        return splits.reshape(problem.ops.mask.shape), prices

@@ -1,0 +1,42 @@
+"""The solution of a linear program by HiGHS or Gurobi, with scaled variables and rows."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from baselines.gurobi import load_gurobi, solve_by_gurobi
+from baselines.highs import load_highs, solve_by_highs
+from baselines.linear_program import LinearProgram, LpSettings, LpSolution
+from teal.problem.allocation import Status
+
+
+def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
+    """Solve a program; where no optimum is found, the status says why, and x and the multipliers
+    are 0.
+
+    Raises:
+        SolverError: the solver is not installed, or its licence does not cover the program.
+    """
+    if not len(program.cost):
+        return LpSolution(np.zeros(0), np.zeros(len(program.b_ub)), Status.OPTIMAL, 0.0)
+    # The import of the solver is not a part of its time.
+    is_gurobi = settings.solver == "gurobi"
+    load = load_gurobi if is_gurobi else load_highs
+    load()
+    solve = solve_by_gurobi if is_gurobi else solve_by_highs
+    begin = time.perf_counter()
+    if program.size is None:
+        scaled_at = begin
+        x, dual, status = solve(program, settings)
+        solved_at = time.perf_counter()
+    else:
+        scaled, units, row_units = program.scaled(program.size)
+        scaled_at = time.perf_counter()
+        x, dual, status = solve(scaled, settings)
+        solved_at = time.perf_counter()
+        x = x * units
+        dual = dual * program.cost_unit(units) / row_units
+    end = time.perf_counter()
+    return LpSolution(x, dual, status, end - begin, solved_at - scaled_at)

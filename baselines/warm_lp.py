@@ -1,0 +1,228 @@
+"""LP-all from the optimal basis of the matrix before: ``lp-all:warm=true``.
+
+Demands and capacities are right-hand sides of the path-form program (:mod:`baselines.lp_all`), and
+a failed path has the upper bound 0.  Where only these change, the optimal basis stays dual
+feasible, and dual simplex continues from it (Huangfu, Hall 2018).  Under max_link_utilisation
+capacities are coefficients: where they change, a new program starts from the old basis.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from baselines.highs import HighsModel
+from baselines.linear_program import LinearProgram, LpSettings
+from baselines.matrix import (
+    Array,
+    Matrix,
+    PathArrays,
+    PathVariables,
+    power_of_two,
+    require_objective,
+)
+from baselines.path_program import SUPPORTED_OBJECTIVES, may_decide, without_overload
+from teal.errors import InputError
+from teal.objectives import ObjectiveName
+from teal.problem import Problem
+from teal.problem.allocation import Allocation, Status
+
+_OBJECTIVES = (
+    *SUPPORTED_OBJECTIVES,
+    ObjectiveName.LEAST_COST,
+    ObjectiveName.MAX_CONCURRENT_FLOW,
+)
+
+
+class WarmLp:
+    """LP-all that continues from the optimal basis of the last matrix; a follower
+    (:class:`teal.schemes.registry.Follower`).
+
+    Attributes:
+        settings: of the LP solver, HiGHS.  Its method is that of the first matrix alone.
+    """
+
+    def __init__(self, settings: LpSettings) -> None:
+        self.settings = settings
+        self._program: _NetworkProgram | None = None
+
+    def follow(self, before: Problem | None) -> None:
+        """Solve the interval before; None forgets the basis."""
+        self._program = None
+        if before is not None:
+            self.solve(before)
+
+    def solve(self, problem: Problem) -> Allocation:
+        """Solve the matrices one after the other, each from the basis of the one before.
+
+        Raises:
+            InputError: the objective is not one linear program, or has side conditions.
+            SolverError: HiGHS is not installed.
+        """
+        require_objective("lp-all:warm=true", problem.objective, *_OBJECTIVES)
+        if problem.conditions:
+            name = problem.conditions[0].name
+            raise InputError("lp-all", "warm=true", "a problem without side conditions", name)
+        original = problem.to(torch.float64)
+        solved = original.solved
+        begin = time.perf_counter()
+        if self._program is None or not self._program.fits(solved):
+            self._program = _NetworkProgram(solved, self.settings)
+        build_s = time.perf_counter() - begin
+        demands = solved.demand.numpy()
+        capacities = solved.capacity.numpy()
+        masks = solved.path_mask.numpy()
+        flows, prices, statuses, seconds = [], [], [], []
+        for row in range(solved.batch):
+            begin = time.perf_counter()
+            flow, price, status = self._program.solve(demands[row], capacities[row], masks[row])
+            flows.append(flow)
+            prices.append(price)
+            statuses.append(status)
+            seconds.append(time.perf_counter() - begin)
+        flow = np.stack(flows)
+        rates = demands[..., None]
+        splits = np.divide(flow, rates, out=np.zeros_like(flow), where=rates > 0)
+        allocation = Allocation(
+            torch.from_numpy(splits),
+            torch.from_numpy(np.stack(prices)),
+            tuple(statuses),
+            (build_s, *(0.0,) * (solved.batch - 1)),
+            tuple(seconds),
+        )
+        return allocation if original is solved else without_overload(solved, allocation)
+
+
+class _NetworkProgram:
+    """The path-form program of all demands and paths of a network.
+
+    Rates, capacities and live paths change from matrix to matrix.  It has rows for the links that
+    may decide for some matrix so far; a new one gets a row, which is basic.
+    """
+
+    def __init__(self, problem: Problem, settings: LpSettings) -> None:
+        self._problem = problem
+        self._rules = problem.objective.rules
+        # A basis exists after a crossover only.
+        self._highs = HighsModel(dataclasses.replace(settings, crossover=True))
+        arrays = PathArrays.of(problem)
+        self._shape = arrays.hops.shape
+        self._variables = _all_variables(arrays, problem)
+        self._path = self._variables.path
+        self._used_links = np.unique(self._variables.link)
+        self._loads = self._variables.link_incidence(problem.topology.num_links)[self._used_links]
+        self._served = self._variables.demand_incidence()
+        # Tolerances are absolute: rates are in a unit in which the mean capacity is near 1.
+        capacity = problem.capacity[0].numpy()
+        mean = capacity[capacity > 0].mean() if (capacity > 0).any() else 1.0
+        self._unit = float(power_of_two(mean))
+        self._has_row = np.zeros(len(self._used_links), bool)
+        self._units: Array | None = None  # of the variables, set by the first matrix
+        self._coefficients = capacity[:0]  # of theta
+
+    def fits(self, problem: Problem) -> bool:
+        """Whether a problem has the paths, objective and values that this program was made for."""
+        own = self._problem
+        return (
+            problem.paths is own.paths
+            and problem.objective == own.objective
+            and torch.equal(problem.path_value, own.path_value)
+        )
+
+    def solve(self, demand: Array, capacity: Array, is_live: Array) -> tuple[Array, Array, Status]:
+        """Return flows (D, K), Gbit/s, prices of links (E,), and the status of a matrix.
+
+        Args:
+            demand: (D,) Gbit/s.
+            capacity: (E,) Gbit/s.
+            is_live: (D, K) paths that have not failed.
+        """
+        variables = self._variables
+        # Rates of demands that have a live path, and limits of links, in the program's unit.
+        may_carry = is_live.reshape(-1)[self._path]
+        num_live = np.bincount(variables.demand_row, may_carry, len(variables.demands))
+        rate = np.where(num_live > 0, demand[variables.demands], 0.0) / self._unit
+        limit = capacity[self._used_links] / self._unit
+        # Rows of the links that may decide.
+        possible = rate[variables.demand_row] * may_carry
+        forced = possible * (num_live[variables.demand_row] == 1)
+        decides = may_decide(
+            self._loads, possible, forced, limit, np.zeros(len(limit)), self._rules.balances
+        )
+        kept_rows = self._update_rows(rate, limit, decides)
+        # Right-hand sides and bounds of this matrix.
+        link_limit = limit[self._has_row]
+        upper = np.where(may_carry, np.inf, 0.0)
+        if self._rules.balances:
+            link_limit = np.zeros(len(link_limit))
+            upper = np.append(upper, np.inf)
+        scaled = self._program
+        b_ub = link_limit if self._rules.carries_all else np.concatenate([link_limit, rate])
+        b_eq = None if scaled.b_eq is None else rate * scaled.b_eq
+        program = dataclasses.replace(scaled, b_ub=b_ub * scaled.b_ub, b_eq=b_eq, upper=upper)
+        x, dual, status = self._highs.solve(program, kept_rows)
+        # Flows and prices in Gbit/s.
+        flow = np.zeros(self._shape)
+        flow.reshape(-1)[self._path] = (x * self._units)[: len(self._path)] * self._unit
+        prices = np.zeros(len(capacity))
+        links = self._used_links[self._has_row]
+        prices[links] = (dual * self._cost_unit / self._row_units)[: len(links)]
+        return flow, prices, status
+
+    def _update_rows(self, rate: Array, limit: Array, decides: Array) -> Array | None:
+        """Make the program anew where links need rows, or coefficients of theta have changed.
+
+        Returns:
+            position of each row of the old program in the new one; None where no row is new.
+        """
+        is_first = self._units is None
+        has_new_rows = bool((decides & ~self._has_row).any())
+        has_new_coefficients = self._rules.balances and not np.array_equal(
+            limit, self._coefficients
+        )
+        if not (is_first or has_new_rows or has_new_coefficients):
+            return None
+        old_rows = self._has_row
+        self._has_row = old_rows | decides
+        self._build(rate, limit)
+        if is_first or not has_new_rows:
+            return None
+        position = np.cumsum(self._has_row) - 1
+        num_links = int(self._has_row.sum())
+        return np.concatenate([position[old_rows], num_links + np.arange(len(rate))])
+
+    def _build(self, rate: Array, limit: Array) -> None:
+        """Make the program, with right-hand sides of 1: rows of links, then of demands."""
+        rules = self._rules
+        loads = self._loads[np.flatnonzero(self._has_row)]
+        served = self._served
+        cost = -self._problem.path_value.numpy().reshape(-1)[self._path]
+        size = rate[self._variables.demand_row]
+        if rules.balances:
+            # The last variable is theta.
+            theta = sp.csr_array(-limit[self._has_row][:, None])
+            loads = sp.hstack([loads, theta], format="csr")
+            served = sp.hstack([served, sp.csr_array((len(rate), 1))], format="csr")
+            cost = np.append(np.zeros(len(cost)), 1.0)
+            size = np.append(size, 1.0)
+        if self._units is not None:
+            size = self._units
+        a_ub = loads if rules.carries_all else sp.vstack([loads, served], format="csr")
+        a_eq = served if rules.carries_all else None
+        b_eq = None if a_eq is None else np.ones(len(rate))
+        program = LinearProgram(cost, sp.csr_array(a_ub), np.ones(a_ub.shape[0]), a_eq, b_eq)
+        self._program, self._units, self._row_units = program.scaled(size)
+        self._cost_unit = program.cost_unit(self._units)
+        self._coefficients = limit
+
+
+def _all_variables(arrays: PathArrays, problem: Problem) -> PathVariables:
+    """All paths of a problem as variables, also failed ones and those of demands of 0."""
+    exists = problem.ops.mask.numpy()
+    num_demands, num_links = len(exists), problem.topology.num_links
+    matrix = Matrix(arrays, np.ones(num_demands), np.ones(num_links), exists)
+    return matrix.path_variables(np.ones(num_demands, bool))

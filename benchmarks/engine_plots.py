@@ -1,0 +1,123 @@
+"""Pictures of :mod:`engine`: gap against time, and the time of each solver as bars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from timing import State
+
+_MIN_GAP = 1e-8  # smaller gaps are drawn here
+_MARKERS = {"HiGHS": "^", "Gurobi": "v", "Clarabel": "s", "PDLP": "D"}
+# Bars of the overview: column of engine-summary.csv, label, colour.
+_BARS = (
+    ("Teal cold to 0.01", "Teal, gap certified to be at most 1%", "#00796b"),
+    ("Teal cold to 1e-06", "Teal, gap certified to be at most 1e-6", "#80cbc4"),
+    ("HiGHS cold", "HiGHS, its fastest setting, solved to 1e-7, solver alone", "#757575"),
+    ("PDLP cold", "PDLP, tolerance of 1e-3 on its residuals, solver alone", "#e0a030"),
+)
+
+
+def gap_against_time(file: Path, rows: Sequence[Any]) -> None:
+    """Plot the certified gap against time: a panel for each network, Teal as lines, each setting
+    of another solver as a mark, filled where it started warm.
+
+    Args:
+        file: PNG.
+        rows: :class:`engine.Measured`.
+    """
+    names = list(dict.fromkeys(row.network for row in rows))
+    columns = min(3, len(names))
+    lines = math.ceil(len(names) / columns)
+    figure = Figure(figsize=(4.6 * columns, 3.6 * lines), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(lines, columns, squeeze=False)
+    handles: dict[str, Any] = {}
+    for axis, name in zip(panels.flat, names, strict=False):
+        solved = [row for row in rows if row.network == name and row.state == State.SOLVED]
+        for start, colour in (("cold", "C0"), ("warm", "C1")):
+            own = [row for row in solved if row.solver == "Teal" and row.start == start]
+            own.sort(key=lambda row: row.seconds)
+            label = f"Teal, {start}"
+            times = [row.seconds for row in own]
+            gaps = [max(row.gap, _MIN_GAP) for row in own]
+            (handles[label],) = axis.plot(times, gaps, "o-", color=colour, ms=4)
+        for number, (solver, marker) in enumerate(_MARKERS.items()):
+            for start, style in (("cold", "none"), ("warm", "full")):
+                points = [row for row in solved if row.solver == solver and row.start == start]
+                if not points:
+                    continue
+                label = f"{solver}, {start}, each setting"
+                (handles[label],) = axis.plot(
+                    [row.solver_s for row in points],
+                    [max(row.gap, _MIN_GAP) for row in points],
+                    marker,
+                    color=f"C{number + 2}",
+                    fillstyle=style,
+                    ms=6,
+                )
+        axis.set(xscale="log", yscale="log", title=name, xlabel="seconds", ylabel="certified gap")
+        axis.grid(alpha=0.3)
+    for axis in list(panels.flat)[len(names) :]:
+        axis.remove()
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=8)
+    figure.savefig(file, dpi=130)
+
+
+def overview(file: Path, lines: Sequence[Mapping[str, Any]], limit: float) -> None:
+    """Draw the time of each solver on each network as a bar.
+
+    A solver that was stopped has a hatched bar that ends at the limit; one that was not run has
+    these words in the place of a bar.
+
+    Args:
+        file: PNG.
+        lines: of engine-summary.csv.
+        limit: of each solver, s.
+    """
+    figure = Figure(figsize=(9, 1.1 + 0.75 * len(lines)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    shortest = min(
+        float(line[column])
+        for line in lines
+        for column, _, _ in _BARS
+        if _is_number(line.get(column, ""))
+    )
+    left = shortest / 2
+    for number, (column, label, colour) in enumerate(_BARS):
+        axis.barh([math.nan], [math.nan], color=colour, label=label)
+        for row, line in enumerate(lines):
+            text = str(line.get(column, "not run"))
+            at = row + 0.2 * (number - 1.5)
+            if text == "not run" or not text:
+                axis.text(left * 1.05, at, " not run", va="center", fontsize=7, color=colour)
+                continue
+            is_stopped = text.startswith(">")
+            seconds = limit if is_stopped else float(text)
+            hatch = "//" if is_stopped else ""
+            axis.barh(at, seconds - left, 0.18, left=left, color=colour, hatch=hatch, edgecolor="w")
+            words = f" > {limit:g} s" if is_stopped else f" {_time_text(seconds)}"
+            axis.text(seconds, at, words, va="center", fontsize=7)
+    labels = [f"{line['network']}\n{int(line['demands']):,} demands" for line in lines]
+    axis.set_yticks(range(len(lines)), labels)
+    axis.set(xscale="log", xlabel="seconds, cold start", xlim=(left, limit * 3))
+    axis.invert_yaxis()
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)
+    figure.savefig(file, dpi=140)
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _time_text(seconds: float) -> str:
+    return f"{1e3 * seconds:.2g} ms" if seconds < 0.1 else f"{seconds:.2g} s"

@@ -1,0 +1,91 @@
+"""Methods of HiGHS on path-form programs of several sizes: which one `lp-all` should choose.
+
+    python benchmarks/lp_methods.py [--limit 20] --out runs/lp-methods.csv
+
+OUT has a row for each network, objective and method: variables, seconds of the solver alone (the
+median of three calls after a warm-up, of one that takes more than five seconds; infinite where it
+was stopped after --limit seconds), and whether ``method=auto`` chooses it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import peers
+from timing import State, time_series
+
+import teal
+from baselines.highs import Algorithm, algorithm_of
+from baselines.linear_program import LpSettings
+from baselines.matrix import matrices
+from baselines.path_program import path_program
+
+NETWORKS = {
+    "b4": 6,
+    "topohub:sndlib/geant": 4,
+    "topohub:sndlib/cost266": 6,
+    "topohub:sndlib/germany50": 6,
+    "topohub:gabriel/60/8": 4,
+    "topohub:gabriel/90/7": 6,
+    "topohub:gabriel/150/9": 4,
+}
+OBJECTIVES = ("total_flow", "latency_penalised_flow", "max_link_utilisation")
+METHODS = (
+    ("simplex", True),
+    ("simplex", False),
+    ("primal-simplex", True),
+    ("primal-simplex", False),
+    ("ipm", True),
+)
+_CALLS = 3
+
+
+def main() -> None:
+    """Measure all methods on all programs; write the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--limit", type=float, default=20.0, help="of each program, s")
+    parser.add_argument("--out", type=Path, default=Path("runs/lp-methods.csv"))
+    options = parser.parse_args()
+    rows: list[tuple[object, ...]] = [
+        ("network", "objective", "variables", "method", "presolve", "seconds", "chosen")
+    ]
+    for name, load in NETWORKS.items():
+        topology = teal.load_topology(name)
+        traffic = teal.load_traffic(f"gravity:seed=0,count={_CALLS + 1},load={load}", topology)
+        paths = teal.compute_paths(topology, traffic.pairs)
+        demand = traffic.read(slice(None))
+        for objective in OBJECTIVES:
+            problem = teal.Problem.create(topology, paths, teal.Objective(objective), demand)
+            series = [problem.row(number) for number in range(problem.batch)]
+            matrix = next(matrices(series[0]))
+            program = path_program(matrix, matrix.routable, matrix.capacity).program
+            chosen = algorithm_of(program, LpSettings())
+            for method, presolve in METHODS:
+                setting = peers.setting(method, presolve, crossover=True)
+                solve = peers.of_scheme(f"lp-all:time_limit={options.limit:g},{setting}")
+                timing = time_series(solve, series)
+                measured = algorithm_of(program, LpSettings(method=method, presolve=presolve))
+                is_chosen = _is_same(measured, chosen)
+                size = len(program.cost)
+                row = (name, objective, size, method, presolve, timing.solver_s, is_chosen)
+                print(*row, timing.state, flush=True)
+                assert timing.state in (State.SOLVED, State.STOPPED)
+                rows.append(row)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with options.out.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows(rows)
+
+
+def _is_same(one: Algorithm, other: Algorithm) -> bool:
+    """Whether two algorithms are one: interior points have no simplex strategy."""
+    if one.solver == other.solver == "ipm":
+        return one.presolve == other.presolve
+    return one == other
+
+
+if __name__ == "__main__":
+    main()

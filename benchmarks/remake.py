@@ -1,0 +1,192 @@
+"""Stored figures that are older than the code they measure: name them, and make them anew.
+
+    python benchmarks/remake.py --check [--older 0]              # exit code 1 for a missing commit
+    python benchmarks/remake.py --data FOLDER [--minutes 60]     # the stale ones, shortest first
+    python benchmarks/remake.py --data FOLDER --only engine.csv  # the recipe of this file
+
+Each recipe of ``benchmarks/recipes.toml`` is a command, the files that it makes, and the sources
+that they measure.  A file is stale where a commit after its own changed one of its sources.  FOLDER
+holds the files that data/README.md names.  Nothing else should run; otherwise say what, with
+``--beside``.  Pages are filled at the end.  A command that fails leaves its figures as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import figures
+
+RECIPES = figures.ROOT / "benchmarks" / "recipes.toml"
+_DATA = "FOLDER"  # in the place of the folder of published files, in headers
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How some stored files are made.
+
+    Attributes:
+        command: with ``{data}`` and ``{out}``.
+        files: name of each stored file, and its path below ``{out}``.
+        sources: files and folders of the code that they measure.
+        minutes: that the command takes on two cores.
+        pictures: path below docs of each picture, and its path below ``{out}``.
+        needs: what the machine must have, such as ``gpu``; empty for nothing.
+    """
+
+    command: str
+    files: dict[str, str]
+    sources: list[str]
+    minutes: float
+    pictures: dict[str, str] = dataclasses.field(default_factory=dict)
+    needs: str = ""
+
+    @property
+    def shown_command(self) -> str:
+        """The command as headers and pages show it."""
+        words = shlex.split(self.command.format(data=_DATA, out="runs/figures"))
+        return shlex.join(words)
+
+
+@dataclasses.dataclass(frozen=True)
+class Age:
+    """The state of a stored file.
+
+    Attributes:
+        name: of the file.
+        commit: of its header.
+        num_commits: commits to its sources since; -1 where there is no such file, or its commit is
+            not in the repository.
+    """
+
+    name: str
+    commit: str
+    num_commits: int
+
+    def __str__(self) -> str:
+        if not self.commit:
+            return f"{self.name}: not stored"
+        if self.num_commits < 0:
+            return f"{self.name}: commit {self.commit} is not in this repository"
+        return f"{self.name}: {self.num_commits} commits to its sources since {self.commit}"
+
+
+def recipes() -> list[Recipe]:
+    """All recipes."""
+    with RECIPES.open("rb") as stream:
+        loaded: dict[str, Any] = tomllib.load(stream)
+    return [Recipe(**fields) for fields in loaded["recipe"]]
+
+
+def age(name: str, sources: Sequence[str]) -> Age:
+    """The state of a stored file."""
+    if not (figures.FOLDER / name).is_file():
+        return Age(name, "", -1)
+    header, _ = figures.read(name)
+    commit = header["commit"]
+    found = subprocess.run(
+        ["git", "-C", str(figures.ROOT), "cat-file", "-e", f"{commit}^{{commit}}"],
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    if found.returncode:
+        return Age(name, commit, -1)
+    later = figures.git("log", "--format=%h", f"{commit}..HEAD", "--", *sources)
+    return Age(name, commit, len(later.split()))
+
+
+def ages() -> list[Age]:
+    """The state of every stored file."""
+    return [age(name, recipe.sources) for recipe in recipes() for name in recipe.files]
+
+
+def check(older: int) -> int:
+    """Print files that are older than so many commits; 1 where the commit of one is missing."""
+    states = ages()
+    for state in states:
+        if state.num_commits < 0 or state.num_commits > older:
+            print(state)
+    stale = sum(not 0 <= state.num_commits <= older for state in states)
+    print(f"{stale} of {len(states)} stored files are stale by more than {older} commits")
+    return int(any(state.num_commits < 0 for state in states))
+
+
+def remake(recipe: Recipe, data: Path, out: Path, beside: str) -> bool:
+    """Run a recipe and store its files; whether it succeeded."""
+    out.mkdir(parents=True, exist_ok=True)
+    words = shlex.split(recipe.command.format(data=shlex.quote(str(data)), out=out))
+    # The interpreter and the commands of this environment.
+    folder = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    begin = time.monotonic()
+    print(shlex.join(words), flush=True)
+    code = subprocess.run(words, cwd=figures.ROOT, env=environment, check=False).returncode
+    print(f"{(time.monotonic() - begin) / 60:.1f} minutes, exit code {code}", flush=True)
+    missing = [path for path in recipe.files.values() if not (out / path).is_file()]
+    if code or missing:
+        print(f"not stored: {', '.join(recipe.files)}{' (no file)' if missing else ''}")
+        return False
+    for name, path in recipe.files.items():
+        print(figures.store(out / path, name, recipe.shown_command, beside, recipe.sources))
+    for picture, path in recipe.pictures.items():
+        shutil.copyfile(out / path, figures.ROOT / "docs" / picture)
+    return True
+
+
+def main() -> int:
+    """Check the stored figures, or make the stale ones anew."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="make nothing; list stale figures")
+    parser.add_argument("--older", type=int, default=0, help="commits that are accepted")
+    parser.add_argument("--data", help="folder of the files that data/README.md names")
+    parser.add_argument("--minutes", type=float, default=60.0, help="of all commands together")
+    parser.add_argument("--only", nargs="+", default=[], help="stored files, stale or not")
+    parser.add_argument("--beside", default="nothing", help="what else runs on the machine")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/figures"), help="folder of the commands' files"
+    )
+    options = parser.parse_args()
+    if options.check:
+        return check(options.older)
+    if not options.data or not Path(options.data).is_dir():
+        parser.error("--data: expected the folder of the files that data/README.md names")
+    known = {name for recipe in recipes() for name in recipe.files}
+    unknown = sorted(set(options.only) - known)
+    if unknown:
+        parser.error(f"--only: no recipe makes {', '.join(unknown)}")
+    left = options.minutes
+    failed = False
+    for recipe in sorted(recipes(), key=lambda recipe: recipe.minutes):
+        names = list(recipe.files)
+        if options.only:
+            if not set(names) & set(options.only):
+                continue
+        elif not any(age(name, recipe.sources).num_commits for name in names):
+            continue
+        if recipe.needs:
+            print(f"left out: {', '.join(names)}, which needs a machine with {recipe.needs}")
+            continue
+        if not options.only and recipe.minutes > left:
+            print(f"left out: {', '.join(names)}, {recipe.minutes:g} minutes")
+            continue
+        left -= recipe.minutes
+        out = options.out.absolute() / Path(names[0]).stem
+        failed |= not remake(recipe, Path(options.data).absolute(), out, options.beside)
+    figures.fill_pages()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
