@@ -141,7 +141,8 @@ def _text(value: str, form: str) -> str:
     if not form or not value:
         return value or "-"
     if value.startswith(">"):
-        return f"> {_text(value[1:], form)}"
+        bound = re.sub(r"\.0+(?!\d)", "", _text(value[1:], form))
+        return f"> {bound}"
     try:
         number = float(value)
     except ValueError:
