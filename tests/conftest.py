@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,8 +45,6 @@ from teal.runtime.storage import cache_dir
 os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_dir("kernels").parent))
 
 import numba
-import numpy as np
-from numba.np import numpy_support
 
 # Shapes at these borders are checked under test.  The hook must stand before the first import of
 # Teal.
@@ -189,38 +186,14 @@ def public_data() -> Path:
 
 @pytest.fixture(scope="module")
 def quick_simulator() -> Iterator[None]:
-    """Short turns for the threads of numba-cuda's simulator, each of which waits for the others: 5
-    times as fast."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    with pytest.MonkeyPatch.context() as patch:
-        if not torch.cuda.is_available():
-            from numba.cuda.simulator.kernelapi import FakeCUDAShared
-
-            patch.setattr(FakeCUDAShared, "array", _shared_array)
+    """Blocks of numba-cuda's simulator without threads of the operating system: many times as fast."""
+    if torch.cuda.is_available():
         yield
-    sys.setswitchinterval(before)
+        return
+    from tests.simulator import greenlets_as_threads
 
-
-_shared_arrays = threading.Lock()
-
-
-def _shared_array(shared: Any, shape: Any, dtype: Any, alignment: Any = None) -> Any:
-    """An array that the threads of a simulated block share, by the line that asks for it.
-
-    The simulator's own method gives two threads that ask at the same moment an array each.
-    """
-    dtype = numpy_support.as_dtype(dtype) if isinstance(dtype, numba.types.Type) else dtype
-    if shape == 0:  # dynamic memory
-        return np.frombuffer(
-            shared._dynshared.data, dtype, shared._dynshared_size // np.dtype(dtype).itemsize
-        )
-    frame = sys._getframe(1)
-    place = frame.f_code.co_filename, frame.f_lineno
-    with _shared_arrays:
-        if place not in shared._allocations:
-            shared._allocations[place] = np.empty(shape, dtype)
-        return shared._allocations[place]
+    with greenlets_as_threads():
+        yield
 
 
 @pytest.fixture(scope="session")
