@@ -2,6 +2,7 @@
 being loaded.
 """
 
+import atexit
 import gc
 import sys
 
@@ -13,6 +14,9 @@ _COLLECT_AFTER = 50_000
 def main() -> int:
     """Run the command line; the exit code, 130 after Ctrl-C as shells have it."""
     gc.set_threshold(_COLLECT_AFTER)
+    # At its end the interpreter looks for garbage among all objects, several times: half a second
+    # with torch loaded, for memory that the system takes back at once.
+    atexit.register(gc.freeze)
     try:
         from teal.cli import main as run
 
