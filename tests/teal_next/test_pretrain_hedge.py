@@ -4,6 +4,8 @@ it can."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +31,26 @@ from teal_next.pretrain import (
 )
 
 POOL = NetworkPool(("topozoo/Abilene",), ("topozoo/Geant2012",))
+# One worker of pytest-xdist runs both tests over the histories: each would record them anew.
+of_histories = pytest.mark.xdist_group("histories")
+
+
+@contextmanager
+def _short_histories() -> Iterator[None]:
+    """Three recorded intervals after four others, and few matrices before them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hedge_samples, "INTERVALS", 3)
+        patch.setattr(hedge_samples, "_WARM_UP_INTERVALS", 4)
+        patch.setattr(hedge_samples, "_MAX_PAST", 14)
+        yield
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose histories are there: eight copies of two."""
+    """A run whose eight histories are there."""
     out = tmp_path_factory.mktemp("run")
     (out / HISTORIES).mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hedge_samples, "INTERVALS", 3)
-        patch.setattr(hedge_samples, "_MAX_PAST", 14)
+    with _short_histories():
         for number in range(8):
             record(Drawn(POOL, 0, number, 2), out / HISTORIES / f"{number:05}.npz")
     return out
@@ -48,26 +60,22 @@ def _trainer(out: Path, **settings: Any) -> HedgeTrainer:
     trainer = HedgeTrainer(
         PretrainConfig(out=out, num_paths=2, **settings), HistorySettings(8), POOL
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hedge_samples, "INTERVALS", 3)
-        patch.setattr(hedge_samples, "_MAX_PAST", 14)
+    with _short_histories():
         trainer.prepare(out, lambda done, count: None)
     return trainer
 
 
 @pytest.mark.system
+@of_histories
 def test_a_recording_is_what_the_mixture_decides(recorded: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hedge_samples, "INTERVALS", 3)
-        patch.setattr(hedge_samples, "_MAX_PAST", 14)
+    with _short_histories():
         recording = load_recording(Drawn(POOL, 0, 1, 2), recorded / HISTORIES / "00001.npz")
+        warm_up = hedge_samples._WARM_UP_INTERVALS
     assert recording.decisions.shape[0] == len(recording.rows) == 3
     np.testing.assert_allclose(recording.weights.sum(1), 1)
     row = int(recording.rows[0])
     last = make_hedge("last")
-    for known in range(
-        row - hedge_samples._WARM_UP_INTERVALS, row + 1
-    ):  # it goes on from its splits before
+    for known in range(row - warm_up, row + 1):  # it goes on from its splits before
         splits = last.allocate(Past(recording.problem, recording.traffic.part(0, known)))
     np.testing.assert_allclose(recording.decisions[0, 0], splits.numpy(), atol=1e-6)
     came = recording.problem.with_demand(torch.from_numpy(recording.traffic.read([row])))
@@ -75,6 +83,7 @@ def test_a_recording_is_what_the_mixture_decides(recorded: Path) -> None:
 
 
 @pytest.mark.system
+@of_histories
 def test_training_lowers_the_loss_and_a_resumed_run_equals_an_uninterrupted_one(
     recorded: Path, tmp_path: Path
 ) -> None:
