@@ -21,15 +21,17 @@ from teal.learning.network_pool import (
     topohub_pool,
 )
 from teal.learning.pretrain import Pretrainer
-from teal.learning.pretrain_price_gnn import random_rounds
+from teal.learning.pretrain_price_gnn import losses, random_rounds
 from teal.learning.settings import PretrainConfig
 from teal.nn.checkpoint import load_price_gnn
-from teal.nn.price_gnn import PriceGNN
+from teal.nn.price_gnn import PriceGNN, Round
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
+from teal.problem import Problem
 from teal.problem.assessment import assess
 from teal.problem.bounds import dual_bound
-from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
+from teal.schemes.price_gnn import PriceGnnScheme
 from teal.solvers.projection import cut_only
+from teal.solvers.split_table import in_table
 
 SMALL_POOL = NetworkPool(("topozoo/Compuserve", "topozoo/Nsfnet"), ("sndlib/geant",))
 
@@ -204,12 +206,14 @@ def test_networks_of_the_pool_are_loaded_once() -> None:
     assert pool_network(SMALL_POOL.train[0], 4) is pool_network(SMALL_POOL.train[0], 4)
 
 
-@pytest.mark.system
-def test_coma_for_split_tables_improves_an_initial_model(tmp_path: Path) -> None:
-    """Split tables of one entry on two networks: the trained model satisfies more demand than its
-    initial model.
+@pytest.mark.slow
+def test_coma_for_split_tables_improves_an_initial_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Split tables of one entry on two networks: a model trained by COMA alone satisfies more
+    demand than its initial model, by tables of its own splits, without a search of better ones.
 
-    32 matrices: over 8 of them the difference, about a hundredth, is within the noise of training.
+    Over 96 matrices the difference, nearly a hundredth, is five times its standard error.
     """
     first = Pretrainer(
         _config(tmp_path / "a", max_steps=40, learning_rate=5e-3, rounds=4), SMALL_POOL
@@ -222,8 +226,8 @@ def test_coma_for_split_tables_improves_an_initial_model(tmp_path: Path) -> None
         learner="coma",
         entries=1,
         std=0.5,
-        max_steps=500,
-        learning_rate=2e-3,
+        max_steps=50,
+        learning_rate=6e-3,
     )
     second = Pretrainer(config, SMALL_POOL)
     for weight, other in zip(second.model.parameters(), first.average.parameters(), strict=True):
@@ -231,19 +235,28 @@ def test_coma_for_split_tables_improves_an_initial_model(tmp_path: Path) -> None
     flow = ObjectiveName.TOTAL_FLOW
     cases = [
         draw_problem(np.random.default_rng([8, i]), SMALL_POOL.train[i % 2], 4, objective=flow)
-        for i in range(32)
+        for i in range(96)
     ]
 
+    @torch.no_grad()
     def satisfied_demand(model: nn.Module) -> float:
-        assert isinstance(model, PriceGNN)
-        scheme = PriceGnnScheme(model, PriceGnnSchemeConfig(entries=1))
-        return float(
-            torch.cat([assess(case, scheme.solve(case)).satisfied_demand for case in cases]).mean()
-        )
+        found = []
+        for case in cases:
+            rounds, prices = model(case)
+            table = in_table(rounds[-1].splits, 1)
+            found.append(cut_only(case, table, prices).satisfied_demand)
+        return float(torch.cat(found).mean())
 
+    def without_direct_losses(
+        problem: Problem, rounds: list[Round], prices: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        parts = losses(problem, rounds, prices)
+        return {name: 0 * part for name, part in parts.items()}
+
+    monkeypatch.setattr("teal.learning.pretrain_price_gnn.losses", without_direct_losses)
     before = satisfied_demand(first.average)
     second.train(tmp_path / "b", progress=False)
-    assert satisfied_demand(second.average) > before
+    assert satisfied_demand(second.average) > before + 0.003
 
 
 def test_pretraining_of_split_tables_without_coma_is_refused() -> None:
