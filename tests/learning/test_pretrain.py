@@ -132,10 +132,10 @@ def _config(out: Path, **changes: object) -> PretrainConfig:
     return PretrainConfig(out=out, **settings)  # type: ignore[arg-type]
 
 
-@pytest.mark.system
+@pytest.mark.slow
 def test_pretraining_narrows_the_gap(tmp_path: Path) -> None:
     shapes = {"hidden": 16, "rounds": 8, "bound_rounds": 2}
-    trainer = Pretrainer(_config(tmp_path, max_steps=150, learning_rate=5e-3, **shapes), SMALL_POOL)
+    trainer = Pretrainer(_config(tmp_path, max_steps=40, learning_rate=1e-2, **shapes), SMALL_POOL)
     flow = ObjectiveName.TOTAL_FLOW
     cases = [
         draw_problem(np.random.default_rng([9, i]), SMALL_POOL.train[i % 2], 4, objective=flow)
@@ -148,9 +148,9 @@ def test_pretraining_narrows_the_gap(tmp_path: Path) -> None:
         return float(torch.cat([assess(case, scheme.solve(case)).gap for case in cases]).mean())
 
     before = gap()
-    for _ in range(150):
+    for _ in range(40):
         trainer.one_step()
-    assert gap() < before - 0.04
+    assert gap() < before - 0.1
 
 
 def test_a_resumed_pretraining_equals_an_uninterrupted_one(tmp_path: Path) -> None:
