@@ -313,7 +313,9 @@ def test_hogs_and_slow_clients_do_not_keep_others_waiting(tmp_path: Path) -> Non
                 assert (await http.get("/healthz")).status_code == 200
                 for hog in hogs:
                     hog.cancel()
+            # Before the service ends, which would wait for their bodies.
             for _, writer in slow:
                 writer.close()
+                await writer.wait_closed()
 
     asyncio.run(work())
