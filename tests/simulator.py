@@ -1,8 +1,9 @@
 """Threads of numba-cuda's simulator as greenlets: from one barrier to the next each runs alone.
 
-The simulator starts a thread of the operating system for each thread of a block, and polls them until all wait at a
-barrier.  Greenlets need no polling, and their order is known: forwards from one barrier to the next, backwards to the one
-after it.  Where a barrier is missing, a thread reads too early in one of the two orders.
+The simulator starts a thread of the operating system for each thread of a block, and polls them
+until all wait at a barrier.  Greenlets need no polling, and their order is known: in every other
+block forwards to the first barrier, backwards to the next one and so on, in the others the other
+way round.  A kernel without a barrier that it needs is wrong in one of the two orders.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class _Block:
             _Thread(lambda: self._work(*arguments), self, thread)
             for thread in np.ndindex(self.shape)
         ]
+        if sum(place) % 2:
+            live.reverse()
         while live:
             waiting = []
             for thread in live:
