@@ -29,6 +29,10 @@ from teal.problem.allocation import Allocation, Status
 from teal.solvers.projection import project
 from teal.spec import Spec
 
+# Programs of up to so many variables take longer with more threads: that of B4 a hundred times as
+# long with two (benchmarks/engine.py).
+MAX_VARIABLES_ONE_THREAD = 200_000
+
 
 class ScaledProgram(NamedTuple):
     """The program min cost x s.t. a_ub x <= b_ub, a_eq x = b_eq, x >= 0, whose coefficients are of
@@ -73,7 +77,8 @@ class Pdlp:
         accuracy: at which the solver stops, relative and absolute.
         time_limit: s for each matrix; 0 for none.  The iterate at the limit is used as the
             solution.
-        threads: of the solver; 0 for all cores.
+        threads: of the solver; 0 for one on programs of up to 200,000 variables, where more take
+            longer, and all cores on larger ones.
     """
 
     accuracy: float = 1e-4
@@ -105,7 +110,7 @@ class Pdlp:
 
     def run(self, program: ScaledProgram) -> Solved:
         """The solution of a program."""
-        threads = self.threads or os.cpu_count() or 1
+        threads = self.threads or default_threads(len(program.cost))
         task = _process().submit(
             pdlp_worker.solve, *program, self.accuracy, self.time_limit, threads
         )
@@ -140,6 +145,11 @@ class Pdlp:
         prices[lp.links] = np.maximum(dual[:num_link_rows], 0) * scale / limits[:num_link_rows]
         status = Status.FAILED if termination == "failed" else Status.FEASIBLE
         return MatrixResult(flow, prices, status, lp.build_s, seconds)
+
+
+def default_threads(num_variables: int) -> int:
+    """Number of threads with which the solver is the fastest."""
+    return 1 if num_variables <= MAX_VARIABLES_ONE_THREAD else os.cpu_count() or 1
 
 
 @lru_cache(maxsize=1)

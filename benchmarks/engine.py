@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -130,12 +131,12 @@ def parties(limit: float) -> Iterator[Party]:
             lambda t=tolerance: peers.clarabel(t, limit),  # type: ignore[misc]
             MAX_COLUMNS_CLARABEL,
         )
-    for accuracy in (1e-3, 1e-4):
+    for accuracy, threads in itertools.product((1e-3, 1e-4), (1, 2)):
         yield Party(
             "PDLP",
-            f"tolerance={accuracy:g}",
+            f"tolerance={accuracy:g}, threads={threads}",
             COLD,
-            lambda a=accuracy: peers.pdlp(a, limit),  # type: ignore[misc]
+            lambda a=accuracy, t=threads: peers.pdlp(a, t, limit),  # type: ignore[misc]
         )
 
 
@@ -149,14 +150,25 @@ def load(name: str, data: Path, matrices: int) -> teal.Problem:
     return teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
 
 
-def measure(name: str, data: Path, limit: float) -> tuple[teal.Problem, list[Measured]]:
-    """Every party on one network, one after the other in this process."""
+def measure(
+    name: str, data: Path, limit: float, solvers: Sequence[str]
+) -> tuple[teal.Problem, list[Measured]]:
+    """Every party on one network, one after the other in this process.
+
+    Args:
+        name: of the network.
+        data: folder of the published files.
+        limit: of each solver, s.
+        solvers: to measure; none for all.
+    """
     problem = load(name, data, NUM_MATRICES)
     _ = problem.paths.packed  # made once for a network, as in a service
     rows = [problem.row(number) for number in range(problem.batch)]
     columns = int(problem.paths.mask.sum())
     measured = []
     for party in parties(limit):
+        if solvers and party.solver not in solvers:
+            continue
         timing = NOT_RUN
         if columns <= party.max_columns:
             timing = time_series(party.make(), rows)
@@ -214,7 +226,7 @@ def summary(problem: teal.Problem, rows: Sequence[Measured], limit: float) -> di
     for start in (COLD, WARM):
         of_start = [row for row in rows if row.start == start]
         others = [row for row in of_start if row.solver != "Teal"]
-        exact = [row for row in others if row.solver == "HiGHS" and not row.gap > EXACT_GAP]
+        exact = [row for row in others if row.solver == "HiGHS" and _may_be_exact(row)]
         for target in TARGETS:
             name = f"{start} to {target:g}"
             own, _ = cell([r for r in of_start if r.solver == "Teal" and r.target == target], limit)
@@ -226,6 +238,7 @@ def summary(problem: teal.Problem, rows: Sequence[Measured], limit: float) -> di
             line[f"other {name}, which"] = f"{fastest.solver}, {fastest.setting}" if fastest else ""
             line[f"other over Teal {name}"] = ratio(text, own)
             line[f"HiGHS over Teal {name}"] = ratio(cell(exact, limit)[0], own)
+        line[f"HiGHS {start}, exact"] = cell(exact, limit)[0]
         for solver in ("HiGHS", "Gurobi", "Clarabel", "PDLP"):
             of_solver = [row for row in others if row.solver == solver]
             if of_solver:
@@ -233,6 +246,11 @@ def summary(problem: teal.Problem, rows: Sequence[Measured], limit: float) -> di
                 line[f"{solver} {start}"] = text
                 line[f"{solver} {start}, setting"] = fastest.setting if fastest else ""
     return line
+
+
+def _may_be_exact(row: Measured) -> bool:
+    """Whether a solution is exact, or none was found by the limit."""
+    return row.gap <= EXACT_GAP or row.state != State.SOLVED
 
 
 def write(
@@ -252,6 +270,27 @@ def write(
     engine_plots.overview(out / "overview.png", lines, limit)
 
 
+def read(out: Path) -> list[Measured]:
+    """The rows of OUT/engine.csv."""
+    with (out / "engine.csv").open(encoding="utf-8") as stream:
+        lines = list(csv.DictReader(line for line in stream if not line.startswith("# ")))
+    return [
+        Measured(
+            network=line["network"],
+            solver=line["solver"],
+            setting=line["setting"],
+            start=line["start"],
+            target=float(line["target"]),
+            seconds=float(line["seconds"]),
+            solver_s=float(line["solver_s"]),
+            gap=float(line["gap"]),
+            calls=int(line["calls"]),
+            state=line["state"],
+        )
+        for line in lines
+    ]
+
+
 def main() -> None:
     """Measure the networks; write tables and pictures."""
     parser = argparse.ArgumentParser(
@@ -263,13 +302,24 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/engine"), help="folder of results")
     parser.add_argument("--networks", default=",".join(NETWORKS), help="names, separated by commas")
     parser.add_argument("--limit", type=float, default=60.0, help="time limit of a solver, s")
+    parser.add_argument(
+        "--solvers", nargs="+", default=[], help="measure these; the others' rows in OUT stay"
+    )
+    parser.add_argument("--redraw", action="store_true", help="measure nothing")
     options = parser.parse_args()
+    known = read(options.out) if options.solvers or options.redraw else []
     rows: list[Measured] = []
     lines: list[dict[str, Any]] = []
     for name in options.networks.split(","):
-        problem, measured = measure(name, options.data, options.limit)
-        rows += measured
-        lines.append(summary(problem, measured, options.limit))
+        of_network = [row for row in known if row.network == name]
+        if options.redraw:
+            problem = load(name, options.data, 1)
+        else:
+            of_network = [row for row in of_network if row.solver not in options.solvers]
+            problem, measured = measure(name, options.data, options.limit, options.solvers)
+            of_network += measured
+        rows += of_network
+        lines.append(summary(problem, of_network, options.limit))
         write(options.out, rows, lines, options.limit)
     print(options.out / "engine.csv", options.out / "engine-summary.csv")
 

@@ -17,7 +17,7 @@ _MARKERS = {"HiGHS": "^", "Gurobi": "v", "Clarabel": "s", "PDLP": "D"}
 _BARS = (
     ("Teal cold to 0.01", "Teal, gap certified to be at most 1%", "#00796b"),
     ("Teal cold to 1e-06", "Teal, gap certified to be at most 1e-6", "#80cbc4"),
-    ("HiGHS cold", "HiGHS, its fastest setting, solved to 1e-7, solver alone", "#757575"),
+    ("HiGHS cold, exact", "HiGHS, its fastest setting, exact to 1e-6, solver alone", "#757575"),
     ("PDLP cold", "PDLP, tolerance of 1e-3 on its residuals, solver alone", "#e0a030"),
 )
 
@@ -60,7 +60,12 @@ def gap_against_time(file: Path, rows: Sequence[Any]) -> None:
                     fillstyle=style,
                     ms=6,
                 )
-        axis.set(xscale="log", yscale="log", title=name, xlabel="seconds", ylabel="certified gap")
+        late = [row for row in rows if row.network == name and row.state == State.STOPPED]
+        stopped = ", ".join(dict.fromkeys(row.solver for row in late))
+        title = f"{name} (stopped: {stopped})" if stopped else name
+        axis.set(xscale="log", yscale="log", title=title, xlabel="seconds", ylabel="certified gap")
+        low, high = axis.get_xlim()
+        axis.set_xlim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
         axis.grid(alpha=0.3)
     for axis in list(panels.flat)[len(names) :]:
         axis.remove()

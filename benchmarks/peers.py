@@ -62,9 +62,9 @@ def of_scheme(name: str) -> Solve:
     return teal.make_scheme(name).solve
 
 
-def pdlp(accuracy: float, limit: float) -> Solve:
+def pdlp(accuracy: float, threads: int, limit: float) -> Solve:
     """The scheme ``pdlp``, marked as late where its limit ended it before its tolerance."""
-    scheme = teal.make_scheme(f"pdlp:accuracy={accuracy:g},time_limit={limit:g}")
+    scheme = teal.make_scheme(f"pdlp:accuracy={accuracy:g},threads={threads},time_limit={limit:g}")
 
     def solve(problem: teal.Problem) -> Allocation:
         allocation = scheme.solve(problem)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from baselines.lp_all import LpAll
-from baselines.pdlp import Pdlp
+from baselines.pdlp import Pdlp, default_threads
 from teal.errors import InputError
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem.assessment import assess
@@ -36,3 +36,9 @@ def test_pdlp_finds_the_optimum(objective: ObjectiveName, failed: int) -> None:
 def test_pdlp_refuses_max_concurrent_flow() -> None:
     with pytest.raises(InputError, match="max_concurrent_flow"):
         Pdlp().solve(random_problem(0, objective=ObjectiveName.MAX_CONCURRENT_FLOW))
+
+
+def test_small_programs_have_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert default_threads(200_000) == 1
+    assert default_threads(200_001) == 8
