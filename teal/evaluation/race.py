@@ -137,11 +137,11 @@ def race(
 
 @dataclasses.dataclass(frozen=True)
 class Earlier:
-    """What is known of the interval before.
+    """The interval before: its problem and its solution.
 
     Attributes:
         problem: its matrix, on the network as it was.
-        result: of PDHG.
+        result: the solution that PDHG found.
     """
 
     problem: Problem
