@@ -150,9 +150,11 @@ class _NetworkProgram:
         # Rows of the links that may decide.
         possible = rate[variables.demand_row] * may_carry
         forced = possible * (num_live[variables.demand_row] == 1)
-        decides = may_decide(
+        # A failed link needs none: its paths have the upper bound 0.
+        may_be_full = may_decide(
             self._loads, possible, forced, limit, np.zeros(len(limit)), self._rules.balances
         )
+        decides = may_be_full & (limit > 0)
         kept_rows = self._update_rows(rate, limit, decides)
         # Right-hand sides and bounds of this matrix.
         link_limit = limit[self._has_row]

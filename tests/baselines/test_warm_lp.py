@@ -31,16 +31,20 @@ OBJECTIVES = (
 
 
 def _intervals(seed: int, objective: ObjectiveName) -> list[Problem]:
-    """Three matrices; under failures; a third of the demand; ten times, with some demands of 0."""
+    """Three matrices; under failures; on other capacities; a third of the demand; ten times, with
+    some demands of 0.
+    """
     first = random_problem(seed, objective=objective, batch=3, nodes=7, idle=0.3)
     rng = np.random.default_rng(seed)
     failed = first.capacity.clone()
     failed[:, rng.choice(first.topology.num_links, 2, replace=False)] = 0
+    factors = torch.from_numpy(rng.uniform(0.5, 2, first.topology.num_links))
     large = first.demand * 10
     large[:, ::4] = 0
     return [
         first,
         first.with_capacity(failed),
+        first.with_capacity(first.capacity * factors),
         first.with_demand(first.demand / 3),
         first.with_demand(large),
     ]
