@@ -73,9 +73,9 @@ class WarmLp:
         if self._program is None or not self._program.fits(solved):
             self._program = _NetworkProgram(solved, self.settings)
         build_s = time.perf_counter() - begin
-        demands = solved.demand.numpy()
-        capacities = solved.capacity.numpy()
-        masks = solved.path_mask.numpy()
+        demands = solved.demand.cpu().numpy()
+        capacities = solved.capacity.cpu().numpy()
+        masks = solved.path_mask.cpu().numpy()
         flows, prices, statuses, seconds = [], [], [], []
         for row in range(solved.batch):
             begin = time.perf_counter()
@@ -88,8 +88,8 @@ class WarmLp:
         rates = demands[..., None]
         splits = np.divide(flow, rates, out=np.zeros_like(flow), where=rates > 0)
         allocation = Allocation(
-            torch.from_numpy(splits),
-            torch.from_numpy(np.stack(prices)),
+            torch.from_numpy(splits).to(solved.demand),
+            torch.from_numpy(np.stack(prices)).to(solved.demand),
             tuple(statuses),
             (build_s, *(0.0,) * (solved.batch - 1)),
             tuple(seconds),
@@ -117,7 +117,7 @@ class _NetworkProgram:
         self._loads = self._variables.link_incidence(problem.topology.num_links)[self._used_links]
         self._served = self._variables.demand_incidence()
         # Tolerances are absolute: rates are in a unit in which the mean capacity is near 1.
-        capacity = problem.capacity[0].numpy()
+        capacity = problem.capacity[0].cpu().numpy()
         mean = capacity[capacity > 0].mean() if (capacity > 0).any() else 1.0
         self._unit = float(power_of_two(mean))
         self._has_row = np.zeros(len(self._used_links), bool)
@@ -202,7 +202,7 @@ class _NetworkProgram:
         rules = self._rules
         loads = self._loads[np.flatnonzero(self._has_row)]
         served = self._served
-        cost = -self._problem.path_value.numpy().reshape(-1)[self._path]
+        cost = -self._problem.path_value.cpu().numpy().reshape(-1)[self._path]
         size = rate[self._variables.demand_row]
         if rules.balances:
             # The last variable is theta.
@@ -224,7 +224,7 @@ class _NetworkProgram:
 
 def _all_variables(arrays: PathArrays, problem: Problem) -> PathVariables:
     """All paths of a problem as variables, also failed ones and those of demands of 0."""
-    exists = problem.ops.mask.numpy()
+    exists = problem.ops.mask.cpu().numpy()
     num_demands, num_links = len(exists), problem.topology.num_links
     matrix = Matrix(arrays, np.ones(num_demands), np.ones(num_links), exists)
     return matrix.path_variables(np.ones(num_demands, bool))
