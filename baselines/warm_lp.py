@@ -51,9 +51,10 @@ class WarmLp:
         self._program: _NetworkProgram | None = None
 
     def follow(self, before: Problem | None) -> None:
-        """Solve the interval before; None forgets the basis."""
-        self._program = None
-        if before is not None:
+        """Solve the interval before, from whatever basis there is; None forgets the basis."""
+        if before is None:
+            self._program = None
+        else:
             self.solve(before)
 
     def solve(self, problem: Problem) -> Allocation:
