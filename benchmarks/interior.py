@@ -25,6 +25,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
+from public_data import published
 from timing import median_s
 
 NETWORKS = (
@@ -218,8 +219,8 @@ def main() -> None:
     usual = PROGRAM_NETWORKS if options.programs else NETWORKS
     networks = [*(COLUMN_NETWORKS if options.columns else usual)]
     if options.data is not None:
-        published = PUBLISHED[:1] if options.programs else PUBLISHED
-        networks += [(str(options.data / file), load) for file, load in published]
+        files = PUBLISHED[:1] if options.programs else PUBLISHED
+        networks += [(str(published(options.data, file)), load) for file, load in files]
     if options.programs:
         measure_programs(networks, options.out)
         return
