@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from baselines.linear_program import LinearProgram, LpSettings
+from baselines.linear_program import LinearProgram, LpSettings, import_solver
 from baselines.matrix import Array
 from teal.errors import SolverError
 from teal.problem.allocation import Status
@@ -18,26 +18,13 @@ _NO_CROSSOVER = 0
 _NO_PRESOLVE = 0
 
 
-def load_gurobi() -> Any:
-    """Return the module gurobipy.
-
-    Raises:
-        SolverError: it is not installed.
-    """
-    try:
-        import gurobipy
-    except ImportError as error:
-        raise SolverError("gurobipy is not installed: pip install 'teal-te[baselines]'") from error
-    return gurobipy
-
-
 def solve_by_gurobi(program: LinearProgram, settings: LpSettings) -> tuple[Array, Array, Status]:
     """Return x, the multipliers of the inequalities and the status; both 0 unless optimal.
 
     Raises:
         SolverError: Gurobi failed, or its licence does not cover the program.
     """
-    gurobipy = load_gurobi()
+    gurobipy = import_solver("gurobipy")
     parameters: dict[str, Any] = {"OutputFlag": 0, "Method": _METHODS[settings.method]}
     if not settings.crossover:
         parameters["Crossover"] = _NO_CROSSOVER

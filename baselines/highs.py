@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from baselines.linear_program import LinearProgram, LpSettings
+from baselines.linear_program import LinearProgram, LpSettings, import_solver
 from baselines.matrix import Array
-from teal.errors import SolverError
 from teal.problem.allocation import Status
 
 # Values of HiGHS's option simplex_strategy.
@@ -40,19 +39,6 @@ class Algorithm(NamedTuple):
     solver: str
     simplex_strategy: int = DUAL
     presolve: bool = True
-
-
-def load_highs() -> Any:
-    """Return the module highspy.
-
-    Raises:
-        SolverError: it is not installed.
-    """
-    try:
-        import highspy
-    except ImportError as error:
-        raise SolverError("highspy is not installed: pip install 'teal-te[baselines]'") from error
-    return highspy
 
 
 def fastest_algorithm(program: LinearProgram) -> Algorithm:
@@ -95,7 +81,7 @@ class HighsModel:
     """
 
     def __init__(self, settings: LpSettings) -> None:
-        self._highspy = load_highs()
+        self._highspy = import_solver("highspy")
         self._settings = settings
         self._solver: Any = None
         self._program: LinearProgram | None = None

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from baselines.matrix import Array, power_of_two
-from teal.errors import InputError
+from teal.errors import InputError, SolverError
 from teal.problem.allocation import Status
 from teal.spec import Spec
 
@@ -140,6 +141,18 @@ def _divided_rows(matrix: sp.csr_array) -> tuple[sp.csr_array, Array]:
     largest = abs(matrix).max(1).toarray().reshape(-1) if matrix.nnz else np.zeros(matrix.shape[0])
     units = power_of_two(np.where(largest > 0, largest, 1.0))
     return sp.csr_array(sp.diags_array(1 / units) @ matrix), units
+
+
+def import_solver(module: str) -> Any:
+    """Return the module of a solver.
+
+    Raises:
+        SolverError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise SolverError(f"{module} is not installed: pip install 'teal-te[baselines]'") from error
 
 
 def solver_options(

@@ -6,9 +6,9 @@ import time
 
 import numpy as np
 
-from baselines.gurobi import load_gurobi, solve_by_gurobi
-from baselines.highs import load_highs, solve_by_highs
-from baselines.linear_program import LinearProgram, LpSettings, LpSolution
+from baselines.gurobi import solve_by_gurobi
+from baselines.highs import solve_by_highs
+from baselines.linear_program import LinearProgram, LpSettings, LpSolution, import_solver
 from teal.problem.allocation import Status
 
 
@@ -23,8 +23,7 @@ def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
         return LpSolution(np.zeros(0), np.zeros(len(program.b_ub)), Status.OPTIMAL, 0.0)
     # The import of the solver is not a part of its time.
     is_gurobi = settings.solver == "gurobi"
-    load = load_gurobi if is_gurobi else load_highs
-    load()
+    import_solver("gurobipy" if is_gurobi else "highspy")
     solve = solve_by_gurobi if is_gurobi else solve_by_highs
     begin = time.perf_counter()
     if program.size is None:
