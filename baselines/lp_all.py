@@ -200,4 +200,7 @@ def make(spec: Spec, model: Path | None) -> LpAll | WarmLp:
             raise InputError(spec.text, option, "a number >= 0", getattr(scheme, option))
     if warm and scheme.solver != "highs":
         raise InputError(spec.text, "solver", "highs with warm=true", repr(scheme.solver))
+    if warm and not scheme.crossover:
+        # Simplex starts from a basis, which interior points have after a crossover only.
+        raise InputError(spec.text, "crossover", "true with warm=true", "false")
     return WarmLp(scheme.settings) if warm else scheme

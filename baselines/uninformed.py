@@ -1,8 +1,8 @@
 """Allocations that know nothing of the traffic: what any learned scheme must be better than.
 
-- ``shortest-path``: every demand on its first live path; traffic above the capacity of a link is
-  dropped.  With ``refill=4`` what is dropped then takes what its paths have left, as in the repair
-  of learned schemes.
+- ``shortest-path``: every demand on its live path of the fewest links, the first one at a tie;
+  traffic above the capacity of a link is dropped.  With ``refill=4`` dropped traffic then takes
+  residual capacity of its paths, as in the repair of learned schemes.
 - ``null``: no splits at all, and that refill: what the repair alone carries.
 """
 
@@ -27,7 +27,7 @@ class Uninformed:
     """Fixed splits, cut to fit and refilled.
 
     Args:
-        is_null: no splits, in the place of all demand on the first live path.
+        is_null: no splits, in place of all demand on the shortest live path.
         refill: rounds in which paths take what their links have left
             (:func:`teal.solvers.projection.project`).
     """
@@ -37,12 +37,22 @@ class Uninformed:
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix."""
-        begin, problem = time.perf_counter(), problem.to(torch.float64)
-        mask = problem.path_mask
-        first = mask & (mask.cumsum(-1) == 1)
-        splits = torch.zeros_like(first) if self.is_null else first
-        splits = project(problem, splits.to(problem.demand), refill=self.refill)
+        begin = time.perf_counter()
+        problem = problem.to(torch.float64)
+        is_chosen = _is_shortest(problem)
+        if self.is_null:
+            is_chosen = torch.zeros_like(is_chosen)
+        splits = project(problem, is_chosen.to(problem.demand), refill=self.refill)
         return Allocation.of_batch(splits, None, time.perf_counter() - begin)
+
+
+def _is_shortest(problem: Problem) -> torch.Tensor:
+    """(B, D, K) true for the live path of each demand with the fewest links, the first at a tie."""
+    mask = problem.path_mask
+    hops = problem.ops.hops.expand_as(mask).to(problem.demand)
+    live_hops = hops.masked_fill(~mask, torch.inf)
+    is_fewest = mask & (live_hops == live_hops.amin(-1, keepdim=True))
+    return is_fewest & (is_fewest.cumsum(-1) == 1)
 
 
 def make(spec: Spec, model: Path | None) -> Uninformed:

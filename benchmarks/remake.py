@@ -5,7 +5,8 @@
     python benchmarks/remake.py --data FOLDER --only engine.csv  # the recipe of this file
 
 Each recipe of ``benchmarks/recipes.toml`` is a command, the files that it makes, and the sources
-that they measure.  A file is stale where a commit after its own changed one of its sources.  FOLDER
+that they measure.  A file is stale where the code of its sources has changed since its commit; names,
+docstrings and comments do not count (``benchmarks/same_code.py``).  FOLDER
 holds the files that data/README.md names.  Nothing else should run; otherwise say what, with
 ``--beside``.  Pages are filled at the end.  A command that fails leaves its figures as they are.
 """
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import figures
+import same_code
 
 RECIPES = figures.ROOT / "benchmarks" / "recipes.toml"
 _DATA = "FOLDER"  # in the place of the folder of published files, in headers
@@ -65,8 +67,8 @@ class Age:
     Attributes:
         name: of the file.
         commit: of its header.
-        num_commits: commits to its sources since; -1 where there is no such file, or its commit is
-            not in the repository.
+        num_commits: commits to its sources since, 0 where they left the code as it was; -1 where
+            there is no such file, or its commit is not in the repository.
     """
 
     name: str
@@ -101,8 +103,10 @@ def age(name: str, sources: Sequence[str]) -> Age:
     )
     if found.returncode:
         return Age(name, commit, -1)
-    later = figures.git("log", "--format=%h", f"{commit}..HEAD", "--", *sources)
-    return Age(name, commit, len(later.split()))
+    later = figures.git("log", "--format=%h", f"{commit}..HEAD", "--", *sources).split()
+    if later and None not in same_code.changed_files(commit, sources).values():
+        return Age(name, commit, 0)
+    return Age(name, commit, len(later))
 
 
 def ages() -> list[Age]:

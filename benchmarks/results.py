@@ -36,6 +36,7 @@ SMALL = (
     *LEARNED,
     *ENGINE,
     "lp-all",
+    "lp-all:warm=true",
     "lp-all:solver=gurobi",
     "pdlp:accuracy=0.001",
     *REDUCED,
@@ -43,7 +44,16 @@ SMALL = (
     "teavar",
     *ROUTERS,
 )
-MIDDLE = (*LEARNED, *ENGINE, "lp-all", "pdlp:accuracy=0.001", *REDUCED, "pop:replicas=16", *ROUTERS)
+MIDDLE = (
+    *LEARNED,
+    *ENGINE,
+    "lp-all",
+    "lp-all:warm=true",
+    "pdlp:accuracy=0.001",
+    *REDUCED,
+    "pop:replicas=16",
+    *ROUTERS,
+)
 GENERATED = "gravity:seed=0,count=100,load=4"
 FEW_GENERATED = "gravity:seed=0,count=20,load=4"
 ABILENE = "directed-abilene-zhang-5min-over-6months-ALL.tgz"
@@ -55,15 +65,15 @@ SHOCKS = shlex.split(
 
 
 def large(replicas: int, *others: str) -> tuple[str, ...]:
-    """Schemes for large networks: linear programs have 10 minutes for a matrix, POP
+    """Schemes for large networks: linear programs have two minutes for a matrix, POP
     ``replicas``.
     """
     return (
         *LEARNED,
         *ENGINE,
         *ROUTERS,
-        *(f"{s}:time_limit=600" for s in REDUCED),
-        f"pop:replicas={replicas},time_limit=600",
+        *(f"{s}:time_limit=120" for s in REDUCED),
+        f"pop:replicas={replicas},time_limit=120",
         *others,
     )
 
@@ -83,7 +93,7 @@ STUDIES: dict[str, tuple[str, str, tuple[str, ...], list[str]]] = {
     "kdl": (
         "topologies/Kdl.json",
         FEW_GENERATED,
-        large(64, "pdlp:accuracy=0.001,time_limit=600"),
+        large(64, "lp-all:time_limit=120", "pdlp:accuracy=0.001,time_limit=120"),
         ["--limit", "1"],
     ),
     "asn": ("topologies/ASN2k.json", FEW_GENERATED, large(128), ["--limit", "1"]),

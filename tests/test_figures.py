@@ -126,6 +126,24 @@ def test_a_stored_figure_is_stale_after_a_commit_to_its_sources(
     assert "abcdef1 is not in this repository" in capsys.readouterr().out
 
 
+def test_commits_that_rename_and_comment_leave_a_figure_fresh(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = checkout / "code.py"
+    source.write_text("def largest(found):\n    return max(found)\n")
+    _commit(checkout, "add code")
+    (recipe,) = remake.recipes()
+    assert remake.remake(recipe, checkout / "code.txt", checkout / "out", "nothing")
+    defined = frozenset({"maximum", "values"})
+    monkeypatch.setattr(remake.same_code, "defined_by_project", lambda: defined)
+    source.write_text('def maximum(values):\n    """Return it."""\n    return max(values)\n')
+    _commit(checkout, "rename")
+    assert remake.age("a.csv", ["code.py"]).num_commits == 0
+    source.write_text("def maximum(values):\n    return min(values)\n")
+    _commit(checkout, "change")
+    assert remake.age("a.csv", ["code.py"]).num_commits == 2
+
+
 def test_a_command_that_fails_leaves_the_stored_figure(checkout: Path) -> None:
     (recipe,) = remake.recipes()
     data = checkout / "code.txt"

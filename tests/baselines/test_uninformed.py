@@ -37,6 +37,17 @@ def test_the_refill_takes_what_paths_have_left(scheme: str, carried: float) -> N
     )
 
 
+def test_the_shortest_live_path_is_taken_wherever_it_is_in_the_order_of_paths() -> None:
+    for seed in range(20):
+        problem = random_problem(seed)
+        splits = make_scheme("shortest-path").solve(problem).splits
+        hops, mask = problem.paths.hops, problem.path_mask.expand_as(splits).numpy()
+        for matrix, demand in np.argwhere(splits.sum(-1).numpy() > 0):
+            live = np.flatnonzero(mask[matrix, demand])
+            (taken,) = np.flatnonzero(splits[matrix, demand].numpy())
+            assert taken == min(live, key=lambda path: (hops[demand, path], path))
+
+
 def test_they_are_feasible_on_random_networks_and_refuse_a_negative_refill() -> None:
     for seed in range(5):
         problem = random_problem(seed)
