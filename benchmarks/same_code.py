@@ -4,9 +4,10 @@
 
 Two files have the same code where their syntax trees are equal after three steps: docstrings are
 dropped, ``a, b = x, y`` becomes two assignments where the second does not read the first, and
-texts of exceptions are dropped.  Identifiers may differ by a one-to-one renaming of the file, in
-which every new name is defined by the project (so ``np.max`` does not become ``np.min``).  Imports
-from the project's own modules are not compared, since modules are renamed, too.
+texts of exceptions are dropped.  Identifiers may differ by one-to-one renamings, of variables in
+their function, of attributes and keywords in a top-level definition, of other names in the file;
+the project defines every new name (so ``np.max`` does not become ``np.min``).  Imports from the
+project's own modules are not compared, since modules are renamed, too.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _IDENTIFIERS = {
 
 
 class Renaming:
-    """A one-to-one map of old to new identifiers, which grows as trees are compared.
+    """A one-to-one map of old to new identifiers of one scope, which grows as trees are compared.
 
     Args:
         defined: names that the project defines now; None allows every new name.
@@ -66,20 +67,72 @@ class Renaming:
         return {old: new for old, new in self._new.items() if old != new}
 
 
-def is_same_code(old: str, new: str, renaming: Renaming | None = None) -> bool:
-    """Whether two sources have the same code (module docstring), up to a renaming.
+class _Scopes:
+    """The scopes of two trees that are compared: a file, a top-level definition, its functions."""
+
+    def __init__(self, defined: frozenset[str] | None) -> None:
+        self._defined = defined
+        self._file = Renaming(defined)
+        self._definition = Renaming(defined)
+        # Names that are local to each function around the present node, and their renaming.
+        self._functions: list[tuple[set[str], Renaming]] = []
+        self.changed: set[tuple[str, str]] = set()
+
+    def begin_definition(self) -> None:
+        """Enter a top-level statement: attributes and keywords are renamed anew."""
+        self._definition = Renaming(self._defined)
+
+    def begin_function(self, function: ast.AST) -> None:
+        """Enter a function: its parameters and variables are renamed anew."""
+        self._functions.append((names_bound(function), Renaming(self._defined)))
+
+    def end_function(self) -> None:
+        """Leave a function."""
+        self._functions.pop()
+
+    def admits(self, node: ast.AST, old: str | None, new: str | None) -> bool:
+        """Whether an identifier of a node of the old tree may have become ``new``."""
+        if old is not None and new is not None and old != new:
+            self.changed.add((old, new))
+        return self._renaming(node, old).admits(old, new)
+
+    def _renaming(self, node: ast.AST, name: str | None) -> Renaming:
+        """The renaming of the scope to which a name belongs."""
+        if isinstance(node, ast.Attribute | ast.keyword):
+            return self._definition
+        for bound, renaming in reversed(self._functions):
+            if name in bound:
+                return renaming
+        return self._file
+
+
+def renamed_names(
+    old: str, new: str, defined: frozenset[str] | None = None
+) -> set[tuple[str, str]] | None:
+    """Renamed identifiers of two sources of the same code (module docstring).
 
     Args:
         old: source text.
         new: source text.
-        renaming: is extended by the identifiers of both; None for a new one.
+        defined: names that the project defines now; None allows every new name.
+
+    Returns:
+        old and new names; None where the code is not the same.
     """
-    renaming = Renaming() if renaming is None else renaming
     old_tree = _canonical(ast.parse(old))
     new_tree = _canonical(ast.parse(new))
     if _imports(old_tree) != _imports(new_tree):
-        return False
-    return _is_same(old_tree, new_tree, renaming)
+        return None
+    old_statements = _without_imports(old_tree.body)
+    new_statements = _without_imports(new_tree.body)
+    if len(old_statements) != len(new_statements):
+        return None
+    scopes = _Scopes(defined)
+    for old_statement, new_statement in zip(old_statements, new_statements, strict=True):
+        scopes.begin_definition()
+        if not _is_same(old_statement, new_statement, scopes):
+            return None
+    return scopes.changed
 
 
 def _canonical(tree: ast.Module) -> ast.Module:
@@ -150,32 +203,46 @@ def _imports(tree: ast.Module) -> set[tuple[str, str]]:
     return {names for names in imported if names[0].split(".")[0] not in ("", *PACKAGES)}
 
 
-def _is_same(old: Any, new: Any, renaming: Renaming) -> bool:
+def _is_same(old: Any, new: Any, scopes: _Scopes) -> bool:
     """Whether two parts of trees are the same, up to names."""
     if type(old) is not type(new):
         return False
     if isinstance(old, list):
-        old, new = _without_imports(old), _without_imports(new)
-        return len(old) == len(new) and all(
-            _is_same(one, other, renaming) for one, other in zip(old, new, strict=True)
+        old_nodes = _without_imports(old)
+        new_nodes = _without_imports(new)
+        return len(old_nodes) == len(new_nodes) and all(
+            _is_same(*nodes, scopes) for nodes in zip(old_nodes, new_nodes, strict=True)
         )
     if not isinstance(old, ast.AST):
         return bool(old == new)
-    identifiers = _IDENTIFIERS.get(type(old), ())
-    for field in old._fields:
-        old_value, new_value = getattr(old, field, None), getattr(new, field, None)
-        if field in ("type_comment", "kind"):
-            continue
-        if field not in identifiers:
-            if not _is_same(old_value, new_value, renaming):
-                return False
-            continue
+    if not _is_same_name(old, new, scopes):
+        return False
+    is_function = isinstance(old, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    if is_function:
+        scopes.begin_function(old)
+    ignored = (*_IDENTIFIERS.get(type(old), ()), "type_comment", "kind")
+    is_same = all(
+        _is_same(getattr(old, field, None), getattr(new, field, None), scopes)
+        for field in old._fields
+        if field not in ignored
+    )
+    if is_function:
+        scopes.end_function()
+    return is_same
+
+
+def _is_same_name(old: ast.AST, new: ast.AST, scopes: _Scopes) -> bool:
+    """Whether the identifiers of two nodes of one type are the same, up to the renaming."""
+    for field in _IDENTIFIERS.get(type(old), ()):
+        old_value = getattr(old, field)
+        new_value = getattr(new, field)
         old_names = old_value if isinstance(old_value, list) else [old_value]
         new_names = new_value if isinstance(new_value, list) else [new_value]
         if len(old_names) != len(new_names):
             return False
-        if not all(map(renaming.admits, old_names, new_names)):
-            return False
+        for old_name, new_name in zip(old_names, new_names, strict=True):
+            if not scopes.admits(old, old_name, new_name):
+                return False
     return True
 
 
@@ -183,18 +250,30 @@ def _without_imports(nodes: list[Any]) -> list[Any]:
     return [node for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)]
 
 
+def names_bound(tree: ast.AST) -> set[str]:
+    """Parameters and variables that a function, or the functions within it, bind."""
+    bound = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                bound.add(name)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                bound.add(name)
+    return bound
+
+
 def names_defined(source: str) -> set[str]:
     """Names that a source defines: functions, classes, parameters, variables, attributes."""
-    defined = set()
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    defined = names_bound(tree)
+    for node in ast.walk(tree):
         match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                defined.add(name)
-            case ast.ClassDef(name=name):
-                defined.add(name)
-            case ast.arg(arg=name):
-                defined.add(name)
-            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.Attribute(attr=name, ctx=ast.Store())
+            ):
                 defined.add(name)
     return defined
 
@@ -211,25 +290,23 @@ def defined_by_project() -> frozenset[str]:
     return frozenset(defined)
 
 
-def changed_files(commit: str, paths: Sequence[str]) -> dict[str, dict[str, str] | None]:
+def changed_files(commit: str, paths: Sequence[str]) -> dict[str, set[tuple[str, str]] | None]:
     """Files of the paths that HEAD changed since a commit.
 
     Returns:
-        for each file renamed identifiers, old to new; None where its code is not the same.
+        for each file renamed identifiers, (old, new); None where its code is not the same.
     """
     diff = figures.git("diff", "--name-status", "-M40", commit, "HEAD", "--", *paths)
-    changed: dict[str, dict[str, str] | None] = {}
+    changed: dict[str, set[tuple[str, str]] | None] = {}
     for line in diff.splitlines():
         status, *files = line.split("\t")
         old_file, new_file = files[0], files[-1]
         if status[0] not in "MR" or not new_file.endswith(".py"):
             changed[new_file] = None
             continue
-        renaming = Renaming(defined_by_project())
         old = figures.git("show", f"{commit}:{old_file}")
         new = figures.git("show", f"HEAD:{new_file}")
-        is_same = is_same_code(old, new, renaming)
-        changed[new_file] = renaming.changed if is_same else None
+        changed[new_file] = renamed_names(old, new, defined_by_project())
     return changed
 
 
@@ -246,7 +323,7 @@ def main() -> int:
         if renamed is None:
             print(f"{file}: changed code")
     for file, renamed in changed.items():
-        for old, new in sorted((renamed or {}).items()):
+        for old, new in sorted(renamed or ()):
             print(f"{file}: {old} -> {new}")
     num_changed = sum(renamed is None for renamed in changed.values())
     print(f"{len(changed)} files differ, {num_changed} of them in their code")
