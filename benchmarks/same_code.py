@@ -4,7 +4,7 @@
 
 Two files have the same code where their syntax trees are equal after three steps: docstrings are
 dropped, ``a, b = x, y`` becomes two assignments where the second does not read the first, and
-texts of exceptions are dropped.  Identifiers may differ by one-to-one renamings, of variables in
+texts of several words (messages, help) are dropped.  Identifiers may differ by one-to-one renamings, of variables in
 their function, of attributes and keywords in a top-level definition, of other names in the file;
 the project defines every new name (so ``np.max`` does not become ``np.min``).  Imports from the
 project's own modules are not compared, since modules are renamed, too.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -22,6 +23,8 @@ from typing import Any
 import figures
 
 PACKAGES = ("teal", "teal_availability", "teal_ip", "teal_next", "baselines", "benchmarks")
+# A text of two words or more is for people: help, a message, a heading.
+_PROSE = re.compile(r"[A-Za-z]{2,},? [A-Za-z]{2,}")
 # Fields of syntax nodes that hold an identifier.
 _IDENTIFIERS = {
     ast.Name: ("id",),
@@ -136,16 +139,14 @@ def renamed_names(
 
 
 def _canonical(tree: ast.Module) -> ast.Module:
-    """The tree without docstrings, parallel assignments and texts of exceptions."""
+    """The tree without docstrings, parallel assignments and texts for people."""
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):
             statements = getattr(node, field, None)
             if isinstance(statements, list):
                 setattr(node, field, list(_plain_statements(statements)))
-        if isinstance(node, ast.Raise):
-            for part in ast.walk(node):
-                if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                    part.value = ""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = "" if _PROSE.search(node.value) else node.value
     return tree
 
 

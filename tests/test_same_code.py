@@ -21,7 +21,7 @@ def longest(wanted, room):
     """The longest."""
     lower, upper = np.min(wanted), np.max(wanted)  # both ends
     if lower < 0:
-        raise ValueError(f"below {lower} " "and more")
+        raise ValueError(f"it is below {lower} " "and more")
     return helper(room, wanted=upper)
 '''
 
@@ -39,7 +39,7 @@ def _renamed(new: str) -> set[tuple[str, str]] | None:
         [('"""What it does."""', '"""Return it."""\n# Comment')],
         [("from teal.old import helper", "from teal.new.place import helper")],
         [("longest", "max_step"), ("wanted", "target"), ("room", "slack")],
-        [(' "and more"', ' "or so"')],
+        [("it is below", "expected at least 0, read")],
         [
             (
                 "lower, upper = np.min(wanted), np.max(wanted)",
