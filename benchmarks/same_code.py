@@ -4,9 +4,9 @@
 
 Two files have the same code where their syntax trees are equal after three steps: docstrings are
 dropped, ``a, b = x, y`` becomes two assignments where the second does not read the first, and
-texts of several words (messages, help) are dropped.  Identifiers may differ by one-to-one renamings, of variables in
-their function, of attributes and keywords in a top-level definition, of other names in the file;
-the project defines every new name (so ``np.max`` does not become ``np.min``).  Imports from the
+texts of several words (messages, help) are dropped.  Identifiers may differ by one-to-one renamings: of variables
+in their function or class, of the attributes of one expression and of keywords in a top-level
+definition, of other names in the file; the project defines every new name (so ``np.max`` does not become ``np.min``).  Imports from the
 project's own modules are not compared, since modules are renamed, too.
 """
 
@@ -76,22 +76,23 @@ class _Scopes:
     def __init__(self, defined: frozenset[str] | None) -> None:
         self._defined = defined
         self._file = Renaming(defined)
-        self._definition = Renaming(defined)
-        # Names that are local to each function around the present node, and their renaming.
-        self._functions: list[tuple[set[str], Renaming]] = []
+        # Of a top-level definition: keywords, and the attributes of each expression.
+        self._members: dict[str, Renaming] = {}
+        # Names that are local to each function or class around the present node, and their renaming.
+        self._local: list[tuple[set[str], Renaming]] = []
         self.changed: set[tuple[str, str]] = set()
 
     def begin_definition(self) -> None:
         """Enter a top-level statement: attributes and keywords are renamed anew."""
-        self._definition = Renaming(self._defined)
+        self._members = {}
 
-    def begin_function(self, function: ast.AST) -> None:
-        """Enter a function: its parameters and variables are renamed anew."""
-        self._functions.append((names_bound(function), Renaming(self._defined)))
+    def begin_scope(self, node: ast.AST) -> None:
+        """Enter a function or class: what it binds is renamed anew."""
+        self._local.append((names_bound(node), Renaming(self._defined)))
 
-    def end_function(self) -> None:
-        """Leave a function."""
-        self._functions.pop()
+    def end_scope(self) -> None:
+        """Leave a function or class."""
+        self._local.pop()
 
     def admits(self, node: ast.AST, old: str | None, new: str | None) -> bool:
         """Whether an identifier of a node of the old tree may have become ``new``."""
@@ -102,8 +103,9 @@ class _Scopes:
     def _renaming(self, node: ast.AST, name: str | None) -> Renaming:
         """The renaming of the scope to which a name belongs."""
         if isinstance(node, ast.Attribute | ast.keyword):
-            return self._definition
-        for bound, renaming in reversed(self._functions):
+            owner = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
+            return self._members.setdefault(owner, Renaming(self._defined))
+        for bound, renaming in reversed(self._local):
             if name in bound:
                 return renaming
         return self._file
@@ -218,17 +220,17 @@ def _is_same(old: Any, new: Any, scopes: _Scopes) -> bool:
         return bool(old == new)
     if not _is_same_name(old, new, scopes):
         return False
-    is_function = isinstance(old, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    if is_function:
-        scopes.begin_function(old)
+    is_scope = isinstance(old, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef)
+    if is_scope:
+        scopes.begin_scope(old)
     ignored = (*_IDENTIFIERS.get(type(old), ()), "type_comment", "kind")
     is_same = all(
         _is_same(getattr(old, field, None), getattr(new, field, None), scopes)
         for field in old._fields
         if field not in ignored
     )
-    if is_function:
-        scopes.end_function()
+    if is_scope:
+        scopes.end_scope()
     return is_same
 
 
