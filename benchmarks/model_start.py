@@ -46,7 +46,7 @@ from teal.runtime.arrays import FloatArray
 from teal.schemes.models import load_model
 from teal.schemes.price_gnn import PriceGnnScheme
 from teal.solvers.interior import engine
-from teal.solvers.interior.reduction import Reduced
+from teal.solvers.interior.presolve import PresolvedProgram
 from teal.solvers.result import Starter
 
 NETWORKS = (
@@ -117,10 +117,10 @@ def central_point(problem: teal.Problem) -> Given | None:
     demand, by Newton's method from larger gaps on; None where no link can bind.
     """
     program = next(engine._programs(problem, np.zeros((1, problem.ops.mask.numel()))))
-    if not len(program.limit):
+    if not len(program.capacity):
         return None
-    price = np.full(len(program.limit), 1 / program.limit.sum())
-    count = len(program.gain) + len(program.limit) + len(program.rate)
+    price = np.full(len(program.capacity), 1 / program.capacity.sum())
+    count = len(program.column_value) + len(program.capacity) + len(program.rate)
     for factor in (30.0, 10.0, 3.0, 1.0):
         share, price = centred(program, price, factor * CENTRAL_GAP / count)
     splits, prices = np.zeros(problem.ops.mask.numel()), np.zeros(problem.capacity.shape[1])
@@ -130,21 +130,23 @@ def central_point(problem: teal.Problem) -> Given | None:
     return Given(torch.from_numpy(splits.reshape(shape)), torch.from_numpy(prices[None]))
 
 
-def centred(program: Reduced, price: FloatArray, mu: float) -> tuple[FloatArray, FloatArray]:
+def centred(
+    program: PresolvedProgram, price: FloatArray, mu: float
+) -> tuple[FloatArray, FloatArray]:
     """Shares x = mu / z and prices y that minimise the dual of the barrier,
 
         b y - mu sum log y - sum_g (l_g + mu log(-l_g) + mu sum_q log z_q),  z_q = cost_q - l_g,
 
     where l_g is such that the shares of block g and of its rest, mu / -l_g, sum to 1.
     """
-    blocks, columns = len(program.rate), len(program.gain)
+    blocks, columns = len(program.rate), len(program.column_value)
     first, block = program.block_ptr[:-1], np.repeat(np.arange(blocks), np.diff(program.block_ptr))
     column = np.repeat(np.arange(columns), np.diff(program.row_ptr))
-    shape = (len(program.limit), columns)
+    shape = (len(program.capacity), columns)
     matrix = scipy.sparse.csr_matrix((program.rate[block[column]], (program.row, column)), shape)
     of_block = scipy.sparse.csr_matrix((np.ones(columns), (np.arange(columns), block)))
     for _ in range(MOST_NEWTON_STEPS):
-        cost = matrix.T @ price - program.gain
+        cost = matrix.T @ price - program.column_value
         least = np.minimum(np.minimum.reduceat(cost, first), 0.0)
         low, high = least - (np.diff(program.block_ptr) + 1) * mu, least - mu
         multiplier = low
@@ -154,7 +156,7 @@ def centred(program: Reduced, price: FloatArray, mu: float) -> tuple[FloatArray,
             slope = np.add.reduceat(mu / distance**2, first) + mu / multiplier**2
             multiplier = np.clip(multiplier + total * (1 - total) / slope, low, high)
         share, rest = mu / (cost - multiplier[block]), -mu / multiplier
-        gradient = program.limit - mu / price - matrix @ share
+        gradient = program.capacity - mu / price - matrix @ share
         scaled = matrix.multiply(share**2 / mu).tocsr()
         union = scaled @ of_block
         of_rest = 1 / (np.add.reduceat(share**2, first) + rest**2) * mu

@@ -84,12 +84,12 @@ def _paths() -> None:
 
 @_task
 def _interior_points() -> None:
-    interior.rehearse()
+    interior.warm_up()
 
 
 @_task
 def _interior_points_for_large_networks() -> None:
-    interior.rehearse(is_large=True)
+    interior.warm_up(is_large=True)
 
 
 @_task

@@ -380,7 +380,7 @@ def prepare(problem: Problem, target: float) -> None:
     if problem.objective.rules.may_have_no_allocation or all_paths.is_faster(problem):
         if not is_interpreting():
             rehearse_master()
-            interior.rehearse_for(problem.ops.mask.numel())
+            interior.warm_up_for(problem.ops.mask.numel())
     else:
         prepare_engine(problem, gap=target)
         rehearse()

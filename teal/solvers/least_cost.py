@@ -31,8 +31,8 @@ from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.exact import exact_program
 from teal.solvers.interior import engine as interior
-from teal.solvers.interior.all_paths import DEARER, WORTH
-from teal.solvers.interior.reduction import PLAIN, reduced
+from teal.solvers.interior.all_paths import UNSERVED_COST, UNSERVED_COST_FACTOR
+from teal.solvers.interior.presolve import NO_TERMS, presolve
 from teal.solvers.interior.search import solve_on_threads
 from teal.solvers.interior.starts import COLD, WARM, Start
 from teal.solvers.interior.stops import ends_at
@@ -185,7 +185,7 @@ def _solving_one(
             if share.is_impossible:
                 result = impossible(result, share)
                 break
-        worth *= DEARER
+        worth *= UNSERVED_COST_FACTOR
     if bool(without_path(problem)[0]):
         result = cut_off(result)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
@@ -204,7 +204,7 @@ def _prices_of_unserved(problem: Problem) -> tuple[float, float]:
     of_routable = torch.where(problem.routable, cheapest, 0.0)
     usual = max(float(of_routable.max()), 0.0)
     first = min(dearest, _COST_RANGE * usual) or dearest
-    return WORTH * first or 1.0, (WORTH * dearest or 1.0) * _MOST_RISES
+    return UNSERVED_COST * first or 1.0, (UNSERVED_COST * dearest or 1.0) * _MOST_RISES
 
 
 def _solved(
@@ -225,9 +225,9 @@ def _solved(
             return solved[0], 0
     value = (worth + problem.path_value).reshape(-1).contiguous().numpy()
     demand, capacity = problem.demand[0].contiguous(), problem.capacity[0].contiguous()
-    program = reduced(
+    program = presolve(
         path_links_of(problem.paths),
-        PLAIN,
+        NO_TERMS,
         demand.numpy(),
         capacity.numpy(),
         value,

@@ -89,7 +89,9 @@ def test_slices_change_nothing_but_when_the_answer_is_there(
     served: Served, given: Wanted | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Interior points solve a matrix at once; PDHG can pause.
-    monkeypatch.setattr("teal.solvers.interior.engine.iterations_before", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "teal.solvers.interior.engine.pdhg_iterations_before", lambda *_, **__: None
+    )
 
     async def work() -> None:
         chunks = []

@@ -66,7 +66,7 @@ def warm_up_requests() -> None:
         for objective, on_all, width in itertools.product(objectives, (False, True), widths):
             rehearse_engine(width, dtype, objective, on_all=on_all)
     for is_large in (False, True):
-        interior.rehearse(is_large=is_large)
+        interior.warm_up(is_large=is_large)
         class_rows.rehearse(on_all=is_large)
     rate_cuts.rehearse()
     # Kernels between which the options of a request choose.

@@ -1,4 +1,8 @@
-"""From a problem of one matrix to the master over all paths, and back to path sets and splits."""
+"""Column generation for a :class:`teal.problem.Problem` of one matrix.
+
+Converts the problem to the master's program (:mod:`teal.solvers.interior.master`), and its columns
+back to a path set and splits.  Entry point: :func:`improving`.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +22,30 @@ from teal.solvers.interior.columns import columns_of, with_columns_of
 from teal.solvers.interior.engine import accepts as accepts_program
 from teal.solvers.interior.master import Demands, Master, Round
 
-WORTH = 3.0  # price of a Gbit/s that is not carried, over the cost of the dearest path
-DEARER, _TIMES = 10.0, 2  # factor by which that price rises at a time, and how often it does
-# Rounds of multiplicative weights, by whether all demand is carried: 12 for problems that come with
-# few paths, none for the others (cost266 to 0.1%: 49 ms with 12, 35 ms with none).
-_ROUNDS = {False: 0, True: 12}
-# Candidate paths between which the master is faster than rounds of PDHG where demand may be left.
-_LEAST_PATHS, _MOST_PATHS = 2_000, 16_000
-_PARTS = (1.0, 0.3, 0.1)  # of the target, to which rounds are made until what carries all is near
+# Price of an unserved Gbit/s over the cost of the longest shortest path; the factor by which it is
+# raised while demand is unserved, and how often.
+UNSERVED_COST = 3.0
+UNSERVED_COST_FACTOR = 10.0
+_MAX_RAISES = 2
+# Rounds of multiplicative weights, by whether all demand is served: 12 for problems with few
+# initial paths, none for the others (cost266 to 0.1%: 49 ms with 12, 35 ms with none).
+_WEIGHT_ROUNDS = {False: 0, True: 12}
+# Range of the number of candidate paths in which this master is faster than PDHG, with shedding.
+_MIN_PATHS = 2_000
+_MAX_PATHS = 16_000
+# Parts of the target gap to which rounds run, until a nearby solution serves all demand.
+_TARGET_FACTORS = (1.0, 0.3, 0.1)
 
 
-class Found(NamedTuple):
-    """The solution over all paths.
+class AllPathsSolution(NamedTuple):
+    """Solution over all paths.
 
     Attributes:
-        paths: the paths of the problem, and those that carry something.
-        splits: (D, K) over these.
-        prices: (E,) value per Gbit/s.
-        bound: on the optimum over all paths, as a score of the program.
-        iterations: iterations of interior points.
+        paths: paths of the problem, and those that carry traffic.
+        splits: (D, K) splits over these.
+        prices: (E,) dual prices, value per Gbit/s.
+        bound: bound on the optimum over all paths, as a score of the program.
+        iterations: interior-point iterations.
         reached: whether the target gap was reached.
     """
 
@@ -49,27 +58,28 @@ class Found(NamedTuple):
 
 
 def accepts(problem: Problem) -> bool:
-    """Whether the master takes a problem: one matrix, linear in flow, on the CPU."""
+    """Return whether column generation can solve a problem: one matrix on the CPU, linear."""
     return problem.batch == 1 and not is_interpreting() and accepts_program(problem)
 
 
 def is_faster(problem: Problem) -> bool:
-    """Whether the master is expected to take less time than rounds of PDHG
-    (``benchmarks/interior.py``).
+    """Return whether the interior-point master is predicted to be faster than rounds of PDHG.
+
+    The range of path counts was measured by ``benchmarks/interior.py``.
     """
     count = int(problem.paths.mask.sum()) if accepts(problem) else 0
-    return _LEAST_PATHS <= count <= _MOST_PATHS
+    return _MIN_PATHS <= count <= _MAX_PATHS
 
 
 def has_few_paths(problem: Problem) -> bool:
-    """Whether the master is not asked for a problem because of how few paths it has."""
-    return int(problem.paths.mask.sum()) < _LEAST_PATHS
+    """Return whether a problem has too few paths for the interior-point master to be used."""
+    return int(problem.paths.mask.sum()) < _MIN_PATHS
 
 
 def demands_of(problem: Problem) -> Demands:
-    """The program over all paths of a problem that :func:`accepts` takes.
+    """Return the program over all paths of a problem that :func:`accepts` allows.
 
-    Under least_cost a Gbit/s that is not carried costs three times the dearest cheapest path.
+    Under least_cost an unserved Gbit/s costs three times the longest shortest path.
     """
     rules = problem.objective.rules
     is_whole = rules.may_have_no_allocation
@@ -77,8 +87,8 @@ def demands_of(problem: Problem) -> Demands:
     cost = problem.link_cost.numpy()
     worth = problem.demand_value.numpy()
     if is_whole:
-        dearest = _dearest_path(problem, cost)
-        worth = np.full(len(rate), WORTH * (dearest if dearest > 0 else 1.0))
+        max_cost = _max_shortest_path_cost(problem, cost)
+        worth = np.full(len(rate), UNSERVED_COST * (max_cost if max_cost > 0 else 1.0))
     return Demands(
         problem.topology,
         problem.paths.pairs,
@@ -91,9 +101,10 @@ def demands_of(problem: Problem) -> Demands:
     )
 
 
-def _dearest_path(problem: Problem, cost: FloatArray) -> float:
-    """The cost of the dearest of the cheapest paths of all demands."""
-    topology, pairs = problem.topology, problem.paths.pairs
+def _max_shortest_path_cost(problem: Problem, cost: FloatArray) -> float:
+    """Return the largest cost of a demand's shortest path."""
+    topology = problem.topology
+    pairs = problem.paths.pairs
     weight = np.where(problem.capacity[0].numpy() > 0, cost, np.inf)
     sources, row = np.unique(pairs[:, 0], return_inverse=True)
     distance, _ = shortest_trees(
@@ -104,8 +115,8 @@ def _dearest_path(problem: Problem, cost: FloatArray) -> float:
         sources,
         topology.no_transit,
     )
-    of_demand = distance[row, pairs[:, 1]]
-    return float(of_demand[np.isfinite(of_demand)].max(initial=0.0))
+    demand_cost = distance[row, pairs[:, 1]]
+    return float(demand_cost[np.isfinite(demand_cost)].max(initial=0.0))
 
 
 def improving(
@@ -115,46 +126,47 @@ def improving(
     max_rounds: int,
     report: Callable[[Round], None] | None = None,
     worth: float = 0.0,
-) -> Steps[Found]:
-    """Rounds until the gap to the optimum over all paths is at most ``target``.
+) -> Steps[AllPathsSolution]:
+    """Run rounds until the gap to the optimum over all paths is at most ``target``.
 
-    Under least_cost a Gbit/s that is not carried costs more while some is not carried, twice.
+    Under least_cost the price of unserved demand is raised up to twice while some is unserved.
 
     Args:
-        problem: in float64, of a kind that :func:`accepts` takes.
+        problem: float64 problem that :func:`accepts` allows.
         target: target gap.
-        deadline: after which no round begins.
-        max_rounds: number of rounds, at most.
+        deadline: time after which no round begins.
+        max_rounds: largest number of rounds.
         report: called after each round.
-        worth: what a Gbit/s that is not carried costs at least.
+        worth: least price of an unserved Gbit/s.
     """
     demands = demands_of(problem)
     if demands.is_whole:
         demands = dataclasses.replace(demands, worth=np.maximum(demands.worth, worth))
-    master = Master(demands, columns_of(problem.paths), _ROUNDS[demands.is_whole])
-    raised = 0  # times that what is not carried became dearer
-    last = yield from master.improving(target, deadline, max_rounds, report)
+    master = Master(demands, columns_of(problem.paths), _WEIGHT_ROUNDS[demands.is_whole])
+    num_raises = 0
+    latest = yield from master.improving(target, deadline, max_rounds, report)
     if demands.is_whole:
-        for part in _PARTS:
-            if part < 1:
-                last = yield from master.improving(part * target, deadline, max_rounds, report)
-            last = master.carrying_all(target, deadline)
-            while not last.is_whole and raised < _TIMES and not deadline.is_over:
-                master.raise_worth(DEARER)
-                raised += 1
-                yield from master.improving(part * target, deadline, max_rounds, report)
-                last = master.carrying_all(target, deadline)
-            if last.gap <= target or not last.is_whole or deadline.is_over:
+        for factor in _TARGET_FACTORS:
+            if factor < 1:
+                latest = yield from master.improving(factor * target, deadline, max_rounds, report)
+            latest = master.carrying_all(target, deadline)
+            while not latest.is_whole and num_raises < _MAX_RAISES and not deadline.is_over:
+                master.raise_worth(UNSERVED_COST_FACTOR)
+                num_raises += 1
+                yield from master.improving(factor * target, deadline, max_rounds, report)
+                latest = master.carrying_all(target, deadline)
+            if latest.gap <= target or not latest.is_whole or deadline.is_over:
                 break
-    paths, splits = with_columns_of(problem.paths, last.columns, last.share)
-    base = 0.0  # what the demand would be worth if nothing cost anything
+    paths, splits = with_columns_of(problem.paths, latest.columns, latest.share)
+    # Value of serving all demand at no cost.
+    base = 0.0
     if demands.is_whole:
-        base = DEARER**raised * float(demands.rate @ demands.worth)
-    return Found(
+        base = UNSERVED_COST_FACTOR**num_raises * float(demands.rate @ demands.worth)
+    return AllPathsSolution(
         paths,
         splits,
-        last.price,
-        last.bound - base,
+        latest.price,
+        latest.bound - base,
         master.iterations,
-        last.gap <= target and (last.is_whole or not demands.is_whole),
+        latest.gap <= target and (latest.is_whole or not demands.is_whole),
     )

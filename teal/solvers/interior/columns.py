@@ -1,5 +1,7 @@
-"""The columns of a program over all paths: the paths that column generation has found so far, as a
-:class:`teal.network.path_links.PathLinks` whose slots are numbered through.
+"""Columns of the restricted master: the paths that column generation has found so far.
+
+Columns are a :class:`teal.network.path_links.PathLinks` whose slots are numbered consecutively.
+Kernels price them, replace them, and convert them from and to path sets.
 """
 
 from __future__ import annotations
@@ -14,19 +16,18 @@ from teal.network.shortest import walk_back
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel
 
-_LEAST_GAIN = 1e-9  # of the price of its path, by which a demand's new path must be cheaper
+# A new path must be cheaper by this part of its price.
+_MIN_RELATIVE_SAVING = 1e-9
 
 
 def columns_of(paths: PathSet) -> PathLinks:
-    """The paths of a path set as columns, links from source to target."""
-    layout = _forward(paths)
+    """Return the paths of a path set as columns, links from source to target."""
+    layout = _source_to_target(paths)
     return layout._replace(slot=np.arange(len(layout.slot)))
 
 
-def _forward(paths: PathSet) -> PathLinks:
-    """The layout of a path set, which has the links of a path from its end on, the other way
-    round.
-    """
+def _source_to_target(paths: PathSet) -> PathLinks:
+    """Return the layout of a path set with the links of each path in order of travel."""
     layout = path_links_of(paths)
     ptr = layout.link_ptr
     ends = np.repeat(ptr[:-1] + ptr[1:] - 1, np.diff(ptr))
@@ -35,7 +36,7 @@ def _forward(paths: PathSet) -> PathLinks:
 
 @kernel
 def path_sums(columns: PathLinks, weight: FloatArray) -> FloatArray:
-    """(P,) sum of the weights (E,) of the links of each column."""
+    """Return the sum (P,) of the weights (E,) of the links of each column."""
     out = np.zeros(len(columns.slot))
     for p in range(len(out)):
         for i in range(columns.link_ptr[p], columns.link_ptr[p + 1]):
@@ -45,7 +46,7 @@ def path_sums(columns: PathLinks, weight: FloatArray) -> FloatArray:
 
 @kernel
 def column_loads(columns: PathLinks, rate: FloatArray, share: FloatArray, links: int) -> FloatArray:
-    """(E,) Gbit/s on each link, of shares (P,) of demands (D,)."""
+    """Return the load (E,), Gbit/s, of shares (P,) of demands (D,)."""
     out = np.zeros(links)
     for d in range(len(rate)):
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):
@@ -64,7 +65,7 @@ def tree_loads(
     rate: FloatArray,
     links: int,
 ) -> FloatArray:
-    """(E,) Gbit/s on each link if every demand takes the path of a tree.
+    """Return the load (E,), Gbit/s, with every demand on its path in a shortest-path tree.
 
     Args:
         pairs: (D, 2) source and target of each demand.
@@ -76,9 +77,10 @@ def tree_loads(
     """
     out = np.zeros(links)
     for d in range(len(pairs)):
-        node, of_source = pairs[d, 1], into[source_row[d]]
-        while node != pairs[d, 0] and of_source[node] >= 0:
-            link = of_source[node]
+        node = pairs[d, 1]
+        tree = into[source_row[d]]
+        while node != pairs[d, 0] and tree[node] >= 0:
+            link = tree[node]
             out[link] += rate[d]
             node = tail[link]
     return out
@@ -95,28 +97,29 @@ def cheaper_paths(
     weight: FloatArray,
     limit: FloatArray,
 ) -> tuple[Int64Array, IntArray]:
-    """The path of each demand that is cheaper than its columns and its limit.
+    """Return the shortest path of each demand that is cheaper than its columns and its limit.
 
     Args:
-        columns: columns so far.
+        columns: present columns.
         pairs, source_row, into, tail: as in :func:`tree_loads`.
-        distance: (S, N) price of the cheapest path from each source to each node.
-        weight: (E,) price and cost of each link, infinite where it has failed.
-        limit: (D,) price that a path may have; -inf for a demand that needs none.
+        distance: (S, N) length of the shortest path from each source to each node.
+        weight: (E,) dual price and cost of each link, infinite where it has failed.
+        limit: (D,) largest length of a new path; -inf for a demand that needs none.
 
     Returns:
         Pointers (D + 1,) into an array of links, and that array.
     """
-    ptr, path = np.zeros(len(pairs) + 1, np.int64), np.empty(into.shape[1], np.int32)
+    ptr = np.zeros(len(pairs) + 1, np.int64)
+    path = np.empty(into.shape[1], np.int32)
     for d in range(len(pairs)):
-        least = distance[source_row[d], pairs[d, 1]]
-        best = limit[d]
+        shortest = distance[source_row[d], pairs[d, 1]]
+        max_price = limit[d]
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):
             price = 0.0
             for i in range(columns.link_ptr[p], columns.link_ptr[p + 1]):
                 price += weight[columns.link[i]]
-            best = min(best, price)
-        if least < best - _LEAST_GAIN * least:
+            max_price = min(max_price, price)
+        if shortest < max_price - _MIN_RELATIVE_SAVING * shortest:
             ptr[d + 1] = walk_back(pairs[d, 0], pairs[d, 1], into[source_row[d]], tail, path)
     for d in range(len(pairs)):
         ptr[d + 1] += ptr[d]
@@ -128,27 +131,32 @@ def cheaper_paths(
 
 
 @kernel
-def changed(
+def replace_columns(
     columns: PathLinks, share: FloatArray, keep: BoolArray, ptr: Int64Array, links: IntArray
 ) -> tuple[PathLinks, FloatArray]:
-    """Columns without some and with a further one of some demands, and their shares.
+    """Return columns without dropped and with new ones, and their shares.
 
     Args:
-        columns: columns so far.
-        share: (P,) of each.
+        columns: present columns.
+        share: (P,) share of each.
         keep: (P,) columns that stay.
-        ptr: (D + 1,) of the further columns, whose share is 0.
+        ptr: (D + 1,) pointers of the new columns, whose share is 0.
         links: links of these.
     """
-    demands, count, entries = len(ptr) - 1, 0, len(links)
+    demands = len(ptr) - 1
+    num_columns = 0
+    num_entries = len(links)
     for p in range(len(keep)):
         if keep[p]:
-            count += 1
-            entries += columns.link_ptr[p + 1] - columns.link_ptr[p]
+            num_columns += 1
+            num_entries += columns.link_ptr[p + 1] - columns.link_ptr[p]
     for d in range(demands):
-        count += ptr[d + 1] > ptr[d]
-    path_ptr, link_ptr = np.zeros(demands + 1, np.int64), np.zeros(count + 1, np.int64)
-    link, new_share, slot = np.empty(entries, np.int32), np.zeros(count), np.arange(count)
+        num_columns += ptr[d + 1] > ptr[d]
+    path_ptr = np.zeros(demands + 1, np.int64)
+    link_ptr = np.zeros(num_columns + 1, np.int64)
+    link = np.empty(num_entries, np.int32)
+    new_share = np.zeros(num_columns)
+    slot = np.arange(num_columns)
     q = entry = 0
     for d in range(demands):
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):
@@ -171,21 +179,20 @@ def changed(
 
 
 @kernel
-def _listed(columns: PathLinks, place: int) -> tuple[Int64Array, IntArray]:
-    """The column of each demand at a place: pointers (D + 1,) into an array of links, and that
-    array.
-    """
+def _column_at(columns: PathLinks, position: int) -> tuple[Int64Array, IntArray]:
+    """Return one column of each demand, by its position: pointers (D + 1,) and links."""
     demands = len(columns.path_ptr) - 1
     ptr = np.zeros(demands + 1, np.int64)
     for d in range(demands):
-        p, length = columns.path_ptr[d] + place, 0
+        p = columns.path_ptr[d] + position
+        length = 0
         if p < columns.path_ptr[d + 1]:
             length = columns.link_ptr[p + 1] - columns.link_ptr[p]
         ptr[d + 1] = ptr[d] + length
     links = np.empty(ptr[-1], np.int32)
     for d in range(demands):
         if ptr[d + 1] > ptr[d]:
-            first = columns.link_ptr[columns.path_ptr[d] + place]
+            first = columns.link_ptr[columns.path_ptr[d] + position]
             for i in range(ptr[d + 1] - ptr[d]):
                 links[ptr[d] + i] = columns.link[first + i]
     return ptr, links
@@ -194,30 +201,33 @@ def _listed(columns: PathLinks, place: int) -> tuple[Int64Array, IntArray]:
 def with_columns_of(
     paths: PathSet, columns: PathLinks, share: FloatArray
 ) -> tuple[PathSet, FloatArray]:
-    """``paths`` with the columns that carry a share, and the splits (D, K) of all.
+    """Return ``paths`` with the columns that carry traffic added, and the splits (D, K) over all.
 
     Args:
-        paths: paths of D demands, none of which has more than MAX_PATHS in the end.
+        paths: paths of D demands, at most MAX_PATHS for each in the end.
         columns: columns of the demands.
-        share: (P,) of each column.
+        share: (P,) share of each column.
     """
-    nothing = np.zeros(paths.num_demands + 1, np.int64), np.zeros(0, np.int32)
-    used, shares = changed(columns, share, share > 0, *nothing)
-    for place in range(int(np.diff(used.path_ptr).max(initial=0))):
+    no_columns = np.zeros(paths.num_demands + 1, np.int64), np.zeros(0, np.int32)
+    carrying, shares = replace_columns(columns, share, share > 0, *no_columns)
+    for position in range(int(np.diff(carrying.path_ptr).max(initial=0))):
         if paths.num_paths >= MAX_PATHS:
             break
-        paths = with_more_paths(paths, *_listed(used, place))
+        paths = with_more_paths(paths, *_column_at(carrying, position))
     splits = np.zeros(paths.mask.size)
-    _place(used, shares, _forward(paths), splits)
+    _write_splits(carrying, shares, _source_to_target(paths), splits)
     return paths, splits.reshape(paths.mask.shape)
 
 
 @kernel
-def _place(columns: PathLinks, share: FloatArray, layout: PathLinks, splits: FloatArray) -> None:
-    """Put the share of each column at the slot of the same path."""
+def _write_splits(
+    columns: PathLinks, share: FloatArray, layout: PathLinks, splits: FloatArray
+) -> None:
+    """Write the share of each column to the slot of the same path."""
     for d in range(len(columns.path_ptr) - 1):
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):
-            first, length = columns.link_ptr[p], columns.link_ptr[p + 1] - columns.link_ptr[p]
+            first = columns.link_ptr[p]
+            length = columns.link_ptr[p + 1] - columns.link_ptr[p]
             for q in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
                 begin = layout.link_ptr[q]
                 is_same = layout.link_ptr[q + 1] - begin == length

@@ -1,4 +1,10 @@
-"""One program by interior points, with the certificate that every engine has."""
+"""Interior-point engine: solve the matrices of a problem, and predict the time that takes.
+
+:func:`solving` presolves each matrix, solves it (several side by side where threads allow),
+projects the splits onto the capacities and certifies the gap with the bound of the dual prices.
+:func:`is_faster` and :func:`pdhg_iterations_before` choose between this engine and PDHG by a model
+of their times, whose coefficients were fitted to ``benchmarks/interior.py``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +32,13 @@ from teal.problem.sets import AtMostOne, Capped, ExactlyOne, Stepped
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.kernel_cache import is_interpreting
-from teal.solvers.interior.reduction import PLAIN, DemandTerms, Reduced, reduced, updates_of
+from teal.solvers.interior.presolve import (
+    NO_TERMS,
+    DemandTerms,
+    PresolvedProgram,
+    num_schur_updates,
+    presolve,
+)
 from teal.solvers.interior.search import (
     may_be_large,
     solve,
@@ -38,15 +50,19 @@ from teal.solvers.interior.stops import ends_at
 from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, Stop
 
-MAX_ITERATIONS = 200  # of a matrix; usual ones take 5 to 30
-# Part of the target gap that the kernel aims at: the projection rounds, and adds in another order.
-_AIM, _ROUNDING = 0.99, 1e-12
-_LEAST_AIM = 1e-14  # which float64 can tell from 0
+# Largest number of iterations of a matrix; most take 5 to 30.
+MAX_ITERATIONS = 200
+# The kernel's target is slightly below the requested gap, since the projection afterwards rounds
+# and sums in another order; and at least what float64 can resolve.
+_KERNEL_GAP_FACTOR = 0.99
+_ROUNDING = 1e-12
+_MIN_KERNEL_GAP = 1e-14
 
 
 def accepts(problem: Problem) -> bool:
-    """Whether the engine takes a program: over paths, or the columns and rows that conditions make
-    of them, on the CPU.
+    """Return whether the engine can solve a problem.
+
+    It needs paths (or columns and rows that conditions make of them) on the CPU.
     """
     return (
         problem.ops.device.type == "cpu"
@@ -59,12 +75,12 @@ def accepts(problem: Problem) -> bool:
 
 
 class Size(NamedTuple):
-    """The size of a program of one matrix.
+    """Size of the program of one matrix.
 
     Attributes:
-        rows: links that can bind.
-        paths: paths of the blocks.
-        updates: updates of S in an iteration.
+        rows: number of links that can bind.
+        paths: number of columns.
+        updates: entries of S that an iteration updates.
     """
 
     rows: int
@@ -73,25 +89,26 @@ class Size(NamedTuple):
 
     @property
     def iteration_s(self) -> float:
-        """Seconds of an iteration, approximately."""
-        of_factor = _S_PER_PIVOT * self.rows**3
-        return _S_PER_UPDATE * self.updates + _S_PER_PATH * self.paths + of_factor
+        """Predicted time of an iteration, s."""
+        cholesky_s = _S_PER_CUBED_ROW * self.rows**3
+        return _S_PER_UPDATE * self.updates + _S_PER_PATH * self.paths + cholesky_s
 
 
 class FirstProgram:
-    """The program of the first matrix: its size says which engine is expected to be faster, and the
-    search of one matrix does not make it again.
+    """Presolved program of the first matrix: its size predicts the faster engine.
+
+    The solve of a single matrix reuses it.
 
     Args:
-        problem: B matrices of a program that :func:`accepts` takes.
+        problem: B matrices of a problem that :func:`accepts` allows.
     """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
 
     @functools.cached_property
-    def made(self) -> tuple[Reduced, FloatArray]:
-        """The program, and the splits (D K,) of the demands that need none."""
+    def presolved(self) -> tuple[PresolvedProgram, FloatArray]:
+        """The program, and the splits (D K,) of the demands without a block."""
         problem = self._problem
         first = (problem if problem.batch == 1 else problem.row(0)).to(torch.float64)
         splits = np.zeros((1, self._problem.ops.mask.numel()))
@@ -99,208 +116,235 @@ class FirstProgram:
 
     @functools.cached_property
     def size(self) -> Size:
-        """Its size."""
-        program, _ = self.made
-        return Size(len(program.limit), len(program.gain), updates_of(program))
+        """Size of the program."""
+        program, _ = self.presolved
+        return Size(len(program.capacity), len(program.column_value), num_schur_updates(program))
 
 
-def may_be_asked(problem: Problem) -> bool:
-    """Whether :func:`is_faster` may be true of a program with such paths."""
-    is_small = problem.paths.scan_size <= _NEVER_ABOVE
+def is_candidate(problem: Problem) -> bool:
+    """Return whether :func:`is_faster` can be true for paths of this size."""
+    is_small = problem.paths.scan_size <= _MAX_SCAN
     return is_small and accepts(problem) and not is_interpreting()
 
 
 def is_faster(
-    problem: Problem, gap: float, most_s: float = math.inf, first: FirstProgram | None = None
+    problem: Problem, gap: float, max_s: float = math.inf, first: FirstProgram | None = None
 ) -> bool:
-    """Whether the engine is expected to reach a target before PDHG does.
-
-    The time of an iteration follows from the updates of S and the paths; the share that the whole
-    takes of the time of PDHG was measured (``benchmarks/interior.py``).
+    """Return whether the engine is predicted to reach a target before PDHG.
 
     Args:
-        problem: B matrices, of which the first is asked.
-        gap: target.
-        most_s: seconds that all matrices may take.
-        first: the program of the first matrix.
+        problem: B matrices, the first of which stands for all.
+        gap: target gap.
+        max_s: seconds that all matrices may take.
+        first: the program of the first matrix; None to build it.
     """
     first = first or FirstProgram(problem)
     if not accepts(problem) or is_interpreting():
         return False
     scan = problem.paths.scan_size
-    if scan > _NEVER_ABOVE:
+    if scan > _MAX_SCAN:
         return False
-    place = _place_of(gap)
-    if not problem.ops.is_over_paths:  # which PDHG's compiled engines do not take
-        seconds = problem.batch * _seconds(problem, first.size, place)
-        return seconds <= most_s / 2
-    by_lanes = max(1, min(problem.batch, _LANES)) ** _GAIN_OF_LANES
-    if scan <= _SMALL:
-        return by_lanes * float(np.interp(place, _PLACES, _SHARE_IF_SMALL)) <= 1
-    seconds = _seconds(problem, first.size, place)
-    if problem.batch * seconds > most_s / 2:
+    digits = _digits_of(gap)
+    # PDHG's compiled engines accept plain paths only.
+    if not problem.ops.is_over_paths:
+        seconds = problem.batch * _predicted_s(problem, first.size, digits)
+        return seconds <= max_s / 2
+    batch_penalty = max(1, min(problem.batch, _MAX_LANES)) ** _LANES_EXPONENT
+    if scan <= _SMALL_SCAN:
+        return batch_penalty * float(np.interp(digits, _DIGITS, _TIME_RATIO_IF_SMALL)) <= 1
+    seconds = _predicted_s(problem, first.size, digits)
+    if problem.batch * seconds > max_s / 2:
         return False
-    share = min(_share_of(problem, first.size, place), seconds / _least_of_pdhg_s(problem, place))
-    return by_lanes * share <= 1
+    time_ratio = min(
+        _time_ratio(problem, first.size, digits), seconds / _min_pdhg_s(problem, digits)
+    )
+    return batch_penalty * time_ratio <= 1
 
 
-def _least_of_pdhg_s(problem: Problem, place: float) -> float:
-    """Seconds that PDHG takes for one matrix at least: those of its fewest iterations."""
-    iteration_s = _S_PER_ENTRY_OF_PDHG * problem.paths.scan_size + _LEAST_OF_PDHG_S
-    return float(np.interp(place, _PLACES, _FEWEST_ITERATIONS_OF_PDHG)) * iteration_s
+def _min_pdhg_s(problem: Problem, digits: float) -> float:
+    """Return the least seconds that PDHG takes for one matrix."""
+    iteration_s = _PDHG_S_PER_ENTRY * problem.paths.scan_size + _MIN_PDHG_ITERATION_S
+    return float(np.interp(digits, _DIGITS, _PDHG_ITERATIONS)) * iteration_s
 
 
-def _seconds(problem: Problem, size: Size, place: float) -> float:
-    """Seconds that this engine takes for one matrix, approximately; arguments as in
-    :func:`_share_of`.
-    """
-    iterations = np.interp(place, _PLACES, _ITERATIONS[problem.demand_set.carries_all])
-    return float(iterations) * size.iteration_s + _S_PER_ENTRY_ONCE * problem.paths.scan_size
+def _predicted_s(problem: Problem, size: Size, digits: float) -> float:
+    """Return the predicted seconds of one matrix; arguments as in :func:`_time_ratio`."""
+    iterations = np.interp(digits, _DIGITS, _ITERATIONS[problem.demand_set.carries_all])
+    return float(iterations) * size.iteration_s + _PRESOLVE_S_PER_ENTRY * problem.paths.scan_size
 
 
-def _share_of(problem: Problem, size: Size, place: float) -> float:
-    """Time of this engine over that of PDHG for one matrix of a network that is not small.
+def _time_ratio(problem: Problem, size: Size, digits: float) -> float:
+    """Return the predicted time of this engine over that of PDHG, for one matrix.
+
+    It holds for networks that are not small.
 
     Args:
         problem: problem of the matrix.
         size: size of its program.
-        place: digits of the gap.
+        digits: -log10 of the gap.
     """
-    kind, carries_all = type(problem.demand_set), problem.demand_set.carries_all
+    kind = type(problem.demand_set)
+    carries_all = problem.demand_set.carries_all
     if kind is Capped:
-        return _SHARE_OF_LIMITS
-    iteration = math.log(size.iteration_s + _LEAST_ITERATION_S)
-    rows, scan = math.log(max(1, size.rows)), math.log(problem.paths.scan_size)
-    linear = sum(map(operator.mul, _LOG_SHARE[carries_all], (1.0, rows, scan, iteration, place)))
+        return _TIME_RATIO_OF_BOUNDS
+    log_iteration_s = math.log(size.iteration_s + _MIN_ITERATION_S)
+    rows = math.log(max(1, size.rows))
+    scan = math.log(problem.paths.scan_size)
+    linear = sum(
+        map(operator.mul, _LOG_TIME_RATIO[carries_all], (1.0, rows, scan, log_iteration_s, digits))
+    )
     if kind in (AtMostOne, ExactlyOne):
         return math.exp(linear)
     alpha = 1.0 if problem.utility is None else problem.utility.curve.alpha
-    of_curves = (1.0, iteration, place, math.log(max(1.0, alpha)))
-    concave = sum(map(operator.mul, _LOG_SHARE_OF_CURVES, of_curves))
+    utility_features = (1.0, log_iteration_s, digits, math.log(max(1.0, alpha)))
+    concave = sum(map(operator.mul, _LOG_TIME_RATIO_OF_UTILITIES, utility_features))
     return math.exp(max(concave, linear) if kind is Stepped else concave)
 
 
-def iterations_before(
-    problem: Problem, gap: float, most_s: float, first: FirstProgram, *, is_warm: bool
+def pdhg_iterations_before(
+    problem: Problem, gap: float, max_s: float, first: FirstProgram, *, is_warm: bool
 ) -> int | None:
-    """Iterations that PDHG may take before this engine is asked: none where this engine is expected
-    to be faster; None where it is not to be asked.
+    """Return how many iterations PDHG may take before this engine solves the problem.
 
-    How much a start near the solution saves PDHG differs by a factor of ten between programs, so
-    that PDHG is given the time that this engine would take, and both take twice that time at most.
+    How much a warm start saves PDHG differs by a factor of ten between programs.  PDHG is therefore
+    given the time that this engine is predicted to take, and both take twice that time at most.
 
     Args:
-        problem: B matrices, of which the first is asked.
-        gap: target.
-        most_s: seconds that all matrices may take.
+        problem: B matrices, the first of which stands for all.
+        gap: target gap.
+        max_s: seconds that all matrices may take.
         first: the program of the first matrix.
-        is_warm: whether there is a start near the solution.
+        is_warm: whether there is a warm start.
+
+    Returns:
+        0 where this engine is predicted to be faster; None where it is not to be used.
     """
     scan = problem.paths.scan_size
-    if not accepts(problem) or is_interpreting() or scan > _NEVER_ABOVE:
+    if not accepts(problem) or is_interpreting() or scan > _MAX_SCAN:
         return None
-    is_one_small = scan <= _SMALL and problem.batch == 1
+    is_one_small = scan <= _SMALL_SCAN and problem.batch == 1
     gains_little = is_one_small or not problem.ops.is_over_paths
-    if (gains_little or not is_warm) and is_faster(problem, gap, most_s, first):
+    if (gains_little or not is_warm) and is_faster(problem, gap, max_s, first):
         return 0
-    seconds = _seconds(problem, first.size, _place_of(gap))
-    if problem.batch * seconds > most_s / 2:
+    seconds = _predicted_s(problem, first.size, _digits_of(gap))
+    if problem.batch * seconds > max_s / 2:
         return None
-    lanes = max(1, min(problem.batch, _LANES))
-    of_pdhg = (_S_PER_ENTRY_OF_PDHG * scan + _LEAST_OF_PDHG_S) * lanes ** (1 - _GAIN_OF_LANES)
-    return max(_LEAST_BEFORE, int(lanes * seconds / of_pdhg))
+    lanes = max(1, min(problem.batch, _MAX_LANES))
+    pdhg_iteration_s = (_PDHG_S_PER_ENTRY * scan + _MIN_PDHG_ITERATION_S) * lanes ** (
+        1 - _LANES_EXPONENT
+    )
+    return max(_MIN_PDHG_ITERATIONS, int(lanes * seconds / pdhg_iteration_s))
 
 
-def _place_of(gap: float) -> float:
-    """Digits of a gap, as far as they were measured."""
-    return min(max(-math.log10(max(gap, 1e-12)), _PLACES[0]), _PLACES[-1])
+def _digits_of(gap: float) -> float:
+    """Return -log10 of a gap, clamped to the range that was measured."""
+    return min(max(-math.log10(max(gap, 1e-12)), _DIGITS[0]), _DIGITS[-1])
 
 
 def gains_from_model(problem: Problem, gap: float, first: FirstProgram | None = None) -> bool:
-    """Whether the iterations that a PriceGNN's start saves take longer than the model.
+    """Return whether a PriceGNN's start saves more time than the model takes.
 
     Args:
-        problem: B matrices of a program that :func:`accepts` takes.
-        gap: target.
-        first: the program of the first matrix.
+        problem: B matrices of a problem that :func:`accepts` allows.
+        gap: target gap.
+        first: the program of the first matrix; None to build it.
     """
     return _saved_by_model_s(problem, gap, first or FirstProgram(problem)) > 0
 
 
-def is_faster_from_model(problem: Problem, gap: float, most_s: float, first: FirstProgram) -> bool:
-    """Whether the engine is expected to reach a target from a PriceGNN's start before both engines
-    do from nothing; arguments as in :func:`iterations_before`.
+def is_faster_from_model(problem: Problem, gap: float, max_s: float, first: FirstProgram) -> bool:
+    """Return whether this engine from a PriceGNN's start is predicted to be the fastest.
+
+    It is compared with cold starts of both engines.  Arguments: :func:`pdhg_iterations_before`.
     """
     if not accepts(problem) or is_interpreting() or not problem.ops.is_over_paths:
         return False
-    if not _SMALL < problem.paths.scan_size <= _NEVER_ABOVE or problem.batch > 1:
+    if not _SMALL_SCAN < problem.paths.scan_size <= _MAX_SCAN or problem.batch > 1:
         return False
-    place = _place_of(gap)
-    alone = _seconds(problem, first.size, place)
-    if alone > most_s / 2:
+    digits = _digits_of(gap)
+    without_model_s = _predicted_s(problem, first.size, digits)
+    if without_model_s > max_s / 2:
         return False
-    saved = min(_saved_by_model_s(problem, gap, first), _PART_SAVED * alone)
-    if saved < _LEAST_SAVED * alone:
+    saved_s = min(_saved_by_model_s(problem, gap, first), _SAVED_BY_MODEL * without_model_s)
+    if saved_s < _MIN_SAVED * without_model_s:
         return False
-    gain = float(np.interp(place, _PLACES, _GAIN_OF_PDHG_FROM_MODEL))
-    of_pdhg = alone / _share_of(problem, first.size, place) / gain
-    return alone - saved <= of_pdhg
+    speedup = float(np.interp(digits, _DIGITS, _PDHG_SPEEDUP_FROM_MODEL))
+    pdhg_s = without_model_s / _time_ratio(problem, first.size, digits) / speedup
+    return without_model_s - saved_s <= pdhg_s
 
 
 def _saved_by_model_s(problem: Problem, gap: float, first: FirstProgram) -> float:
-    """Seconds of a matrix that a PriceGNN's start saves, less those of the model.
+    """Return the predicted seconds that a PriceGNN's start saves in one matrix, net of the model.
 
-    To a gap of d digits over r links that can bind there are without the model about
+    To a gap of d digits over r links that can bind, a cold solve takes about
 
         3 + d / 2 + (0.022 + 0.0055 d) r
 
-    iterations: 32 cases of networks of 33 to 125 nodes, to 1%, 0.01% and 0.0001%.
+    iterations: 32 cases on networks of 33 to 125 nodes, to 1%, 0.01% and 0.0001%.
     """
     size = first.size
     digits = -math.log10(max(gap, 1e-12))
     iterations = 3 + 0.5 * digits + (0.022 + 0.0055 * digits) * size.rows
-    of_model = _LEAST_OF_MODEL_S + _S_PER_ENTRY_OF_MODEL * problem.paths.scan_size
-    return _PART_SAVED * iterations * size.iteration_s - of_model
+    model_s = _MIN_MODEL_S + _MODEL_S_PER_ENTRY * problem.paths.scan_size
+    return _SAVED_BY_MODEL * iterations * size.iteration_s - model_s
 
 
-_PART_SAVED = 0.5  # of the iterations, by a PriceGNN's start
-_LEAST_OF_MODEL_S, _S_PER_ENTRY_OF_MODEL = 1.9e-3, 1.1e-7  # of a PriceGNN, the latter of a scan
-_LEAST_SAVED = 0.1  # of the time without a model, below which none is asked
-_GAIN_OF_PDHG_FROM_MODEL = (2.0, 1.2, 1.0)  # over PDHG from nothing, by digits of the gap
-_SMALL, _NEVER_ABOVE = 7_000, 400_000  # entries of a scan
-# Seconds of an iteration of PDHG, for each entry of a scan and at least; and its iterations before
-# this engine is asked, at least.
-_S_PER_ENTRY_OF_PDHG, _LEAST_OF_PDHG_S, _LEAST_BEFORE = 8e-9, 5e-5, 32
-# Iterations of PDHG to gaps of 1%, 0.1% and 0.01%, fewer than which it seldom takes where links
-# bind: 264 cases of networks of 50 to 136 nodes.
-_FEWEST_ITERATIONS_OF_PDHG = (20.0, 30.0, 40.0)
-_SIDE_BY_SIDE_FROM = 20_000  # entries of all matrices, from which threads save time
-_SHORT_S = 0.1  # seconds, in which one small network is solved in any case
+# Start from a PriceGNN: saved part of the iterations; time of the model, fixed and for each entry
+# of a scan; least saved part of the time for which it is used; speed-up of PDHG by digits of the
+# gap.
+_SAVED_BY_MODEL = 0.5
+_MIN_MODEL_S = 1.9e-3
+_MODEL_S_PER_ENTRY = 1.1e-7
+_MIN_SAVED = 0.1
+_PDHG_SPEEDUP_FROM_MODEL = (2.0, 1.2, 1.0)
+# Scan entries of a small network, and of the largest one that is solved by interior points.
+_SMALL_SCAN = 7_000
+_MAX_SCAN = 400_000
+# Seconds of a PDHG iteration, for each entry of a scan and at least; least number of PDHG
+# iterations before this engine is used.
+_PDHG_S_PER_ENTRY = 8e-9
+_MIN_PDHG_ITERATION_S = 5e-5
+_MIN_PDHG_ITERATIONS = 32
+# PDHG iterations to gaps of 1%, 0.1% and 0.01%; with binding links it seldom takes fewer: 264 cases
+# on networks of 50 to 136 nodes.
+_PDHG_ITERATIONS = (20.0, 30.0, 40.0)
+# Scan entries of all matrices from which threads save time.
+_MIN_PARALLEL_SCAN = 20_000
+# Seconds within which a small network is solved in any case: its deadline needs no timer.
+_SHORT_S = 0.1
 # Time of this engine over that of PDHG for one matrix of a small network, to 1%, 0.1% and 0.01%.
-_SHARE_IF_SMALL = (0.6, 0.42, 0.26)
-# PDHG takes matrices side by side: n of them, up to 16, take n^0.4 times as long as one.
-_LANES, _GAIN_OF_LANES = 16, 0.6
-_ONCE = np.ones(1)  # the multiple of the prices that a result proves by
-_EXACT = 1e-7  # gap to which networks are solved of which an iteration takes microseconds
-_S_PER_UPDATE, _S_PER_PATH, _LEAST_ITERATION_S = 3.5e-9, 6e-8, 1e-6
-_S_PER_PIVOT = 3.5e-11  # of the factor, for each cube of the links that can bind
-_S_PER_ENTRY_ONCE = 4e-8  # of the links that can bind, which are found twice
-# Iterations to gaps of 1%, 0.1% and 0.01%, by whether all demand is carried.
+_TIME_RATIO_IF_SMALL = (0.6, 0.42, 0.26)
+# PDHG solves matrices side by side: n of them, up to 16, take n^0.4 times as long as one.
+_MAX_LANES = 16
+_LANES_EXPONENT = 0.6
+# Factor of the prices in a dual bound.
+_UNSCALED = np.ones(1)
+# Gap to which small networks are solved at least, since an iteration takes microseconds.
+_SMALL_NETWORK_GAP = 1e-7
+# Seconds of an iteration: for each updated entry of S, each path, each cubed row of the Cholesky
+# factor, and at least; seconds of the presolve for each entry of a scan.
+_S_PER_UPDATE = 3.5e-9
+_S_PER_PATH = 6e-8
+_MIN_ITERATION_S = 1e-6
+_S_PER_CUBED_ROW = 3.5e-11
+_PRESOLVE_S_PER_ENTRY = 4e-8
+# Iterations to gaps of 1%, 0.1% and 0.01%, by whether all demand is served.
 _ITERATIONS = {False: (7.0, 9.0, 11.0), True: (4.5, 6.0, 7.0)}
-_PLACES = (2.0, 3.0, 4.0)  # digits of these gaps
-_SHARE_OF_LIMITS = 0.5  # of columns: the largest of 75 cases of a limit on churn was 0.92
-# Larger networks: logarithm of the time of this engine over that of PDHG, as a sum of 1 and of the
-# logarithms of the links that can bind, of the entries of a scan, of the seconds of an iteration,
-# and of the digits of the gap, fitted to 96 cases by least squares, by whether all demand is
-# carried.  Fitted without a network, it is right on that network in 92% of the cases.
-_LOG_SHARE = {
+_DIGITS = (2.0, 3.0, 4.0)
+# With upper bounds on columns; the largest ratio of 75 cases with a limit on churn was 0.92.
+_TIME_RATIO_OF_BOUNDS = 0.5
+# Larger networks: log(time of this engine / time of PDHG), linear in 1, log(links that can bind),
+# log(scan entries), log(seconds of an iteration) and digits of the gap; least squares on 96 cases,
+# by whether all demand is served.  On a network left out of the fit it is right in 92% of the
+# cases.
+_LOG_TIME_RATIO = {
     False: (15.792, -1.798, 0.0, 0.925, -0.583),
     True: (-11.217, 0.554, 0.668, -0.360, -0.176),
 }
-# The same of concave utilities, as a sum of 1 and of the logarithm of the seconds of an iteration,
-# of the digits of the gap and of the logarithm of alpha, fitted to 132 cases: right in 97%, and in
-# 96% on networks that it was not fitted to.  Values in steps take the larger of both.
-_LOG_SHARE_OF_CURVES = (4.767, 0.513, -0.672, -0.509)
+# Concave utilities: linear in 1, log(seconds of an iteration), digits of the gap and log(alpha);
+# 132 cases, right in 97%, and in 96% on networks left out of the fit.  Values in steps take the
+# larger of both.
+_LOG_TIME_RATIO_OF_UTILITIES = (4.767, 0.513, -0.672, -0.509)
 
 
 def solving(
@@ -311,56 +355,59 @@ def solving(
     deadline: Deadline,
     first: FirstProgram | None = None,
 ) -> Steps[PdhgResult]:
-    """The solution of B matrices.
+    """Solve B matrices.
 
     Args:
-        problem: B matrices of a program that :func:`accepts` takes.
-        state: to start from; None for nothing.
-        gap: target.
+        problem: B matrices of a problem that :func:`accepts` allows.
+        state: warm start; None for a cold one.
+        gap: target gap.
         max_iterations: largest number of iterations of a matrix.
-        deadline: after which no iteration begins.
-        first: the program of the first matrix, where it is known.
+        deadline: time after which no iteration begins.
+        first: the program of the first matrix, if it has been built.
     """
     begin = time.perf_counter()
-    exact = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
+    double = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
     yield
     stop = np.zeros(1, np.bool_)
-    # A timer is a thread, which takes as long to start as such a network to solve.
-    is_short = problem.batch * problem.paths.scan_size <= _SMALL and deadline.left > _SHORT_S
+    # Starting a timer thread takes as long as solving such a network.
+    is_short = problem.batch * problem.paths.scan_size <= _SMALL_SCAN and deadline.left > _SHORT_S
     with contextlib.nullcontext() if is_short else ends_at(deadline, stop):
-        shares, prices, iterations = _solved(
-            exact, state, gap, min(max_iterations, MAX_ITERATIONS), stop, first
+        shares, prices, iterations = _solve_batch(
+            double, state, gap, min(max_iterations, MAX_ITERATIONS), stop, first
         )
-    found = torch.from_numpy(prices)
-    if small.is_small(exact):
-        splits = small.projected(exact, shares.reshape(exact.batch, -1))
-        measured = small.measured(exact, splits, found, _ONCE)
+    dual_prices = torch.from_numpy(prices)
+    if small.is_small(double):
+        splits = small.projected(double, shares.reshape(double.batch, -1))
+        measured = small.measured(double, splits, dual_prices, _UNSCALED)
         value = torch.from_numpy(measured.value)
-        bound = from_score(exact, torch.from_numpy(measured.score), found)
+        bound = from_score(double, torch.from_numpy(measured.score), dual_prices)
     else:
-        splits = project(exact, torch.from_numpy(shares), refill=0)
-        value, bound = exact.value(splits), dual_bound(exact, found)
-    gaps = certified_gap(exact, value, bound)
-    real, most = problem.demand.dtype, int(iterations.max(initial=0))
-    missed = Stop.ITERATIONS if most >= max_iterations else Stop.STALLED
-    splits, found = splits.to(real), found.to(real)
+        splits = project(double, torch.from_numpy(shares), refill=0)
+        value = double.value(splits)
+        bound = dual_bound(double, dual_prices)
+    gaps = certified_gap(double, value, bound)
+    dtype = problem.demand.dtype
+    max_iterations_taken = int(iterations.max(initial=0))
+    other_stop = Stop.ITERATIONS if max_iterations_taken >= max_iterations else Stop.STALLED
+    splits = splits.to(dtype)
+    dual_prices = dual_prices.to(dtype)
     return PdhgResult(
         splits=splits,
-        prices=found,
-        value=value.to(real),
-        bound=bound.to(real),
-        gap=gaps.to(real),
-        iterations=most,
+        prices=dual_prices,
+        value=value.to(dtype),
+        bound=bound.to(dtype),
+        gap=gaps.to(dtype),
+        iterations=max_iterations_taken,
         solve_s=time.perf_counter() - begin,
-        state=PdhgState(splits, found),
+        state=PdhgState(splits, dual_prices),
         stopped_by=tuple(
-            Stop.GAP if one <= gap else Stop.DEADLINE if stop[0] else missed
-            for one in gaps.tolist()
+            Stop.GAP if matrix_gap <= gap else Stop.DEADLINE if stop[0] else other_stop
+            for matrix_gap in gaps.tolist()
         ),
     )
 
 
-def _solved(
+def _solve_batch(
     problem: Problem,
     state: PdhgState | None,
     gap: float,
@@ -368,71 +415,86 @@ def _solved(
     stop: BoolArray,
     first: FirstProgram | None,
 ) -> tuple[FloatArray, FloatArray, Int64Array]:
-    """Shares (B, D, K), prices (B, E) and the iterations (B,) of each matrix."""
-    mask, sheds = problem.ops.mask, not problem.price_set.on_simplex
+    """Return shares (B, D, K), dual prices (B, E) and iterations (B,) of all matrices."""
+    mask = problem.ops.mask
+    sheds = not problem.price_set.on_simplex
     splits = np.zeros((problem.batch, mask.numel()))
     prices = np.zeros((problem.batch, problem.capacity.shape[1]))
     if state is not None:
-        given = project(problem, state.splits.to(torch.float64), refill=0)
-        splits[:] = given.reshape(problem.batch, -1).numpy()
+        feasible_splits = project(problem, state.splits.to(torch.float64), refill=0)
+        splits[:] = feasible_splits.reshape(problem.batch, -1).numpy()
         prices[:] = state.prices.numpy()
     iterations = np.zeros(problem.batch, np.int64)
-    if problem.paths.scan_size <= _SMALL and type(problem.demand_set) in (AtMostOne, ExactlyOne):
-        gap = min(gap, _EXACT)
-    aim = max(_LEAST_AIM, _AIM * gap - _ROUNDING)
-    start, threads = COLD if state is None else WARM, numba.get_num_threads()
-    # Matrices side by side, or one after the other, each on all threads where it is large.
-    is_by_matrix = threads > 1 and problem.batch * problem.paths.scan_size >= _SIDE_BY_SIDE_FROM
-    is_by_matrix = is_by_matrix and problem.batch >= threads
-    of_one = solve if is_by_matrix else solve_on_threads
+    if problem.paths.scan_size <= _SMALL_SCAN and type(problem.demand_set) in (
+        AtMostOne,
+        ExactlyOne,
+    ):
+        gap = min(gap, _SMALL_NETWORK_GAP)
+    kernel_gap = max(_MIN_KERNEL_GAP, _KERNEL_GAP_FACTOR * gap - _ROUNDING)
+    start = COLD if state is None else WARM
+    threads = numba.get_num_threads()
+    # Many matrices run side by side; few run one after the other, each on all threads if it is
+    # large.
+    is_parallel_by_matrix = (
+        threads > 1 and problem.batch * problem.paths.scan_size >= _MIN_PARALLEL_SCAN
+    )
+    is_parallel_by_matrix = is_parallel_by_matrix and problem.batch >= threads
+    solve_one = solve if is_parallel_by_matrix else solve_on_threads
 
-    def solve_row(row: int, program: Reduced) -> None:
-        iterations[row] = of_one(
-            program, sheds, False, aim, max_iterations, splits[row], prices[row], start, stop
+    def solve_row(row: int, program: PresolvedProgram) -> None:
+        iterations[row] = solve_one(
+            program, sheds, False, kernel_gap, max_iterations, splits[row], prices[row], start, stop
         )
 
     if first is not None and problem.batch == 1:
-        program, others = first.made
-        is_in_block = program.slot[program.slot >= 0]
-        of_blocks = splits[0, is_in_block]
-        splits[0] = others
-        splits[0, is_in_block] = of_blocks
-        numbered = enumerate([program])
+        program, unconstrained_splits = first.presolved
+        block_slots = program.slot[program.slot >= 0]
+        block_splits = splits[0, block_slots]
+        splits[0] = unconstrained_splits
+        splits[0, block_slots] = block_splits
+        numbered_programs = enumerate([program])
     else:
-        numbered = enumerate(_programs(problem, splits))
-    if not is_by_matrix:
-        for row, program in numbered:
+        numbered_programs = enumerate(_programs(problem, splits))
+    if not is_parallel_by_matrix:
+        for row, program in numbered_programs:
             solve_row(row, program)
     else:
         with ThreadPoolExecutor(threads) as pool:
-            while some := list(itertools.islice(numbered, 4 * threads)):
-                list(pool.map(solve_row, *zip(*some, strict=True)))
+            while chunk := list(itertools.islice(numbered_programs, 4 * threads)):
+                list(pool.map(solve_row, *zip(*chunk, strict=True)))
     return splits.reshape(problem.batch, *mask.shape), prices, iterations
 
 
-def _programs(problem: Problem, splits: FloatArray) -> Iterator[Reduced]:
-    """The program of each matrix; what needs none is put into ``splits`` (B, D K)."""
+def _programs(problem: Problem, splits: FloatArray) -> Iterator[PresolvedProgram]:
+    """Yield the presolved program of each matrix.
+
+    ``splits`` (B, D K) receives the shares of demands without a block.
+    """
     sheds = not problem.price_set.on_simplex
     layout, coefficient = columns_of_ops(problem.ops, problem.capacity.shape[1])
-    demand, capacity = problem.demand.contiguous().numpy(), problem.capacity.contiguous().numpy()
+    demand = problem.demand.contiguous().numpy()
+    capacity = problem.capacity.contiguous().numpy()
     value = problem.path_value.contiguous().numpy().reshape(-1)
     for row in range(problem.batch):
         terms = _terms_of(problem, coefficient, row)
-        yield reduced(layout, terms, demand[row], capacity[row], value, sheds, 0.0, splits[row])
+        yield presolve(layout, terms, demand[row], capacity[row], value, sheds, 0.0, splits[row])
 
 
 def _terms_of(problem: Problem, coefficient: FloatArray, row: int) -> DemandTerms:
-    """Terms of the demands of one matrix."""
-    terms, demand_set = PLAIN._replace(coefficient=coefficient), problem.demand_set
+    """Return the terms of the demands of one matrix."""
+    terms = NO_TERMS._replace(coefficient=coefficient)
+    demand_set = problem.demand_set
     if isinstance(demand_set, Stepped):
         level = demand_set.steps.level.expand(problem.demand.shape[1], -1)
         end = demand_set.steps.end[row].expand_as(level)
         terms = terms._replace(level=_array(level), end=_array(end))
     if isinstance(demand_set, Concave):
-        terms = terms._replace(worth=_array(demand_set.worth[row]), alpha=demand_set.curve.alpha)
-    largest = getattr(demand_set, "max_share", None)
-    if largest is not None:
-        terms = terms._replace(largest=_array(largest[row]).reshape(-1))
+        terms = terms._replace(
+            utility_weight=_array(demand_set.worth[row]), alpha=demand_set.curve.alpha
+        )
+    max_share = getattr(demand_set, "max_share", None)
+    if max_share is not None:
+        terms = terms._replace(max_share=_array(max_share[row]).reshape(-1))
     return terms
 
 
@@ -441,12 +503,11 @@ def _array(values: torch.Tensor) -> FloatArray:
 
 
 @functools.cache
-def rehearse(*, is_large: bool = False) -> None:
-    """Compile the kernels, and those of bounds and projections in float64, on three nodes.
+def warm_up(*, is_large: bool = False) -> None:
+    """Compile or load the kernels, and those of bounds and projections in float64, on three nodes.
 
     Args:
-        is_large: those of programs so large that an iteration runs on all threads, in place of the
-            others.
+        is_large: load the kernels of programs that run on all threads, instead of the others.
     """
     from teal.solvers.pdhg.fused.rehearsal import three_nodes
 
@@ -456,12 +517,12 @@ def rehearse(*, is_large: bool = False) -> None:
         assert first.size
         complete(solving(problem, None, 1e-2, 1, Deadline()))
         return
-    program, splits = first.made
+    program, splits = first.presolved
     warm_up_steps(program, splits, np.zeros(problem.capacity.shape[1]))
 
 
-def rehearse_for(num_columns: int) -> None:
-    """:func:`rehearse` for programs with so many columns."""
-    rehearse()
+def warm_up_for(num_columns: int) -> None:
+    """Call :func:`warm_up` for programs of so many columns."""
+    warm_up()
     if may_be_large(num_columns):
-        rehearse(is_large=True)
+        warm_up(is_large=True)

@@ -1,4 +1,10 @@
-"""Iterations until a certified gap; what is kept is the best of both sides."""
+"""Interior-point search to a certified gap.
+
+Iterates :func:`teal.solvers.interior.newton.iterate` from a cold or warm start.  After each
+iteration the shares, scaled to fit the capacities, give a primal value, and the prices a dual
+bound; the best of each are the incumbents, and their relative difference is the gap.  Entry points:
+:func:`solve` on one thread, :func:`solve_on_threads` with S assembled on all threads.
+"""
 
 from __future__ import annotations
 
@@ -12,53 +18,58 @@ from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.parallel import inner_kernel, kernel
 from teal.solvers.interior.newton import (
     Work,
-    add_blocks,
-    advance,
-    begin_system,
-    bend_rests,
-    copy,
-    factor,
+    accumulate_schur,
+    cholesky,
+    complementarity_sum,
+    copy_iterate,
+    init_schur,
     iterate,
-    product_sum,
+    predict_and_correct,
     regularise,
+    update_utility_terms,
 )
-from teal.solvers.interior.reduction import Reduced
+from teal.solvers.interior.presolve import PresolvedProgram
 from teal.solvers.interior.starts import (
     COLD,
     Iterate,
     Start,
     carried_shares,
     cold_start,
+    copy_into,
     fill,
-    loads,
-    near_gap,
+    link_loads,
     new_iterate,
     path_prices,
     power_of,
-    put,
+    start_for_gap,
     warm_start,
 )
 
-# Sum of the products, over all value, of an optimum; and share of a demand that it does not carry.
-_AT_END, _LEFT = 1e-9, 1e-6
-_LEAST_COST = 1e-9  # of what leaving all demand costs; a gap is relative to at least that
-_ROUNDING = 1e-10  # of a limit, by which loads of a whole allocation may exceed it
-_LEAST_CARRIED = 1e-300  # share of a demand of which there is a utility
-_LEAST_SLACK = 0.5  # of a slack, to which it may fall where loads were raised
+# An optimum with shedding: the sum of products, over the value, and the unserved share.
+_CONVERGED_COMPLEMENTARITY = 1e-9
+_MAX_UNSERVED = 1e-6
+# Gaps of costs are relative to at least this part of the cost of leaving all demand unserved.
+_MIN_RELATIVE_COST = 1e-9
+# Relative overload of a row that counts as rounding, where all demand must be served.
+_ROUNDING = 1e-10
+# Smallest carried share in a utility, whose logarithm is finite.
+_MIN_CARRIED = 1e-300
+# Factor to which a slack may shrink where recentring raised the load.
+_MIN_SLACK_FACTOR = 0.5
 
 
 @inner_kernel
-def _fullest(program: Reduced, least: float, load: FloatArray) -> float:
-    """The largest load over limit, at least ``least``."""
-    most = least
+def _max_utilisation(program: PresolvedProgram, lower: float, load: FloatArray) -> float:
+    """Return the largest utilisation of a row, at least ``lower``."""
+    max_utilisation = lower
     for r in range(len(load)):
-        most = max(most, load[r] / program.limit[r])
-    return most
+        max_utilisation = max(max_utilisation, load[r] / program.capacity[r])
+    return max_utilisation
 
 
 @inner_kernel
 def _utility(alpha: float, share: float) -> float:
-    """u(s) of :mod:`teal.problem.curves`."""
+    """Return u(s) of :mod:`teal.problem.curves`."""
     power = 1 - alpha
     if power == 0:
         return float(np.log(share))
@@ -66,86 +77,117 @@ def _utility(alpha: float, share: float) -> float:
 
 
 @inner_kernel
-def _share_of(alpha: float, utility: float) -> float:
-    """The share of a utility, at most 1: the inverse of u."""
-    utility, power = min(0.0, utility), 1 - alpha
+def _utility_inverse(alpha: float, utility: float) -> float:
+    """Return the share of a utility: the inverse of u, at most 1."""
+    utility = min(0.0, utility)
+    power = 1 - alpha
     if power == 0:
         return float(np.exp(utility))
     return float(np.exp(np.log1p(max(-1.0, power * utility)) / power))
 
 
 @inner_kernel
-def _value_of(program: Reduced, share: FloatArray, most: float, work: Work) -> float:
-    """Value of shares divided by a number of at least 1, or less where it falls in steps: W (u(s) +
-    1) of concave utilities; without that of the demands that need no block.
+def _primal_value(
+    program: PresolvedProgram, share: FloatArray, scale_down: float, work: Work
+) -> float:
+    """Return the value of shares divided by ``scale_down`` >= 1.
+
+    With concave utilities it is W (u(s) + 1); for values that fall in steps it is a lower bound.
+    Demands outside the blocks are not included.
     """
-    total = program.in_steps
-    if len(program.worth) > 0:
+    total = program.step_offset
+    if len(program.utility_weight) > 0:
         carried_shares(program, share, work.carried)
         for g in range(len(program.rate)):
-            part = min(1.0, work.carried[g] / most)
-            total += program.worth[g] * (_utility(program.alpha, part) + 1)
+            carried = min(1.0, work.carried[g] / scale_down)
+            total += program.utility_weight[g] * (_utility(program.alpha, carried) + 1)
         return total
     for q in range(len(share)):
-        total += program.gain[q] * share[q]
-    return total / most
+        total += program.column_value[q] * share[q]
+    return total / scale_down
 
 
 @inner_kernel
-def _whole_value_of(
-    program: Reduced, share: FloatArray, whole: FloatArray, load: FloatArray
+def _fully_served_value(
+    program: PresolvedProgram, share: FloatArray, scaled: FloatArray, load: FloatArray
 ) -> float:
-    """Value of shares of which those of a block are scaled to a sum of 1; -inf where they overload
-    a row.
+    """Return the value with the shares of each block scaled to a sum of 1.
 
     Args:
         program: program of the matrix.
-        share: (Q,).
-        whole: (Q,) receives the scaled shares.
+        share: (Q,) shares.
+        scaled: (Q,) receives the scaled shares.
         load: (n,) receives their loads.
+
+    Returns:
+        value; -inf where a row is overloaded.
     """
     total = 0.0
     for g in range(len(program.rate)):
-        first, end = program.block_ptr[g], program.block_ptr[g + 1]
-        given = 0.0
+        first = program.block_ptr[g]
+        end = program.block_ptr[g + 1]
+        share_sum = 0.0
         for q in range(first, end):
-            given += share[q]
+            share_sum += share[q]
         for q in range(first, end):
-            whole[q] = share[q] / given
-            total += program.gain[q] * whole[q]
-    loads(program, whole, load)
+            scaled[q] = share[q] / share_sum
+            total += program.column_value[q] * scaled[q]
+    link_loads(program, scaled, load)
     for r in range(len(load)):
-        if not load[r] <= program.limit[r] * (1 + _ROUNDING):
+        if not load[r] <= program.capacity[r] * (1 + _ROUNDING):
             return -np.inf
-    return total + program.fixed
+    return total + program.fixed_value
 
 
 @inner_kernel
-def _sort_block(
-    program: Reduced, path_price: FloatArray, g: int, profit: FloatArray, room: FloatArray
+def _sort_columns(
+    program: PresolvedProgram,
+    path_price: FloatArray,
+    g: int,
+    profit: FloatArray,
+    upper_bound: FloatArray,
 ) -> int:
-    """Profits of a block's columns, falling, and how large a share each may carry; their number."""
-    first, has_limits = program.block_ptr[g], len(program.limit_of) > 0
+    """Sort the columns of a block by falling profit c - A' y.
+
+    Args:
+        program: program of the matrix.
+        path_price: (Q,) A' y.
+        g: index of the block.
+        profit: receives the profits.
+        upper_bound: receives the upper bounds, in the same order.
+
+    Returns:
+        number of columns.
+    """
+    first = program.block_ptr[g]
+    has_limits = len(program.bound_index) > 0
     count = program.block_ptr[g + 1] - first
     for i in range(count):
-        q, largest = first + i, 1.0
-        if has_limits and program.limit_of[q] >= 0:
-            largest = program.largest[program.limit_of[q]]
-        of_column, place = program.gain[q] - path_price[q], i
-        while place > 0 and profit[place - 1] < of_column:
-            profit[place], room[place] = profit[place - 1], room[place - 1]
-            place -= 1
-        profit[place], room[place] = of_column, largest
+        q = first + i
+        column_bound = 1.0
+        if has_limits and program.bound_index[q] >= 0:
+            column_bound = program.upper_bound[program.bound_index[q]]
+        column_profit = program.column_value[q] - path_price[q]
+        position = i
+        while position > 0 and profit[position - 1] < column_profit:
+            profit[position] = profit[position - 1]
+            upper_bound[position] = upper_bound[position - 1]
+            position -= 1
+        profit[position] = column_profit
+        upper_bound[position] = column_bound
     return int(count)
 
 
 @inner_kernel
-def _fill_blocks(program: Reduced, splits: FloatArray) -> None:
-    """Write the shares of a program without rows, of which limits of columns alone divide demands:
-    the column of the largest value first.
+def _write_unconstrained_shares(program: PresolvedProgram, splits: FloatArray) -> None:
+    """Write the shares of a program without rows.
+
+    Columns of the largest value come first, each up to its upper bound.
     """
     for g in range(len(program.rate)):
-        first, end, left = program.block_ptr[g], program.block_ptr[g + 1], 1.0
+        first = program.block_ptr[g]
+        end = program.block_ptr[g + 1]
+        unserved = 1.0
         for q in range(first, end):
             if program.slot[q] >= 0:
                 splits[program.slot[q]] = 0.0
@@ -153,87 +195,111 @@ def _fill_blocks(program: Reduced, splits: FloatArray) -> None:
             best = -1
             for q in range(first, end):
                 is_open = program.slot[q] >= 0 and splits[program.slot[q]] == 0
-                if is_open and (best < 0 or program.gain[q] > program.gain[best]):
+                if is_open and (best < 0 or program.column_value[q] > program.column_value[best]):
                     best = q
-            if best < 0 or left <= 0:
+            if best < 0 or unserved <= 0:
                 break
-            room = left
-            if len(program.limit_of) > 0 and program.limit_of[best] >= 0:
-                room = min(left, program.largest[program.limit_of[best]])
-            splits[program.slot[best]] = room
-            left -= room
+            share = unserved
+            if len(program.bound_index) > 0 and program.bound_index[best] >= 0:
+                share = min(unserved, program.upper_bound[program.bound_index[best]])
+            splits[program.slot[best]] = share
+            unserved -= share
 
 
 @inner_kernel
-def _best_fillings(program: Reduced, path_price: FloatArray) -> float:
-    """The largest profits of blocks whose columns have limits: the best column first."""
-    total, most = 0.0, len(program.gain)
-    profit, room = np.empty(most), np.empty(most)
-    for g in range(len(program.rate)):
-        count, left = _sort_block(program, path_price, g, profit, room), 1.0
-        for i in range(count):
-            if profit[i] <= 0 or left <= 0:
-                break
-            total += profit[i] * min(left, room[i])
-            left -= room[i]
-    return total
-
-
-@inner_kernel
-def _best_utilities(program: Reduced, path_price: FloatArray) -> float:
-    """The largest W (u(s) + 1) of blocks less what the share s pays: the cheapest column first, up
-    to where the next part is worth less than its price.
-    """
-    total, most, alpha = 0.0, len(program.gain), program.alpha
-    profit, room = np.empty(most), np.empty(most)
-    for g in range(len(program.rate)):
-        count = _sort_block(program, path_price, g, profit, room)
-        worth, carried, paid = program.worth[g], 0.0, 0.0
-        for i in range(count):
-            price, alone = max(worth - profit[i], 0.0), 1.0  # a column gains W
-            if price > worth:
-                alone = power_of(price / worth, -1 / alpha) if alpha > 0 else 0.0
-            part = min(1.0, carried + room[i], alone) - carried
-            if part <= 0:
-                break
-            paid += price * part
-            carried += part
-        total += worth * (_utility(alpha, max(carried, _LEAST_CARRIED)) + 1) - paid
-    return total
-
-
-@inner_kernel
-def _bound_of(
-    program: Reduced, sheds: bool, is_whole: bool, price: FloatArray, path_price: FloatArray
-) -> float:
-    """The bound that prices prove: an upper limit of the value, or a lower one of the
-    utilisation.
-    """
-    of_rows = 0.0
-    for r in range(len(price)):
-        of_rows += program.limit[r] * price[r]
+def _bounded_profits(program: PresolvedProgram, path_price: FloatArray) -> float:
+    """Return the sum of the largest profits of blocks whose columns have upper bounds."""
     total = 0.0
-    if len(program.worth) > 0:
-        total = _best_utilities(program, path_price)
-    elif len(program.limit_of) > 0:
-        total = _best_fillings(program, path_price)
+    num_columns = len(program.column_value)
+    profit = np.empty(num_columns)
+    upper_bound = np.empty(num_columns)
+    for g in range(len(program.rate)):
+        count = _sort_columns(program, path_price, g, profit, upper_bound)
+        unserved = 1.0
+        for i in range(count):
+            if profit[i] <= 0 or unserved <= 0:
+                break
+            total += profit[i] * min(unserved, upper_bound[i])
+            unserved -= upper_bound[i]
+    return total
+
+
+@inner_kernel
+def _utility_profits(program: PresolvedProgram, path_price: FloatArray) -> float:
+    """Return the sum over blocks of max W (u(s) + 1) less the price of the share s.
+
+    The cheapest column is filled first, up to the share whose marginal utility is its price.
+    """
+    total = 0.0
+    num_columns = len(program.column_value)
+    alpha = program.alpha
+    profit = np.empty(num_columns)
+    upper_bound = np.empty(num_columns)
+    for g in range(len(program.rate)):
+        count = _sort_columns(program, path_price, g, profit, upper_bound)
+        weight = program.utility_weight[g]
+        carried = 0.0
+        paid = 0.0
+        for i in range(count):
+            # The value of a column is W.
+            price = max(weight - profit[i], 0.0)
+            optimal_share = 1.0
+            if price > weight:
+                optimal_share = power_of(price / weight, -1 / alpha) if alpha > 0 else 0.0
+            added = min(1.0, carried + upper_bound[i], optimal_share) - carried
+            if added <= 0:
+                break
+            paid += price * added
+            carried += added
+        total += weight * (_utility(alpha, max(carried, _MIN_CARRIED)) + 1) - paid
+    return total
+
+
+@inner_kernel
+def _dual_bound(
+    program: PresolvedProgram,
+    sheds: bool,
+    must_serve_all: bool,
+    price: FloatArray,
+    path_price: FloatArray,
+) -> float:
+    """Return the Lagrangian dual bound of link prices.
+
+    It is an upper bound on the value, or a lower bound on the largest utilisation.
+    """
+    capacity_term = 0.0
+    for r in range(len(price)):
+        capacity_term += program.capacity[r] * price[r]
+    profit = 0.0
+    if len(program.utility_weight) > 0:
+        profit = _utility_profits(program, path_price)
+    elif len(program.bound_index) > 0:
+        profit = _bounded_profits(program, path_price)
     else:
         for g in range(len(program.rate)):
-            first, end = program.block_ptr[g], program.block_ptr[g + 1]
-            best = 0.0 if sheds and not is_whole else program.gain[first] - path_price[first]
+            first = program.block_ptr[g]
+            end = program.block_ptr[g + 1]
+            best_profit = (
+                0.0
+                if sheds and not must_serve_all
+                else program.column_value[first] - path_price[first]
+            )
             for q in range(first, end):
-                best = max(best, program.gain[q] - path_price[q])
-            total += best
+                best_profit = max(best_profit, program.column_value[q] - path_price[q])
+            profit += best_profit
     if sheds:
-        return of_rows + total + program.fixed + program.in_steps
-    return -total / of_rows
+        return capacity_term + profit + program.fixed_value + program.step_offset
+    return -profit / capacity_term
 
 
 @inner_kernel
-def _new_work(program: Reduced, sheds: bool) -> Work:
-    blocks, paths, rows = len(program.rate), len(program.gain), len(program.limit)
-    figures = np.empty(2)  # of nothing
-    figures[0], figures[1] = (-np.inf, np.inf) if sheds else (np.inf, -np.inf)
+def _new_work(program: PresolvedProgram, sheds: bool) -> Work:
+    blocks = len(program.rate)
+    paths = len(program.column_value)
+    rows = len(program.capacity)
+    # Value and bound before the first point.
+    incumbent = np.empty(2)
+    incumbent[0], incumbent[1] = (-np.inf, np.inf) if sheds else (np.inf, -np.inf)
     return Work(
         new_iterate(program),
         new_iterate(program),
@@ -252,147 +318,173 @@ def _new_work(program: Reduced, sheds: bool) -> Work:
         np.zeros(1),
         np.zeros(paths),
         np.zeros(rows),
-        figures,
+        incumbent,
     )
 
 
 @inner_kernel
-def _measure(program: Reduced, sheds: bool, is_whole: bool, at: Iterate, work: Work) -> float:
-    """Keep the best shares and prices; the certified gap."""
-    loads(program, at.share, work.load)
+def _update_incumbent(
+    program: PresolvedProgram, sheds: bool, must_serve_all: bool, at: Iterate, work: Work
+) -> float:
+    """Update the incumbents from the present point, and return their relative gap."""
+    link_loads(program, at.share, work.load)
     path_prices(program, at.price, work.path_price)
-    for r in range(len(program.limit)):
-        limit = program.limit[r] if sheds else program.limit[r] * at.theta[0]
-        room = limit - work.load[r]
-        if _LEAST_SLACK * at.slack[r] < room < at.slack[r]:
-            at.slack[r] = room
-    bound = _bound_of(program, sheds, is_whole, at.price, work.path_price)
+    for r in range(len(program.capacity)):
+        capacity = program.capacity[r] if sheds else program.capacity[r] * at.theta[0]
+        slack = capacity - work.load[r]
+        if _MIN_SLACK_FACTOR * at.slack[r] < slack < at.slack[r]:
+            at.slack[r] = slack
+    bound = _dual_bound(program, sheds, must_serve_all, at.price, work.path_price)
     sense = 1.0 if sheds else -1.0
-    if is_whole:
-        value = _whole_value_of(program, at.share, work.of_path, work.missing)
-        if work.figures[0] == -np.inf or value > work.figures[0]:
-            work.figures[0] = value
-            put(work.of_path, work.best_share)
+    if must_serve_all:
+        value = _fully_served_value(program, at.share, work.column_scratch, work.primal_residual)
+        if work.incumbent[0] == -np.inf or value > work.incumbent[0]:
+            work.incumbent[0] = value
+            copy_into(work.column_scratch, work.incumbent_share)
     else:
-        # Shares that overload a row are scaled down.
-        most = _fullest(program, 1.0 if sheds else 0.0, work.load)
-        value = _value_of(program, at.share, most, work) + program.fixed if sheds else most
-        if sense * value > sense * work.figures[0]:
-            work.figures[0] = value
-            scaled = 1.0 / most if sheds else 1.0
+        # Shares are scaled down to fit the most overloaded row.
+        max_utilisation = _max_utilisation(program, 1.0 if sheds else 0.0, work.load)
+        value = (
+            _primal_value(program, at.share, max_utilisation, work) + program.fixed_value
+            if sheds
+            else max_utilisation
+        )
+        if sense * value > sense * work.incumbent[0]:
+            work.incumbent[0] = value
+            factor = 1.0 / max_utilisation if sheds else 1.0
             for q in range(len(at.share)):
-                work.best_share[q] = scaled * at.share[q]
-    if sense * bound < sense * work.figures[1]:
-        work.figures[1] = bound
-        put(at.price, work.best_price)
-    value, bound = work.figures[0], work.figures[1]
-    if len(program.worth) > 0:  # of the equivalent common share
-        value, bound = _share_of(program.alpha, value - 1), _share_of(program.alpha, bound - 1)
-    high = bound if sheds else value
-    if program.base > 0:
-        high = max(program.base - value, _LEAST_COST * program.base)
+                work.incumbent_share[q] = factor * at.share[q]
+    if sense * bound < sense * work.incumbent[1]:
+        work.incumbent[1] = bound
+        copy_into(at.price, work.incumbent_price)
+    value = work.incumbent[0]
+    bound = work.incumbent[1]
+    if len(program.utility_weight) > 0:
+        # Gaps are those of the equivalent common share.
+        value = _utility_inverse(program.alpha, value - 1)
+        bound = _utility_inverse(program.alpha, bound - 1)
+    reference = bound if sheds else value
+    if program.cost_base > 0:
+        reference = max(program.cost_base - value, _MIN_RELATIVE_COST * program.cost_base)
     gap = sense * (bound - value)
     if gap == np.inf:
         return np.inf
-    return gap / high if high > 0 else 0.0
+    return gap / reference if reference > 0 else 0.0
 
 
 @inner_kernel
-def _begin(
-    program: Reduced,
+def _starting_point(
+    program: PresolvedProgram,
     sheds: bool,
-    is_whole: bool,
+    must_serve_all: bool,
     gap: float,
     start: Start,
     splits: FloatArray,
     prices: FloatArray,
 ) -> tuple[Iterate, Work, bool]:
-    """The first point, the space that iterations need, and whether none is needed."""
-    at, work = new_iterate(program), _new_work(program, sheds)
-    if start.is_warm and start.target == 0:
-        given = _gap_of_given(program, sheds, is_whole, splits, prices, work)
-        if given <= gap:
+    """Return the starting point, the workspace, and whether the gap is reached already."""
+    at = new_iterate(program)
+    work = _new_work(program, sheds)
+    if start.is_warm and start.initial_mu == 0:
+        given_gap = _gap_of_given(program, sheds, must_serve_all, splits, prices, work)
+        if given_gap <= gap:
             return at, work, True
-        start = near_gap(given)
+        start = start_for_gap(given_gap)
     cold_start(program, sheds, at)
     if start.is_warm:
         warm_start(program, sheds, at, splits, prices, start)
-    return at, work, _is_done(program, sheds, is_whole, gap, at, work)
+    return at, work, _is_converged(program, sheds, must_serve_all, gap, at, work)
 
 
 @inner_kernel
 def _gap_of_given(
-    program: Reduced,
+    program: PresolvedProgram,
     sheds: bool,
-    is_whole: bool,
+    must_serve_all: bool,
     splits: FloatArray,
     prices: FloatArray,
     work: Work,
 ) -> float:
-    """The certified gap of given splits (D K,) and prices (E,), which are kept as the best so
-    far.
-    """
-    given, rows, has_limits = work.kept, len(program.limit), len(program.limit_of) > 0
+    """Return the certified gap of given splits (D K,) and prices (E,), the first incumbents."""
+    point = work.previous_step
+    rows = len(program.capacity)
+    has_limits = len(program.bound_index) > 0
     for g in range(len(program.rate)):
-        first, end, carried = program.block_ptr[g], program.block_ptr[g + 1], 0.0
+        first = program.block_ptr[g]
+        end = program.block_ptr[g + 1]
+        carried = 0.0
         for q in range(first, end):
-            given.share[q] = splits[program.slot[q]] if program.slot[q] >= 0 else 0.0
-            carried += given.share[q]
-        open_rest = max(0.0, 1 - carried)
-        for q in range(first, end):  # parts that are not carried: the last step first
+            point.share[q] = splits[program.slot[q]] if program.slot[q] >= 0 else 0.0
+            carried += point.share[q]
+        unserved = max(0.0, 1 - carried)
+        # Shedding columns take the unserved share, the last step first.
+        for q in range(first, end):
             if program.slot[q] < 0:
-                number = program.limit_of[q] if has_limits else -1
-                largest = program.largest[number] if number >= 0 else 1.0
-                given.share[q] = min(largest, open_rest)
-                open_rest -= given.share[q]
-        for q in range(first, end):  # where all is carried, shares of a demand sum to 1
+                bound = program.bound_index[q] if has_limits else -1
+                upper_bound = program.upper_bound[bound] if bound >= 0 else 1.0
+                point.share[q] = min(upper_bound, unserved)
+                unserved -= point.share[q]
+        # Where all demand is served, the shares of a demand sum to 1.
+        for q in range(first, end):
             if not sheds:
-                given.share[q] = given.share[q] / carried if carried > 0 else 1.0 / (end - first)
+                point.share[q] = point.share[q] / carried if carried > 0 else 1.0 / (end - first)
     for r in range(rows):
-        given.price[r] = prices[program.link[r]] / program.scale
-    return _measure(program, sheds, is_whole, given, work)
+        point.price[r] = prices[program.link[r]] / program.scale
+    return _update_incumbent(program, sheds, must_serve_all, point, work)
 
 
 @inner_kernel
-def _is_done(
-    program: Reduced, sheds: bool, is_whole: bool, gap: float, at: Iterate, work: Work
+def _is_converged(
+    program: PresolvedProgram,
+    sheds: bool,
+    must_serve_all: bool,
+    gap: float,
+    at: Iterate,
+    work: Work,
 ) -> bool:
-    """Whether the gap is reached; or, where all must be carried and is not, the optimum of what
-    may be left: what must be carried is then worth less than what displaces it.
+    """Return whether the search may end.
+
+    It ends at the target gap.  Where all demand must be served but no such point was found, it also
+    ends at the optimum with shedding, in which unserved demand is worth less than the traffic that
+    it would displace.
     """
-    if _measure(program, sheds, is_whole, at, work) <= gap:
+    if _update_incumbent(program, sheds, must_serve_all, at, work) <= gap:
         return True
-    if work.figures[0] != -np.inf or not np.isfinite(work.figures[1]):
+    if work.incumbent[0] != -np.inf or not np.isfinite(work.incumbent[1]):
         return False
-    largest = 0.0
-    for rest in at.rest:
-        largest = max(largest, rest)
-    return largest > _LEFT and bool(product_sum(at, work.step, sheds, 0.0, 0.0) < _AT_END)
+    max_unserved = 0.0
+    for unserved in at.unserved:
+        max_unserved = max(max_unserved, unserved)
+    return max_unserved > _MAX_UNSERVED and bool(
+        complementarity_sum(at, work.step, sheds, 0.0, 0.0) < _CONVERGED_COMPLEMENTARITY
+    )
 
 
 @inner_kernel
-def _again(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
-    """Begin from a cold start, where a warm one has led nowhere; what it gave is kept."""
-    copy(new_iterate(program), work.step)
+def _restart_cold(program: PresolvedProgram, sheds: bool, at: Iterate, work: Work) -> None:
+    """Restart from a cold start after a warm one has failed; incumbents stay."""
+    copy_iterate(new_iterate(program), work.step)
     cold_start(program, sheds, at)
 
 
 @inner_kernel
-def _give(program: Reduced, work: Work, splits: FloatArray, prices: FloatArray) -> None:
-    """Write the best shares and prices."""
-    for q in range(len(program.gain)):
+def _write_solution(
+    program: PresolvedProgram, work: Work, splits: FloatArray, prices: FloatArray
+) -> None:
+    """Write the incumbent shares and prices."""
+    for q in range(len(program.column_value)):
         if program.slot[q] >= 0:
-            splits[program.slot[q]] = work.best_share[q]
+            splits[program.slot[q]] = work.incumbent_share[q]
     fill(0.0, prices)
-    for r in range(len(program.limit)):
-        prices[program.link[r]] = work.best_price[r] * program.scale
+    for r in range(len(program.capacity)):
+        prices[program.link[r]] = work.incumbent_price[r] * program.scale
 
 
 @kernel
 def solve(
-    program: Reduced,
+    program: PresolvedProgram,
     sheds: bool,
-    is_whole: bool,
+    must_serve_all: bool,
     gap: float,
     max_iterations: int,
     splits: FloatArray,
@@ -400,103 +492,115 @@ def solve(
     start: Start,
     stop: BoolArray,
 ) -> int:
-    """Solve one program; the number of iterations.
+    """Solve one program on one thread.
 
     Args:
-        program: program of one matrix.
-        sheds: as in :func:`reduced`.
-        is_whole: whether shares must carry all demand, and bounds may count on it.
+        program: presolved program of one matrix.
+        sheds: whether demand may be shed (:func:`teal.solvers.interior.presolve.presolve`).
+        must_serve_all: whether only points that serve all demand count, and bounds may rely on it.
         gap: target of the certified gap.
-        max_iterations: number of iterations, at most.
-        splits: (D K,) receives the shares.
-        prices: (E,) receives the prices.
-        start: whether both have a start, with feasible shares; they are 0 otherwise.
-        stop: (1,) is read before each iteration: another thread may end the search.
+        max_iterations: largest number of iterations.
+        splits: (D K,) feasible splits of a warm start; receives the shares.
+        prices: (E,) dual prices of a warm start; receives the prices.
+        start: cold or warm start.
+        stop: (1,) flag that is read before each iteration: another thread may set it.
+
+    Returns:
+        number of iterations.
     """
-    if len(program.rate) == 0 or len(program.limit) == 0:
+    if len(program.rate) == 0 or len(program.capacity) == 0:
         fill(0.0, prices)
-        _fill_blocks(program, splits)
+        _write_unconstrained_shares(program, splits)
         return 0
-    at, work, is_done = _begin(program, sheds, is_whole, gap, start, splits, prices)
-    is_warm, done = start.is_warm, 0
+    at, work, is_done = _starting_point(program, sheds, must_serve_all, gap, start, splits, prices)
+    is_warm = start.is_warm
+    iterations = 0
     while not is_done:
-        if done >= max_iterations or stop[0]:
+        if iterations >= max_iterations or stop[0]:
             break
         if iterate(program, sheds, at, work):
-            done += 1
+            iterations += 1
         elif is_warm:
             is_warm = False
-            _again(program, sheds, at, work)
+            _restart_cold(program, sheds, at, work)
         else:
             break
-        is_done = _is_done(program, sheds, is_whole, gap, at, work)
-    _give(program, work, splits, prices)
-    return done
+        is_done = _is_converged(program, sheds, must_serve_all, gap, at, work)
+    _write_solution(program, work, splits, prices)
+    return iterations
 
 
-# The steps of an iteration as kernels of their own, for programs so large that S is made on several
-# threads and factored by LAPACK.
-_MIN_LARGE_PATHS = 10_000  # below which the updates are not even counted
-_MIN_LARGE_UPDATES = 3_000_000  # of S, about 5 ms, from which on a second thread is worth its while
+# Separate kernels for the parts of an iteration, for programs so large that S is assembled on
+# several threads and factored by LAPACK.  Programs with fewer columns do not even count the updates
+# of S; that many updates take about 5 ms, from which a second thread pays.
+_MIN_LARGE_COLUMNS = 10_000
+_MIN_LARGE_UPDATES = 3_000_000
 
 
 @kernel
-def _begin_large(
-    program: Reduced,
+def _starting_point_kernel(
+    program: PresolvedProgram,
     sheds: bool,
-    is_whole: bool,
+    must_serve_all: bool,
     gap: float,
     start: Start,
     splits: FloatArray,
     prices: FloatArray,
 ) -> tuple[Iterate, Work, bool]:
-    return _begin(program, sheds, is_whole, gap, start, splits, prices)
+    return _starting_point(program, sheds, must_serve_all, gap, start, splits, prices)
 
 
 @kernel
-def _is_large_done(
-    program: Reduced, sheds: bool, is_whole: bool, gap: float, at: Iterate, work: Work
+def _is_converged_kernel(
+    program: PresolvedProgram,
+    sheds: bool,
+    must_serve_all: bool,
+    gap: float,
+    at: Iterate,
+    work: Work,
 ) -> bool:
-    return _is_done(program, sheds, is_whole, gap, at, work)
+    return _is_converged(program, sheds, must_serve_all, gap, at, work)
 
 
 @kernel
-def _large_again(program: Reduced, sheds: bool, at: Iterate, work: Work) -> None:
-    _again(program, sheds, at, work)
+def _restart_cold_kernel(program: PresolvedProgram, sheds: bool, at: Iterate, work: Work) -> None:
+    _restart_cold(program, sheds, at, work)
 
 
 @kernel
-def _give_large(program: Reduced, work: Work, splits: FloatArray, prices: FloatArray) -> None:
-    _give(program, work, splits, prices)
+def _write_solution_kernel(
+    program: PresolvedProgram, work: Work, splits: FloatArray, prices: FloatArray
+) -> None:
+    _write_solution(program, work, splits, prices)
 
 
 @kernel
-def _bend_rests(program: Reduced, at: Iterate, work: Work) -> None:
-    bend_rests(program, at, work)
+def _update_utility_terms_kernel(program: PresolvedProgram, at: Iterate, work: Work) -> None:
+    update_utility_terms(program, at, work)
 
 
 @kernel
-def _add_blocks(
-    program: Reduced,
+def _accumulate_schur_kernel(
+    program: PresolvedProgram,
     sheds: bool,
     at: Iterate,
     work: Work,
-    s: FloatArray,
+    schur: FloatArray,
     first: int,
     end: int,
     has_slacks: bool,
 ) -> None:
-    """A part of S: that of some blocks, and perhaps of the slacks."""
+    """Compute the terms of some blocks of S, with the diagonal if ``has_slacks``."""
     if has_slacks:
-        begin_system(at, s)
+        init_schur(at, schur)
     else:
-        for row in s:
+        for row in schur:
             fill(0.0, row)
-    add_blocks(program, sheds, at, work, s, first, end)
+    accumulate_schur(program, sheds, at, work, schur, first, end)
 
 
 @kernel
-def _add_lower(s: FloatArray, out: FloatArray) -> None:
+def _add_lower_triangle(s: FloatArray, out: FloatArray) -> None:
     """Add a lower triangle to another one."""
     for i in range(len(s)):
         for j in range(i + 1):
@@ -504,24 +608,26 @@ def _add_lower(s: FloatArray, out: FloatArray) -> None:
 
 
 @kernel
-def _regularise(program: Reduced, sheds: bool, work: Work) -> None:
+def _regularise_kernel(program: PresolvedProgram, sheds: bool, work: Work) -> None:
     regularise(program, sheds, work)
 
 
 @kernel
-def _factor_plainly(s: FloatArray) -> None:
-    factor(s)
+def _cholesky_kernel(s: FloatArray) -> None:
+    cholesky(s)
 
 
 @kernel
-def _advance(program: Reduced, sheds: bool, at: Iterate, work: Work) -> bool:
-    return advance(program, sheds, at, work)
+def _predict_and_correct_kernel(
+    program: PresolvedProgram, sheds: bool, at: Iterate, work: Work
+) -> bool:
+    return predict_and_correct(program, sheds, at, work)
 
 
 def solve_on_threads(
-    program: Reduced,
+    program: PresolvedProgram,
     sheds: bool,
-    is_whole: bool,
+    must_serve_all: bool,
     gap: float,
     max_iterations: int,
     splits: FloatArray,
@@ -529,16 +635,22 @@ def solve_on_threads(
     start: Start,
     stop: BoolArray,
 ) -> int:
-    """:func:`solve`, with S made on all threads and factored by LAPACK where that is faster."""
-    threads, updates = numba.get_num_threads(), np.zeros(0)
-    if threads > 1 and len(program.gain) >= _MIN_LARGE_PATHS and len(program.limit):
-        updates = _updates_of_blocks(program)
+    """Solve one program, on all threads where that is faster.
+
+    The threads assemble S, and LAPACK factors it.  Arguments and result: :func:`solve`.
+    """
+    threads = numba.get_num_threads()
+    updates = np.zeros(0)
+    if threads > 1 and len(program.column_value) >= _MIN_LARGE_COLUMNS and len(program.capacity):
+        updates = _schur_updates_of_blocks(program)
     if updates.sum() < _MIN_LARGE_UPDATES:
-        return solve(program, sheds, is_whole, gap, max_iterations, splits, prices, start, stop)
+        return solve(
+            program, sheds, must_serve_all, gap, max_iterations, splits, prices, start, stop
+        )
     return _solve_by_steps(
         program,
         sheds,
-        is_whole,
+        must_serve_all,
         gap,
         max_iterations,
         splits,
@@ -551,9 +663,9 @@ def solve_on_threads(
 
 
 def _solve_by_steps(
-    program: Reduced,
+    program: PresolvedProgram,
     sheds: bool,
-    is_whole: bool,
+    must_serve_all: bool,
     gap: float,
     max_iterations: int,
     splits: FloatArray,
@@ -564,65 +676,74 @@ def _solve_by_steps(
     updates: FloatArray,
     threads: int,
 ) -> int:
-    """:func:`solve` by the steps of an iteration; S is made on ``threads`` threads.
+    """Solve one program by separate kernels, with S assembled on ``threads`` threads.
 
     Args:
-        program, sheds, is_whole, gap, max_iterations, splits, prices, start, stop: as in
+        program, sheds, must_serve_all, gap, max_iterations, splits, prices, start, stop: as in
             :func:`solve`.
-        updates: (G,) updates of S that each block makes.
+        updates: (G,) rank-one updates of S by each block.
         threads: number of threads.
     """
-    at, work, is_done = _begin_large(program, sheds, is_whole, gap, start, splits, prices)
-    ends = np.searchsorted(np.cumsum(updates), updates.sum() * np.arange(1, threads) / threads)
-    ptr = [0, *(int(end) + 1 for end in ends), len(program.rate)]
-    systems = [work.system, *(np.empty_like(work.system) for _ in range(threads - 1))]
-    is_warm, done = start.is_warm, 0
+    at, work, is_done = _starting_point_kernel(
+        program, sheds, must_serve_all, gap, start, splits, prices
+    )
+    last_blocks = np.searchsorted(
+        np.cumsum(updates), updates.sum() * np.arange(1, threads) / threads
+    )
+    ptr = [0, *(int(end) + 1 for end in last_blocks), len(program.rate)]
+    partial_schur = [work.schur, *(np.empty_like(work.schur) for _ in range(threads - 1))]
+    is_warm = start.is_warm
+    iterations = 0
     with ThreadPoolExecutor(threads) as pool:
 
-        def make(part: int) -> None:
-            s, is_first = systems[part], part == 0
-            _add_blocks(program, sheds, at, work, s, ptr[part], ptr[part + 1], is_first)
+        def accumulate_part(part: int) -> None:
+            schur = partial_schur[part]
+            is_first = part == 0
+            _accumulate_schur_kernel(
+                program, sheds, at, work, schur, ptr[part], ptr[part + 1], is_first
+            )
 
-        def make_whole() -> None:
-            _bend_rests(program, at, work)
-            list(pool.map(make, range(threads)))
-            for other in systems[1:]:
-                _add_lower(other, work.system)
-            _regularise(program, sheds, work)
+        def assemble_schur() -> None:
+            _update_utility_terms_kernel(program, at, work)
+            list(pool.map(accumulate_part, range(threads)))
+            for other in partial_schur[1:]:
+                _add_lower_triangle(other, work.schur)
+            _regularise_kernel(program, sheds, work)
 
         while not is_done:
-            if done >= max_iterations or stop[0]:
+            if iterations >= max_iterations or stop[0]:
                 break
-            make_whole()
-            _, fault = dpotrf(work.system.T, lower=0, overwrite_a=1, clean=0)
-            if fault:
-                make_whole()
-                _factor_plainly(work.system)
-            if _advance(program, sheds, at, work):
-                done += 1
+            assemble_schur()
+            _, info = dpotrf(work.schur.T, lower=0, overwrite_a=1, clean=0)
+            if info:
+                assemble_schur()
+                _cholesky_kernel(work.schur)
+            if _predict_and_correct_kernel(program, sheds, at, work):
+                iterations += 1
             elif is_warm:
                 is_warm = False
-                _large_again(program, sheds, at, work)
+                _restart_cold_kernel(program, sheds, at, work)
             else:
                 break
-            is_done = _is_large_done(program, sheds, is_whole, gap, at, work)
-    _give_large(program, work, splits, prices)
-    return done
+            is_done = _is_converged_kernel(program, sheds, must_serve_all, gap, at, work)
+    _write_solution_kernel(program, work, splits, prices)
+    return iterations
 
 
-_WARM_UP_THREADS = 2  # also on one core: the sum of two parts of S is a kernel too
+# Two threads even on one core, since the sum of two parts of S is a kernel, too.
+_WARM_UP_THREADS = 2
 
 
 def may_be_large(num_columns: int) -> bool:
-    """Whether :func:`solve_on_threads` may solve programs with so many columns by steps."""
-    return numba.get_num_threads() > 1 and num_columns >= _MIN_LARGE_PATHS
+    """Return whether :func:`solve_on_threads` may use threads for so many columns."""
+    return numba.get_num_threads() > 1 and num_columns >= _MIN_LARGE_COLUMNS
 
 
-def warm_up_steps(program: Reduced, splits: FloatArray, prices: FloatArray) -> None:
-    """Call the kernels of a search by steps, so that they are compiled or loaded.
+def warm_up_steps(program: PresolvedProgram, splits: FloatArray, prices: FloatArray) -> None:
+    """Call the kernels of a search on threads once, so that they are compiled or loaded.
 
     Args:
-        program: any program that sheds demand and has rows.
+        program: any program that may shed demand and has rows.
         splits, prices: as in :func:`solve`.
     """
     options = program, True, False, 0.0
@@ -636,15 +757,16 @@ def warm_up_steps(program: Reduced, splits: FloatArray, prices: FloatArray) -> N
         updates=np.ones(len(program.rate)),
         threads=_WARM_UP_THREADS,
     )
-    # Kernels of a factorisation or a warm start that fails.
-    at, work, _ = _begin_large(*options, COLD, splits, prices)
-    _factor_plainly(np.eye(len(program.limit)))
-    _large_again(program, True, at, work)
+    # Kernels that run only where LAPACK or a warm start fails.
+    at, work, _ = _starting_point_kernel(*options, COLD, splits, prices)
+    _cholesky_kernel(np.eye(len(program.capacity)))
+    _restart_cold_kernel(program, True, at, work)
 
 
-def _updates_of_blocks(program: Reduced) -> FloatArray:
-    """(G,) updates of S that each block makes."""
-    of_paths, of_unions = np.diff(program.row_ptr), np.diff(program.union_ptr)
-    paths = np.append(0, np.cumsum(of_paths * (of_paths + 1) // 2))
-    blocks = np.diff(paths[program.block_ptr])
-    return np.asarray(blocks + of_unions * (of_unions + 1) // 2, np.float64)
+def _schur_updates_of_blocks(program: PresolvedProgram) -> FloatArray:
+    """Return the number (G,) of entries of S that each block updates."""
+    path_lengths = np.diff(program.row_ptr)
+    block_sizes = np.diff(program.block_row_ptr)
+    cumulative = np.append(0, np.cumsum(path_lengths * (path_lengths + 1) // 2))
+    path_updates = np.diff(cumulative[program.block_ptr])
+    return np.asarray(path_updates + block_sizes * (block_sizes + 1) // 2, np.float64)

@@ -1,4 +1,10 @@
-"""Points strictly inside, cold and near given splits and prices."""
+"""Strictly feasible starting points: cold, or warm from given splits and dual prices.
+
+A starting point is interior on both sides and near the central path: for given link prices each
+block is centred exactly, by Newton's method on its multiplier.  A warm start mixes given splits
+with central ones.  Entry points: :func:`cold_start`, :func:`warm_start`.  The first kernels are the
+vector operations of this package.
+"""
 
 from __future__ import annotations
 
@@ -8,76 +14,85 @@ import numpy as np
 
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import inner_kernel
-from teal.solvers.interior.reduction import Reduced
+from teal.solvers.interior.presolve import PresolvedProgram
 
-_FIRST_TARGET = 0.03  # first mu, over the mean value of a column
-_FIRST_LOAD = 0.9  # of the capacity, in the cold start
-_FIRST_PART = 0.5  # of the limit of a column, in the cold start
-_MOST_PART = 0.95  # of the limit of a column, in a warm start
-_FIRST_THETA = 1.1  # first theta, over the utilisation of even splits
-_WARM_THETA = 1.02  # first theta of a warm start, over its utilisation
-_WARM_SLACK = 0.05  # of the limit, up to which a slack of a warm start is raised
-_LEAST_PRICE = 0.01  # of the mean price of a warm start, to which smaller ones are raised
-# First mu of a warm start over the mean value of a column, and the part of its shares that is not
-# of the given ones, both over the certified gap of what is given; and their ranges.  Of factors
-# from 0.5 to 4 and from 3 to 12 the fewest iterations on seven networks of 50 to 125 nodes.
-_TARGET_OF_GAP, _MIX_OF_GAP = 2.0, 12.0
-_LEAST_TARGET, _MOST_TARGET, _MOST_MIX = 1e-3, 0.3, 0.4
+# Cold start: mu over the mean value of a column, utilisation of the fullest row, share of a column
+# over its upper bound.
+_COLD_MU = 0.03
+_COLD_LOAD = 0.9
+_COLD_BOUND_FRACTION = 0.5
+# Warm start: largest share of a column over its upper bound.
+_MAX_BOUND_FRACTION = 0.95
+# First theta, over the utilisation of even splits and of the splits of a warm start.
+_COLD_THETA = 1.1
+_WARM_THETA = 1.02
+# Warm start: part of the capacity up to which a slack is raised, least price over the mean price.
+_WARM_SLACK = 0.05
+_MIN_WARM_PRICE = 0.01
+# Initial mu of a warm start over the mean value of a column, and weight of the central shares, both
+# over the certified gap of the given point; and their ranges.  Of factors from 0.5 to 4 and from 3
+# to 12 these take the fewest iterations on seven networks of 50 to 125 nodes.
+_MU_PER_GAP = 2.0
+_MIX_PER_GAP = 12.0
+_MIN_MU = 1e-3
+_MAX_MU = 0.3
+_MAX_MIX = 0.4
 
 
 class Start(NamedTuple):
-    """How a search begins.
+    """How a search starts.
 
     Attributes:
-        is_warm: whether near given splits and prices.
-        target: first mu, over the mean value of a column; 0 where the certified gap of what is
-            given is to choose it and the mix.
-        mix: part of the first shares that is not of the given ones.
+        is_warm: whether from given splits and dual prices.
+        initial_mu: mu at the start, over the mean value of a column; 0 to derive it and the mix
+            from the certified gap of the given splits and prices.
+        mix: weight of the central shares in the first ones; the given ones have the rest.
     """
 
     is_warm: bool
-    target: float
+    initial_mu: float
     mix: float
 
 
 COLD = Start(False, 0.0, 0.0)
-WARM = Start(True, 0.0, 0.0)  # near the splits and prices of another matrix, or of a model
+# Near the splits and prices of another matrix, or of a model.
+WARM = Start(True, 0.0, 0.0)
 
 
 class Iterate(NamedTuple):
-    """A point, or a direction.
+    """A primal-dual point, or a direction.  Symbols: :mod:`teal.solvers.interior`.
 
     Attributes:
         share: (Q,) x.
-        reduced: (Q,) z.
-        rest: (G,) s; unused where all is carried.
-        rest_reduced: (G,) z of the rest.
+        reduced_cost: (Q,) z.
+        unserved: (G,) s; unused where all demand is served.
+        unserved_dual: (G,) z_s.
         price: (n,) y, value per Gbit/s.
         slack: (n,) t, Gbit/s.
-        theta: (1,) largest utilisation; unused where demands may be shed.
-        room: (C,) limit of a column less its share.
-        room_price: (C,) the price of that limit.
-        multiplier: (G,) of the sum of a block's shares; a column's reduced cost is its cost less
-            this.
+        theta: (1,) largest link utilisation; unused where demand may be shed.
+        bound_slack: (C,) upper bound of a column less its share.
+        bound_dual: (C,) dual price of that bound.
+        multiplier: (G,) multiplier of the sum of a block's shares; a column's reduced cost is its
+            cost less this.
     """
 
     share: FloatArray
-    reduced: FloatArray
-    rest: FloatArray
-    rest_reduced: FloatArray
+    reduced_cost: FloatArray
+    unserved: FloatArray
+    unserved_dual: FloatArray
     price: FloatArray
     slack: FloatArray
     theta: FloatArray
-    room: FloatArray
-    room_price: FloatArray
+    bound_slack: FloatArray
+    bound_dual: FloatArray
     multiplier: FloatArray
 
 
-# Loops in the place of array expressions, each of which would take a second to compile.
+# Loops instead of array expressions, each of which would take a second to compile.
 
 
 @inner_kernel
-def put(value: FloatArray, out: FloatArray) -> None:
+def copy_into(value: FloatArray, out: FloatArray) -> None:
     """Copy an array."""
     for i in range(len(out)):
         out[i] = value[i]
@@ -85,22 +100,24 @@ def put(value: FloatArray, out: FloatArray) -> None:
 
 @inner_kernel
 def fill(value: float, out: FloatArray) -> None:
-    """Set all entries."""
+    """Set all entries to a value."""
     for i in range(len(out)):
         out[i] = value
 
 
 @inner_kernel
-def add(factor: float, value: FloatArray, out: FloatArray) -> None:
-    """Add a multiple of an array."""
+def axpy(cholesky: float, value: FloatArray, out: FloatArray) -> None:
+    """Add a multiple of an array to another one."""
     for i in range(len(out)):
-        out[i] += factor * value[i]
+        out[i] += cholesky * value[i]
 
 
 @inner_kernel
-def new_iterate(program: Reduced) -> Iterate:
-    """A point of zeros."""
-    columns, blocks, rows = len(program.gain), len(program.rate), len(program.limit)
+def new_iterate(program: PresolvedProgram) -> Iterate:
+    """Return a point of zeros."""
+    columns = len(program.column_value)
+    blocks = len(program.rate)
+    rows = len(program.capacity)
     return Iterate(
         np.zeros(columns),
         np.zeros(columns),
@@ -109,24 +126,25 @@ def new_iterate(program: Reduced) -> Iterate:
         np.zeros(rows),
         np.zeros(rows),
         np.zeros(1),
-        np.zeros(len(program.limited)),
-        np.zeros(len(program.limited)),
+        np.zeros(len(program.bounded)),
+        np.zeros(len(program.bounded)),
         np.zeros(blocks),
     )
 
 
 @inner_kernel
 def power_of(base: float, exponent: float) -> float:
-    """A power; that of -1 takes no logarithm."""
+    """Return base ** exponent; -1 is computed without a logarithm."""
     if exponent == -1:
         return 1 / base
     return float(base**exponent)
 
 
 @inner_kernel
-def path_prices(program: Reduced, price: FloatArray, out: FloatArray) -> None:
-    """(Q,) A' y: rate times the sum of the prices of each column's rows."""
-    coefficient, is_plain = program.coefficient, len(program.coefficient) == 0
+def path_prices(program: PresolvedProgram, price: FloatArray, out: FloatArray) -> None:
+    """Compute A' y (Q,): the demand times the sum of the prices of each column's rows."""
+    coefficient = program.coefficient
+    is_plain = len(program.coefficient) == 0
     for g in range(len(program.rate)):
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
             total = 0.0
@@ -140,9 +158,10 @@ def path_prices(program: Reduced, price: FloatArray, out: FloatArray) -> None:
 
 
 @inner_kernel
-def add_loads(program: Reduced, share: FloatArray, out: FloatArray) -> None:
-    """Add A x, Gbit/s, to numbers (n,)."""
-    coefficient, is_plain = program.coefficient, len(program.coefficient) == 0
+def add_link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray) -> None:
+    """Add A x, Gbit/s, to an array (n,)."""
+    coefficient = program.coefficient
+    is_plain = len(program.coefficient) == 0
     for g in range(len(program.rate)):
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
             flow = program.rate[g] * share[q]
@@ -155,15 +174,15 @@ def add_loads(program: Reduced, share: FloatArray, out: FloatArray) -> None:
 
 
 @inner_kernel
-def loads(program: Reduced, share: FloatArray, out: FloatArray) -> None:
-    """(n,) A x, Gbit/s."""
+def link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray) -> None:
+    """Compute A x (n,), Gbit/s."""
     fill(0.0, out)
-    add_loads(program, share, out)
+    add_link_loads(program, share, out)
 
 
 @inner_kernel
-def carried_shares(program: Reduced, share: FloatArray, out: FloatArray) -> None:
-    """(G,) share of each demand that is carried, where no block has columns of other parts."""
+def carried_shares(program: PresolvedProgram, share: FloatArray, out: FloatArray) -> None:
+    """Compute the carried share (G,) of each demand; blocks must have no shedding columns."""
     for g in range(len(program.rate)):
         total = 0.0
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
@@ -172,259 +191,289 @@ def carried_shares(program: Reduced, share: FloatArray, out: FloatArray) -> None
 
 
 @inner_kernel
-def _share_at(distance: float, largest: float, target: float) -> float:
-    """The x of a centred column of a limit: target / x - target / (largest - x) = distance; that of
-    the distance reversed is what it leaves.
+def _centred_share(distance: float, upper_bound: float, mu: float) -> float:
+    """Return the x of a centred column with an upper bound u: mu / x - mu / (u - x) = distance.
+
+    The negative distance gives u - x.
     """
-    scaled, double = distance * largest, 2 * target
-    root = np.hypot(scaled, double)
-    # Of a negative distance the sum of both would lose all digits.
-    sum_of_both = scaled + root if scaled > 0 else double * double / (root - scaled)
-    return float(double * largest / (double + sum_of_both))
+    scaled = distance * upper_bound
+    double_mu = 2 * mu
+    root = np.hypot(scaled, double_mu)
+    # The sum scaled + root would cancel for a negative distance.
+    denominator = scaled + root if scaled > 0 else double_mu * double_mu / (root - scaled)
+    return float(double_mu * upper_bound / (double_mu + denominator))
 
 
 @inner_kernel
-def _centred(
-    program: Reduced, cost: FloatArray, g: int, has_rest: bool, of_rest: float, target: float
+def _block_multiplier(
+    program: PresolvedProgram,
+    cost: FloatArray,
+    g: int,
+    has_unserved: bool,
+    unserved_cost: float,
+    mu: float,
 ) -> float:
-    """The multiplier l of a block whose centred shares, target / (cost - l) without a limit, sum
-    to 1.
+    """Return the multiplier l of a centred block, whose shares sum to 1.
+
+    A column without an upper bound has the share mu / (cost - l).  Newton's method on 1 / sum,
+    which is nearly linear in l, with bisection as a safeguard.
 
     Args:
         program: program of the matrix.
-        cost: (Q,) of each column.
-        g: number of the block.
-        has_rest: whether there is a rest.
-        of_rest: its cost.
-        target: mu.
+        cost: (Q,) cost of each column.
+        g: index of the block.
+        has_unserved: whether demand may be shed.
+        unserved_cost: cost of the unserved share.
+        mu: complementarity of each column.
     """
-    first, end = program.block_ptr[g], program.block_ptr[g + 1]
-    has_limits = len(program.limit_of) > 0
-    least = of_rest if has_rest else cost[first]
+    first = program.block_ptr[g]
+    end = program.block_ptr[g + 1]
+    has_limits = len(program.bound_index) > 0
+    min_cost = unserved_cost if has_unserved else cost[first]
     for q in range(first, end):
-        if not (has_limits and program.limit_of[q] >= 0):
-            least = min(least, cost[q])
-    count = end - first + has_rest
-    low, high = least - count * target, least - target  # the sum is below and above 1 there
+        if not (has_limits and program.bound_index[q] >= 0):
+            min_cost = min(min_cost, cost[q])
+    count = end - first + has_unserved
+    # Bracket: the sum of shares is below 1 at the lower end and above 1 at the upper one.
+    lower = min_cost - count * mu
+    upper = min_cost - mu
     if has_limits:
         for q in range(first, end):
-            low = min(low, cost[q] - count * target)
-    multiplier = low
+            lower = min(lower, cost[q] - count * mu)
+    multiplier = lower
     for _ in range(60):
-        total, slope = 0.0, 0.0
-        for q in range(first - has_rest, end):
-            distance = (of_rest if q < first else cost[q]) - multiplier
-            number = program.limit_of[q] if has_limits and q >= first else -1
-            if number >= 0:
-                largest = program.largest[number]
-                share = _share_at(distance, largest, target)
-                room = _share_at(-distance, largest, target)
+        total = 0.0
+        slope = 0.0
+        for q in range(first - has_unserved, end):
+            distance = (unserved_cost if q < first else cost[q]) - multiplier
+            bound = program.bound_index[q] if has_limits and q >= first else -1
+            if bound >= 0:
+                upper_bound = program.upper_bound[bound]
+                share = _centred_share(distance, upper_bound, mu)
+                bound_slack = _centred_share(-distance, upper_bound, mu)
                 total += share
-                slope += 1 / (target / (share * share) + target / (room * room))
+                slope += 1 / (mu / (share * share) + mu / (bound_slack * bound_slack))
             else:
-                total += target / distance
-                slope += target / (distance * distance)
+                total += mu / distance
+                slope += mu / (distance * distance)
         if abs(total - 1) < 1e-10:
             break
         if total < 1:
-            low = multiplier
+            lower = multiplier
         else:
-            high = multiplier
-        multiplier += total * (1 - total) / slope  # Newton's step of 1 / total, nearly linear
-        if not low < multiplier < high:
-            multiplier = 0.5 * (low + high)
+            upper = multiplier
+        # Newton step on 1 / total, which is nearly linear.
+        multiplier += total * (1 - total) / slope
+        if not lower < multiplier < upper:
+            multiplier = 0.5 * (lower + upper)
     return multiplier
 
 
 @inner_kernel
-def cold_start(program: Reduced, sheds: bool, at: Iterate) -> None:
-    """A point strictly inside, on both sides.
+def cold_start(program: PresolvedProgram, sheds: bool, at: Iterate) -> None:
+    """Set a strictly feasible primal-dual point.
 
-    Where demands may be shed, each path carries an equal part of what the fullest link on it grants
-    when all are carried evenly.
+    Where demand may be shed, each path carries an equal share, scaled down by the largest
+    utilisation along the path if all demand were split evenly.
     """
-    blocks, rows = len(program.rate), len(program.limit)
-    has_limits = len(program.limit_of) > 0
+    blocks = len(program.rate)
+    rows = len(program.capacity)
+    has_limits = len(program.bound_index) > 0
     for g in range(blocks):
-        first, end = program.block_ptr[g], program.block_ptr[g + 1]
+        first = program.block_ptr[g]
+        end = program.block_ptr[g + 1]
         for q in range(first, end):
             at.share[q] = 1.0 / (end - first)
-            if has_limits and program.limit_of[q] >= 0:
-                at.share[q] = min(at.share[q], _FIRST_PART * program.largest[program.limit_of[q]])
+            if has_limits and program.bound_index[q] >= 0:
+                at.share[q] = min(
+                    at.share[q], _COLD_BOUND_FRACTION * program.upper_bound[program.bound_index[q]]
+                )
     load = np.empty(rows)
-    loads(program, at.share, load)
-    most = 0.0
+    link_loads(program, at.share, load)
+    max_utilisation = 0.0
     for r in range(rows):
-        most = max(most, load[r] / program.limit[r])
+        max_utilisation = max(max_utilisation, load[r] / program.capacity[r])
     if sheds:
         for g in range(blocks):
-            left = 1.0
+            unserved = 1.0
             for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
-                fullest = 1.0
+                bottleneck_load = 1.0
                 for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
                     r = program.row[i]
-                    fullest = max(fullest, load[r] / program.limit[r])
-                at.share[q] *= _FIRST_LOAD / fullest
-                left -= at.share[q]
-            at.rest[g] = left
-        loads(program, at.share, load)
-        target = 0.0
-        for q in range(len(program.gain)):
-            target += _FIRST_TARGET * program.gain[q] / len(program.gain)
-        if len(program.worth) > 0:  # of what a little more of each demand is worth here
-            target = 0.0
+                    bottleneck_load = max(bottleneck_load, load[r] / program.capacity[r])
+                at.share[q] *= _COLD_LOAD / bottleneck_load
+                unserved -= at.share[q]
+            at.unserved[g] = unserved
+        link_loads(program, at.share, load)
+        mu = 0.0
+        for q in range(len(program.column_value)):
+            mu += _COLD_MU * program.column_value[q] / len(program.column_value)
+        if len(program.utility_weight) > 0:
+            # With utilities mu is relative to the mean marginal utility.
+            mu = 0.0
             carried = np.empty(blocks)
             carried_shares(program, at.share, carried)
             for g in range(blocks):
-                worth = program.worth[g] * power_of(carried[g], -program.alpha)
-                target += _FIRST_TARGET * worth / blocks
+                marginal_utility = program.utility_weight[g] * power_of(carried[g], -program.alpha)
+                mu += _COLD_MU * marginal_utility / blocks
         for r in range(rows):
-            at.slack[r] = program.limit[r] - load[r]
-        _set_rooms(program, at)
+            at.slack[r] = program.capacity[r] - load[r]
+        _set_bound_slacks(program, at)
     else:
-        at.theta[0] = _FIRST_THETA * most
+        at.theta[0] = _COLD_THETA * max_utilisation
         total = 0.0
         for r in range(rows):
-            at.slack[r] = at.theta[0] * program.limit[r] - load[r]
-            total += program.limit[r] / at.slack[r]
-        target = 1.0 / total
+            at.slack[r] = at.theta[0] * program.capacity[r] - load[r]
+            total += program.capacity[r] / at.slack[r]
+        mu = 1.0 / total
     for r in range(rows):
-        at.price[r] = target / at.slack[r]
-    _centre_blocks(program, sheds, target, at)
+        at.price[r] = mu / at.slack[r]
+    _centre_blocks(program, sheds, mu, at)
 
 
 @inner_kernel
-def _set_rooms(program: Reduced, at: Iterate) -> None:
-    """Set what each column's limit leaves."""
-    for c in range(len(program.limited)):
-        at.room[c] = program.largest[c] - at.share[program.limited[c]]
+def _set_bound_slacks(program: PresolvedProgram, at: Iterate) -> None:
+    """Set the slack of each column's upper bound."""
+    for c in range(len(program.bounded)):
+        at.bound_slack[c] = program.upper_bound[c] - at.share[program.bounded[c]]
 
 
 @inner_kernel
-def _centre_blocks(program: Reduced, sheds: bool, target: float, at: Iterate) -> None:
-    """Reduced costs of each block for its prices and mu."""
-    cost = np.empty(len(program.gain))
+def _centre_blocks(program: PresolvedProgram, sheds: bool, mu: float, at: Iterate) -> None:
+    """Set reduced costs and multipliers of all blocks, centred for the link prices and mu."""
+    cost = np.empty(len(program.column_value))
     path_prices(program, at.price, cost)
-    add(-1.0, program.gain, cost)
+    axpy(-1.0, program.column_value, cost)
     carried = np.empty(len(program.rate))
     carried_shares(program, at.share, carried)
     for g in range(len(program.rate)):
-        of_rest = 0.0
-        if len(program.worth) > 0:
-            of_rest = program.worth[g] * (power_of(carried[g], -program.alpha) - 1)
-        multiplier = _centred(program, cost, g, sheds, of_rest, target)
+        unserved_cost = 0.0
+        if len(program.utility_weight) > 0:
+            unserved_cost = program.utility_weight[g] * (power_of(carried[g], -program.alpha) - 1)
+        multiplier = _block_multiplier(program, cost, g, sheds, unserved_cost, mu)
         at.multiplier[g] = multiplier
-        at.rest_reduced[g] = of_rest - multiplier
+        at.unserved_dual[g] = unserved_cost - multiplier
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
-            at.reduced[q] = cost[q] - multiplier
-    for c in range(len(program.limited)):
-        # Of a limited column, z less the price of its limit is the distance.
-        q = program.limited[c]
-        distance, largest = at.reduced[q], program.largest[c]
+            at.reduced_cost[q] = cost[q] - multiplier
+    for c in range(len(program.bounded)):
+        # With an upper bound, z - w is the distance of the centred share.
+        q = program.bounded[c]
+        distance = at.reduced_cost[q]
+        upper_bound = program.upper_bound[c]
         if distance < 0:
-            at.reduced[q] = target / _share_at(distance, largest, target)
-            at.room_price[c] = at.reduced[q] - distance
+            at.reduced_cost[q] = mu / _centred_share(distance, upper_bound, mu)
+            at.bound_dual[c] = at.reduced_cost[q] - distance
         else:
-            at.room_price[c] = target / _share_at(-distance, largest, target)
-            at.reduced[q] = distance + at.room_price[c]
+            at.bound_dual[c] = mu / _centred_share(-distance, upper_bound, mu)
+            at.reduced_cost[q] = distance + at.bound_dual[c]
 
 
 @inner_kernel
-def _place_block(
-    program: Reduced,
+def _set_warm_shares(
+    program: PresolvedProgram,
     sheds: bool,
     at: Iterate,
     splits: FloatArray,
     g: int,
-    target: float,
+    mu: float,
     mix: float,
 ) -> None:
-    """Shares of one block near given splits, with a part of the cold ones and of mu / z."""
-    has_limits, given = len(program.limit_of) > 0, 0.0
+    """Set the shares of one block to a mix of given splits, cold ones and mu / z."""
+    has_limits = len(program.bound_index) > 0
+    given_sum = 0.0
     for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
         if program.slot[q] >= 0:
-            given += splits[program.slot[q]]
-    unit, left, open_rest = 1.0, 1.0, max(0.0, 1 - given)
-    if not sheds:  # shares of a demand sum to 1
-        unit = 1 / given if given > 0 else 0.0
-        mix = mix if given > 0 else 1.0
+            given_sum += splits[program.slot[q]]
+    normalisation = 1.0
+    unserved = 1.0
+    given_unserved = max(0.0, 1 - given_sum)
+    if not sheds:
+        # The shares of a demand sum to 1.
+        normalisation = 1 / given_sum if given_sum > 0 else 0.0
+        mix = mix if given_sum > 0 else 1.0
     for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
-        number = program.limit_of[q] if has_limits else -1
-        largest = program.largest[number] if number >= 0 else 1.0
+        bound = program.bound_index[q] if has_limits else -1
+        upper_bound = program.upper_bound[bound] if bound >= 0 else 1.0
         if program.slot[q] >= 0:
-            of_column = unit * splits[program.slot[q]]
-        else:  # a part that is not carried: the last step first
-            of_column = min(largest, open_rest)
-            open_rest -= of_column
-        far = 0.5 * (at.share[q] + target / at.reduced[q])
-        at.share[q] = (1 - mix) * of_column + mix * far
-        if number >= 0:
-            at.share[q] = min(at.share[q], _MOST_PART * largest)
-        left -= at.share[q]
+            given_share = normalisation * splits[program.slot[q]]
+        else:
+            # Shedding columns take the unserved share, the last step first.
+            given_share = min(upper_bound, given_unserved)
+            given_unserved -= given_share
+        central_share = 0.5 * (at.share[q] + mu / at.reduced_cost[q])
+        at.share[q] = (1 - mix) * given_share + mix * central_share
+        if bound >= 0:
+            at.share[q] = min(at.share[q], _MAX_BOUND_FRACTION * upper_bound)
+        unserved -= at.share[q]
     if sheds:
-        far = 0.5 * (at.rest[g] + target / at.rest_reduced[g])
-        at.rest[g] = max(left, mix * far)
+        central_share = 0.5 * (at.unserved[g] + mu / at.unserved_dual[g])
+        at.unserved[g] = max(unserved, mix * central_share)
 
 
 @inner_kernel
-def near_gap(gap: float) -> Start:
-    """How near a start is to splits and prices of a certified gap; far where that is no number."""
+def start_for_gap(gap: float) -> Start:
+    """Return the warm start for a point of a certified gap; the widest if it is not a number."""
     if not gap >= 0:
-        return Start(True, _MOST_TARGET, _MOST_MIX)
-    target = min(max(_TARGET_OF_GAP * gap, _LEAST_TARGET), _MOST_TARGET)
-    return Start(True, target, min(_MIX_OF_GAP * gap, _MOST_MIX))
+        return Start(True, _MAX_MU, _MAX_MIX)
+    initial_mu = min(max(_MU_PER_GAP * gap, _MIN_MU), _MAX_MU)
+    return Start(True, initial_mu, min(_MIX_PER_GAP * gap, _MAX_MIX))
 
 
 @inner_kernel
 def warm_start(
-    program: Reduced,
+    program: PresolvedProgram,
     sheds: bool,
     at: Iterate,
     splits: FloatArray,
     prices: FloatArray,
     start: Start,
 ) -> None:
-    """From a cold start to one near given splits and prices, still inside on both sides.
+    """Move a cold start near given splits and prices; the result is strictly feasible.
 
-    Shares are those given, with a part of the cold ones and of mu / z, so that none is next to 0;
-    prices are those given, but for the smallest; each block is centred for them.
+    Shares mix the given splits with central ones (the mean of the cold start and mu / z), so that
+    none is close to 0; prices are the given ones, the smallest raised; each block is centred for
+    them.
 
     Args:
         program: program of the matrix.
-        sheds: whether demands may be shed.
+        sheds: whether demand may be shed.
         at: the cold start; receives the warm one.
-        splits: (D K,) feasible.
-        prices: (E,) value per Gbit/s.
-        start: how near.
+        splits: (D K,) feasible splits.
+        prices: (E,) dual prices, value per Gbit/s.
+        start: initial mu and mix.
     """
-    rows, blocks, paths = len(program.limit), len(program.rate), len(program.gain)
-    total = 0.0
+    rows = len(program.capacity)
+    blocks = len(program.rate)
+    paths = len(program.column_value)
+    total_price = 0.0
     for r in range(rows):
-        total += prices[program.link[r]] / program.scale
-    if not 0 < total < np.inf:  # such prices say nothing
+        total_price += prices[program.link[r]] / program.scale
+    # Prices of 0 or infinity contain no information.
+    if not 0 < total_price < np.inf:
         return
-    of_limits = 0.0
+    price_sum = 0.0
     for r in range(rows):
         price = prices[program.link[r]] / program.scale
-        at.price[r] = max(price, _LEAST_PRICE * total / rows)
-        of_limits += program.limit[r] * at.price[r]
-    value = 1.0
-    if not sheds:  # prices on the simplex
-        for r in range(rows):
-            at.price[r] /= of_limits
-        value = at.theta[0]
-    target = start.target * value / (paths + rows + (blocks if sheds else 0))
-    _centre_blocks(program, sheds, target, at)
-    for g in range(blocks):
-        _place_block(program, sheds, at, splits, g, target, start.mix)
-    _set_rooms(program, at)
-    load = np.empty(rows)
-    loads(program, at.share, load)
+        at.price[r] = max(price, _MIN_WARM_PRICE * total_price / rows)
+        price_sum += program.capacity[r] * at.price[r]
+    optimum_scale = 1.0
     if not sheds:
-        most = 0.0
+        # Prices are scaled onto the simplex.
         for r in range(rows):
-            most = max(most, load[r] / program.limit[r])
-        at.theta[0] = _WARM_THETA * most
+            at.price[r] /= price_sum
+        optimum_scale = at.theta[0]
+    mu = start.initial_mu * optimum_scale / (paths + rows + (blocks if sheds else 0))
+    _centre_blocks(program, sheds, mu, at)
+    for g in range(blocks):
+        _set_warm_shares(program, sheds, at, splits, g, mu, start.mix)
+    _set_bound_slacks(program, at)
+    load = np.empty(rows)
+    link_loads(program, at.share, load)
+    if not sheds:
+        max_utilisation = 0.0
+        for r in range(rows):
+            max_utilisation = max(max_utilisation, load[r] / program.capacity[r])
+        at.theta[0] = _WARM_THETA * max_utilisation
     for r in range(rows):
-        limit = program.limit[r] if sheds else program.limit[r] * at.theta[0]
-        at.slack[r] = max(limit - load[r], min(target / at.price[r], _WARM_SLACK * limit))
+        capacity = program.capacity[r] if sheds else program.capacity[r] * at.theta[0]
+        at.slack[r] = max(capacity - load[r], min(mu / at.price[r], _WARM_SLACK * capacity))

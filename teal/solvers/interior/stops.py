@@ -1,4 +1,4 @@
-"""The end of a search at a deadline, by a flag that its kernel reads."""
+"""Deadline of a search: a timer sets the flag that its kernel reads before each iteration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from teal.runtime.interruptible import Deadline
 def ends_at(deadline: Deadline, stop: BoolArray) -> Iterator[None]:
     """Set ``stop`` (1,) at the deadline, while the block runs.
 
-    Kernels hold no lock of Python, so that the timer's thread runs beside them.
+    Kernels release the interpreter lock, so that the timer's thread runs beside them.
     """
     if deadline.is_over:
         stop[0] = True

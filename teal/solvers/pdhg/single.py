@@ -361,7 +361,7 @@ def _turns(
     has_model = options.starter is not None and not is_warm
     if has_model and interior.is_faster_from_model(problem, gap, left, program):
         return 0, options
-    before = interior.iterations_before(problem, gap, left, program, is_warm=is_warm)
+    before = interior.pdhg_iterations_before(problem, gap, left, program, is_warm=is_warm)
     alone = dataclasses.replace(options, starter=None)
     return before, alone if before == 0 else None
 

@@ -315,7 +315,7 @@ def prepare(
     """
     if problem.objective.rules.may_have_no_allocation:
         if not is_interpreting():
-            interior.rehearse_for(problem.ops.mask.numel())
+            interior.warm_up_for(problem.ops.mask.numel())
         return
     rehearse = getattr(starter, "rehearse", None)
     if rehearse is not None and _may_ask_model(problem, engine):
@@ -330,8 +330,8 @@ def prepare(
     if over.largest_share is not None:
         first = over.largest_share[:1, :1]
         project_box(torch.zeros_like(first), first, torch.ones_like(first))
-    if engine == "interior" or (engine == "auto" and interior.may_be_asked(over)):
-        interior.rehearse_for(over.ops.mask.numel())
+    if engine == "interior" or (engine == "auto" and interior.is_candidate(over)):
+        interior.warm_up_for(over.ops.mask.numel())
     if problem.batch and engine in ("auto", "fused") and FusedEngine.accepts(over):
         rehearse_for(over, gap, iteration_dtype(over, gap, dtype))
 

@@ -10,7 +10,7 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.solvers.interior import engine
-from teal.solvers.interior.reduction import Reduced
+from teal.solvers.interior.presolve import PresolvedProgram
 from teal.testing import random_problem, with_random_steps
 
 KINDS = (
@@ -52,9 +52,9 @@ def problem_of(kind: str, seed: int, batch: int = 1, failed: int = 0) -> Problem
     return problem
 
 
-def program_of(problem: Problem) -> tuple[Reduced, FloatArray]:
+def program_of(problem: Problem) -> tuple[PresolvedProgram, FloatArray]:
     """The presolved program of the first matrix, and the splits (D K,) that presolve has fixed."""
-    return engine.FirstProgram(engine_form(problem)).made
+    return engine.FirstProgram(engine_form(problem)).presolved
 
 
 def engine_form(problem: Problem) -> Problem:
@@ -75,19 +75,19 @@ class Dense(NamedTuple):
     loads: FloatArray
     block: np.ndarray
     blocks: FloatArray
-    largest: FloatArray
+    upper_bound: FloatArray
 
 
-def dense(program: Reduced) -> Dense:
+def dense(program: PresolvedProgram) -> Dense:
     """The equations of a program."""
-    columns = len(program.gain)
+    columns = len(program.column_value)
     block = np.repeat(np.arange(len(program.rate)), np.diff(program.block_ptr))
-    loads = np.zeros((len(program.limit), columns))
+    loads = np.zeros((len(program.capacity), columns))
     for q in range(columns):
         for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
             factor = program.coefficient[i] if len(program.coefficient) else 1.0
             loads[program.row[i], q] += factor * program.rate[block[q]]
-    largest = np.full(columns, np.inf)
-    largest[program.limited] = program.largest
+    upper_bound = np.full(columns, np.inf)
+    upper_bound[program.bounded] = program.upper_bound
     blocks = (block == np.arange(len(program.rate))[:, None]).astype(np.float64)
-    return Dense(loads, block, blocks, largest)
+    return Dense(loads, block, blocks, upper_bound)

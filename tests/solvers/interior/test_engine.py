@@ -178,9 +178,9 @@ def test_several_threads_take_the_steps_of_one(
     results = []
     for threads in (1, 2):
         monkeypatch.setattr("numba.get_num_threads", lambda threads=threads: threads)
-        for name in ("_MIN_LARGE_PATHS", "_MIN_LARGE_UPDATES"):
+        for name in ("_MIN_LARGE_COLUMNS", "_MIN_LARGE_UPDATES"):
             monkeypatch.setattr(f"teal.solvers.interior.search.{name}", 1)
-        monkeypatch.setattr(engine, "_SIDE_BY_SIDE_FROM", 1)
+        monkeypatch.setattr(engine, "_MIN_PARALLEL_SCAN", 1)
         results.append(_solve(problem, 1e-7))
     assert results[0].iterations == results[1].iterations > 3
     torch.testing.assert_close(results[0].value, results[1].value, rtol=1e-8, atol=0)
@@ -333,11 +333,15 @@ def test_several_matrices_under_promises_are_for_interior_points() -> None:
     """The compiled engines of PDHG take no bundles of paths."""
     problem = random_problem(3, batch=6, density=0.6).with_protection().over_columns
     assert (
-        engine.iterations_before(problem, 1e-2, 10.0, engine.FirstProgram(problem), is_warm=False)
+        engine.pdhg_iterations_before(
+            problem, 1e-2, 10.0, engine.FirstProgram(problem), is_warm=False
+        )
         == 0
     )
     assert (
-        engine.iterations_before(problem, 1e-2, 1e-9, engine.FirstProgram(problem), is_warm=False)
+        engine.pdhg_iterations_before(
+            problem, 1e-2, 1e-9, engine.FirstProgram(problem), is_warm=False
+        )
         is None
     )
 
@@ -440,7 +444,7 @@ def test_interior_points_finish_what_pdhg_leaves(monkeypatch: pytest.MonkeyPatch
     traffic = teal.load_traffic("gravity:seed=0,count=3,load=6", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
-    monkeypatch.setattr(engine, "iterations_before", lambda *_, **__: 8)
+    monkeypatch.setattr(engine, "pdhg_iterations_before", lambda *_, **__: 8)
     result = teal.solve(problem, gap=1e-6)
     assert result.stopped_by == (Stop.GAP,) * 3
     assert 8 < result.iterations < 8 + 2 * 10
@@ -455,16 +459,20 @@ def test_a_start_near_the_solution_gives_pdhg_the_first_iterations() -> None:
     paths = teal.compute_paths(topology, traffic.pairs)
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0]))
     assert (
-        engine.iterations_before(problem, 1e-4, 10.0, engine.FirstProgram(problem), is_warm=False)
+        engine.pdhg_iterations_before(
+            problem, 1e-4, 10.0, engine.FirstProgram(problem), is_warm=False
+        )
         == 0
     )
-    before = engine.iterations_before(
+    before = engine.pdhg_iterations_before(
         problem, 1e-4, 10.0, engine.FirstProgram(problem), is_warm=True
     )
     assert before is not None
     assert 32 <= before <= 2_000
     assert (
-        engine.iterations_before(problem, 1e-4, 1e-3, engine.FirstProgram(problem), is_warm=True)
+        engine.pdhg_iterations_before(
+            problem, 1e-4, 1e-3, engine.FirstProgram(problem), is_warm=True
+        )
         is None
     )
 

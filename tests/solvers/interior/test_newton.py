@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import teal
 from teal.solvers.interior import search
 from teal.solvers.interior.newton import Work
-from teal.solvers.interior.reduction import Reduced
+from teal.solvers.interior.presolve import PresolvedProgram
 from teal.solvers.interior.starts import COLD, WARM, Iterate, Start
 from teal.testing import random_problem
 from tests.extremes import share_program
@@ -34,7 +34,7 @@ class _Search:
         problem = problem_of(kind, seed)
         self.program, splits = program_of(problem)
         self.sheds = not problem.price_set.on_simplex
-        self.is_empty = not len(self.program.rate) or not len(self.program.limit)
+        self.is_empty = not len(self.program.rate) or not len(self.program.capacity)
         if self.is_empty:
             return
         prices = np.zeros(int(self.program.link.max()) + 1)
@@ -44,20 +44,20 @@ class _Search:
             given[rng.random(given.shape) < 0.5] = 0
             splits[:] = (given / np.maximum(given.sum(1, keepdims=True), 1)).reshape(-1)
             prices[:] = rng.exponential(1, len(prices)) * self.program.scale
-        self.at, self.work, self.is_done = search._begin_large(
+        self.at, self.work, self.is_done = search._starting_point_kernel(
             self.program, self.sheds, False, 0.0, start, splits, prices
         )
 
     def step(self) -> bool:
         """One iteration; whether the point has moved."""
         program, at, work = self.program, self.at, self.work
-        search._bend_rests(program, at, work)
+        search._update_utility_terms_kernel(program, at, work)
         count = len(program.rate)
-        search._add_blocks(program, self.sheds, at, work, work.system, 0, count, True)
-        search._regularise(program, self.sheds, work)
-        search._factor_plainly(work.system)
-        has_moved = search._advance(program, self.sheds, at, work)
-        self.is_done = search._is_large_done(program, self.sheds, False, 0.0, at, work)
+        search._accumulate_schur_kernel(program, self.sheds, at, work, work.schur, 0, count, True)
+        search._regularise_kernel(program, self.sheds, work)
+        search._cholesky_kernel(work.schur)
+        has_moved = search._predict_and_correct_kernel(program, self.sheds, at, work)
+        self.is_done = search._is_converged_kernel(program, self.sheds, False, 0.0, at, work)
         return bool(has_moved)
 
 
@@ -68,23 +68,25 @@ def _copied(at: Iterate) -> Iterate:
 def _check_inside(found: _Search) -> None:
     """Strictly inside, whole blocks, and reduced costs that are those of prices and multipliers."""
     program, at, of = found.program, found.at, dense(found.program)
-    for name in ("share", "reduced", "price", "slack", "room", "room_price"):
+    for name in ("share", "reduced_cost", "price", "slack", "bound_slack", "bound_dual"):
         assert (getattr(at, name) > 0).all(), name
-    total = of.blocks @ at.share + (at.rest if found.sheds else 0)
+    total = of.blocks @ at.share + (at.unserved if found.sheds else 0)
     np.testing.assert_allclose(total, 1, atol=1e-7)
-    np.testing.assert_allclose(at.share[program.limited] + at.room, program.largest, rtol=1e-9)
-    cost = of.loads.T @ at.price - program.gain
+    np.testing.assert_allclose(
+        at.share[program.bounded] + at.bound_slack, program.upper_bound, rtol=1e-9
+    )
+    cost = of.loads.T @ at.price - program.column_value
     of_limit = np.zeros(len(cost))
-    of_limit[program.limited] = at.room_price
+    of_limit[program.bounded] = at.bound_dual
     expected = cost - at.multiplier[of.block] + of_limit
-    size = np.abs(of.loads.T @ at.price) + program.gain + np.abs(at.multiplier[of.block])
+    size = np.abs(of.loads.T @ at.price) + program.column_value + np.abs(at.multiplier[of.block])
     tolerance = 1e-9 * (size + of_limit) + 1e-14 * (size + of_limit).max()
-    assert (np.abs(at.reduced - expected) <= tolerance).all()
+    assert (np.abs(at.reduced_cost - expected) <= tolerance).all()
     if found.sheds:
-        assert (at.rest > 0).all()
-        assert (at.rest_reduced > 0).all()
-        if not len(program.worth):
-            np.testing.assert_allclose(at.rest_reduced, -at.multiplier, rtol=1e-6, atol=1e-12)
+        assert (at.unserved > 0).all()
+        assert (at.unserved_dual > 0).all()
+        if not len(program.utility_weight):
+            np.testing.assert_allclose(at.unserved_dual, -at.multiplier, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize("start", [COLD, WARM], ids=["cold", "warm"])
@@ -102,45 +104,52 @@ def test_every_point_is_strictly_inside(start: Start, seed: int, kind: str) -> N
         _check_inside(found)
 
 
-def _residuals(program: Reduced, sheds: bool, of: Dense, at: Iterate, work: Work) -> None:
+def _residuals(program: PresolvedProgram, sheds: bool, of: Dense, at: Iterate, work: Work) -> None:
     """Assert that the step meets the linear equations of the optimality conditions."""
     step, scale = work.step, np.abs(work.step.share).max()
     theta = 0.0 if sheds else float(step.theta[0])
-    rows = of.loads @ step.share + step.slack - program.limit * theta
-    size = np.abs(of.loads) @ np.abs(step.share) + np.abs(step.slack) + program.limit * abs(theta)
-    assert (np.abs(rows - work.missing) <= 1e-6 * (size + np.abs(work.missing))).all()
-    total = of.blocks @ step.share + (step.rest if sheds else 0)
+    rows = of.loads @ step.share + step.slack - program.capacity * theta
+    size = (
+        np.abs(of.loads) @ np.abs(step.share) + np.abs(step.slack) + program.capacity * abs(theta)
+    )
+    assert (
+        np.abs(rows - work.primal_residual) <= 1e-6 * (size + np.abs(work.primal_residual))
+    ).all()
+    total = of.blocks @ step.share + (step.unserved if sheds else 0)
     np.testing.assert_allclose(total, 0, atol=1e-6 * max(1.0, scale))
-    np.testing.assert_allclose(step.room, -step.share[program.limited], rtol=1e-12)
+    np.testing.assert_allclose(step.bound_slack, -step.share[program.bounded], rtol=1e-12)
     of_price = of.loads.T @ step.price
     expected = of_price - step.multiplier[of.block]
-    expected[program.limited] += step.room_price
+    expected[program.bounded] += step.bound_dual
     size = np.abs(of.loads).T @ np.abs(step.price) + np.abs(step.multiplier[of.block])
-    size[program.limited] += np.abs(step.room_price) + np.abs(at.room_price)
-    assert (np.abs(step.reduced - expected) <= 1e-6 * (size + np.abs(at.reduced))).all()
+    size[program.bounded] += np.abs(step.bound_dual) + np.abs(at.bound_dual)
+    assert (np.abs(step.reduced_cost - expected) <= 1e-6 * (size + np.abs(at.reduced_cost))).all()
     if not sheds:
-        assert float(program.limit @ (at.price + step.price)) == pytest.approx(1, rel=1e-6)
+        assert float(program.capacity @ (at.price + step.price)) == pytest.approx(1, rel=1e-6)
         return
-    curvature = work.bend * step.rest if len(program.worth) else 0.0
-    residual = work.residual if len(program.worth) else 0.0
+    curvature = work.curvature * step.unserved if len(program.utility_weight) else 0.0
+    residual = work.dual_residual if len(program.utility_weight) else 0.0
     np.testing.assert_allclose(
-        step.rest_reduced,
+        step.unserved_dual,
         curvature - step.multiplier + residual,
         rtol=1e-6,
         atol=1e-9 * np.abs(step.multiplier).max(),
     )
 
 
-def _are_products_wanted(sheds: bool, at: Iterate, work: Work) -> bool:
+def _has_linearised_products(sheds: bool, at: Iterate, work: Work) -> bool:
     """Whether the linearised products of the step are those that it was computed for: they are not
     where a centrality corrector was computed and dropped.
     """
-    step, pairs = work.step, [("share", "reduced"), ("slack", "price"), ("room", "room_price")]
-    for value, price in [*pairs, *([("rest", "rest_reduced")] if sheds else [])]:
+    step, pairs = (
+        work.step,
+        [("share", "reduced_cost"), ("slack", "price"), ("bound_slack", "bound_dual")],
+    )
+    for value, price in [*pairs, *([("unserved", "unserved_dual")] if sheds else [])]:
         x, z = getattr(at, value), getattr(at, price)
         dx, dz = getattr(step, value), getattr(step, price)
         size = np.abs(x * dz) + np.abs(z * dx) + np.abs(x * z)
-        error = np.abs(x * dz + z * dx - getattr(work.products, value))
+        error = np.abs(x * dz + z * dx - getattr(work.complementarity, value))
         if (error > 1e-6 * size).any():
             return False
     return True
@@ -162,7 +171,7 @@ def test_a_step_solves_the_newton_system(kind: str) -> None:
                 break
             _residuals(found.program, found.sheds, of, before, found.work)
             steps += 1
-            wanted += _are_products_wanted(found.sheds, before, found.work)
+            wanted += _has_linearised_products(found.sheds, before, found.work)
     assert steps >= 20
     assert wanted >= steps / 4  # the others are those after a dropped corrector
 
@@ -185,7 +194,7 @@ def test_a_factor_of_dependent_rows_solves_what_has_a_solution(seed: int, missin
     half = rng.standard_normal((size, size - missing))
     system = half @ half.T
     factor = np.tril(system).copy()
-    search._factor_plainly(factor)
+    search._cholesky_kernel(factor)
     lower = np.tril(factor)
     dropped = np.flatnonzero(np.diag(lower) > 1e100)
     assert len(dropped) == missing

@@ -14,7 +14,7 @@ import teal
 from teal.problem import Problem
 from teal.problem.feasibility import TOLERANCE, violations
 from teal.solvers.interior import engine, search
-from teal.solvers.interior.reduction import Reduced
+from teal.solvers.interior.presolve import PresolvedProgram
 from teal.solvers.interior.starts import COLD
 from teal.solvers.result import Stop
 from teal.testing import make_topology
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 def by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every program is solved on two threads, with LAPACK's factor."""
     monkeypatch.setattr("numba.get_num_threads", lambda: 2)
-    monkeypatch.setattr(search, "_MIN_LARGE_PATHS", 1)
+    monkeypatch.setattr(search, "_MIN_LARGE_COLUMNS", 1)
     monkeypatch.setattr(search, "_MIN_LARGE_UPDATES", 1)
 
 
@@ -35,7 +35,7 @@ def _solve(problem: Problem, gap: float = 1e-7) -> teal.PdhgResult:
     return teal.solve(problem, gap=gap, engine="interior")
 
 
-def _searched(program: Reduced, sheds: bool, stop: np.ndarray, count: int = 200) -> int:
+def _searched(program: PresolvedProgram, sheds: bool, stop: np.ndarray, count: int = 200) -> int:
     splits = np.zeros(int(program.slot.max()) + 1)
     prices = np.zeros(int(program.link.max()) + 1)
     arguments: Any = (program, sheds, False, 1e-9, count, splits, prices, COLD, stop)
@@ -84,7 +84,7 @@ def test_what_another_thread_stops_is_certified(
         stops.append(stop)
         return contextlib.nullcontext()
 
-    advance, calls = search._advance, itertools.count(1)
+    advance, calls = search._predict_and_correct_kernel, itertools.count(1)
 
     def counted(*arguments: Any) -> bool:
         if next(calls) == last:
@@ -93,7 +93,7 @@ def test_what_another_thread_stops_is_certified(
 
     monkeypatch.setattr(engine, "ends_at", stopping)
     monkeypatch.setattr(engine, "_SHORT_S", np.inf)
-    monkeypatch.setattr(search, "_advance", counted)
+    monkeypatch.setattr(search, "_predict_and_correct_kernel", counted)
     result = _solve(problem, 1e-9)
     assert result.iterations == last < optimum.iterations
     assert result.stopped_by == (Stop.DEADLINE,)

@@ -13,7 +13,7 @@ import teal
 from teal.network import compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
-from teal.solvers.interior.reduction import Reduced, updates_of
+from teal.solvers.interior.presolve import PresolvedProgram, num_schur_updates
 from teal.testing import make_topology
 from tests.extremes import share_program
 from tests.solvers.interior.programs import KINDS, Dense, dense, problem_of, program_of
@@ -21,30 +21,30 @@ from tests.solvers.interior.programs import KINDS, Dense, dense, problem_of, pro
 LINEAR = tuple(kind for kind in KINDS if "fair" not in kind)
 
 
-def _largest_value(program: Reduced, of: Dense) -> float:
+def _largest_value(program: PresolvedProgram, of: Dense) -> float:
     """The optimum by HiGHS where demands may be shed, in the units of the objective."""
     value = 0.0
-    if len(program.gain):
+    if len(program.column_value):
         found = linprog(
-            -program.gain,
+            -program.column_value,
             np.vstack([of.loads, of.blocks]),
-            np.concatenate([program.limit, np.ones(len(of.blocks))]),
-            bounds=np.column_stack([np.zeros(len(of.largest)), of.largest]),
+            np.concatenate([program.capacity, np.ones(len(of.blocks))]),
+            bounds=np.column_stack([np.zeros(len(of.upper_bound)), of.upper_bound]),
         )
         assert found.status == 0, found.message
         value = -float(found.fun)
-    return program.scale * (value + program.fixed + program.in_steps)
+    return program.scale * (value + program.fixed_value + program.step_offset)
 
 
-def _least_utilisation(program: Reduced, of: Dense) -> float:
+def _least_utilisation(program: PresolvedProgram, of: Dense) -> float:
     """The largest utilisation of the fullest row, 0 without rows."""
-    columns = len(program.gain)
-    if not len(program.limit):
+    columns = len(program.column_value)
+    if not len(program.capacity):
         return 0.0
     found = linprog(
         np.append(np.zeros(columns), 1.0),
-        np.column_stack([of.loads, -program.limit]),
-        np.zeros(len(program.limit)),
+        np.column_stack([of.loads, -program.capacity]),
+        np.zeros(len(program.capacity)),
         np.column_stack([of.blocks, np.zeros(len(of.blocks))]),
         np.ones(len(of.blocks)),
     )
@@ -64,7 +64,7 @@ def test_the_optimum_is_that_of_the_whole_program(seed: int, kind: str, failed: 
     if kind == "max_link_utilisation":
         expected = share_program(problem)
         found = _least_utilisation(program, of)
-        if len(program.limit):
+        if len(program.capacity):
             assert found == pytest.approx(expected, rel=1e-6, abs=1e-12)
         else:  # one path each: what presolve has fixed
             fixed = torch.from_numpy(splits).reshape(problem.path_mask.shape)
@@ -72,7 +72,7 @@ def test_the_optimum_is_that_of_the_whole_program(seed: int, kind: str, failed: 
         return
     if kind == "max_concurrent_flow":
         found = 1 / max(1.0, _least_utilisation(program, of))
-        if len(program.limit):
+        if len(program.capacity):
             assert found == pytest.approx(share_program(problem), rel=1e-6)
         return
     reference = teal.make_scheme("lp-all").solve(problem)
@@ -95,14 +95,14 @@ def test_the_layout_is_in_order(seed: int, kind: str) -> None:
             assert of_column == sorted(set(of_column))
             rows |= set(of_column)
             updates += len(of_column) * (len(of_column) + 1) // 2
-        union = program.union[program.union_ptr[g] : program.union_ptr[g + 1]].tolist()
+        union = program.block_row[program.block_row_ptr[g] : program.block_row_ptr[g + 1]].tolist()
         assert union == sorted(rows)
         updates += len(union) * (len(union) + 1) // 2
-    assert updates_of(program) == updates
-    assert (program.largest < 1).all()
-    assert len(program.limit_of) == (len(program.gain) if len(program.limited) else 0)
-    for number, q in enumerate(program.limited.tolist()):
-        assert program.limit_of[q] == number
+    assert num_schur_updates(program) == updates
+    assert (program.upper_bound < 1).all()
+    assert len(program.bound_index) == (len(program.column_value) if len(program.bounded) else 0)
+    for number, q in enumerate(program.bounded.tolist()):
+        assert program.bound_index[q] == number
     assert program.link.tolist() == sorted(set(program.link.tolist()))
 
 
@@ -115,11 +115,11 @@ def test_links_that_cannot_bind_have_no_row() -> None:
     costly = Problem.create(topology, paths, Objective("latency_penalised_flow"), demand)
     program, splits = program_of(costly)
     assert program.link.tolist() == [0]
-    assert program.limit.tolist() == [2.0]
+    assert program.capacity.tolist() == [2.0]
     assert program.rate.tolist() == [3.0]
     assert splits.reshape(paths.mask.shape)[1].tolist() == [1.0, 0.0]
     # Where all paths are alike, the demand that has a path without a row needs no block.
     program, splits = program_of(Problem.create(topology, paths, Objective(), demand))
     assert len(program.rate) == 0
     assert splits.reshape(paths.mask.shape)[0].tolist() == [0.0, 1.0]
-    assert program.scale * program.fixed == pytest.approx(4.0)
+    assert program.scale * program.fixed_value == pytest.approx(4.0)
