@@ -299,18 +299,36 @@ def changed_files(commit: str, paths: Sequence[str]) -> dict[str, set[tuple[str,
     Returns:
         for each file renamed identifiers, (old, new); None where its code is not the same.
     """
-    diff = figures.git("diff", "--name-status", "-M40", commit, "HEAD", "--", *paths)
-    changed: dict[str, set[tuple[str, str]] | None] = {}
+    diff = figures.git("diff", "--name-status", "--no-renames", commit, "HEAD", "--", *paths)
+    files: dict[str, list[str]] = {"M": [], "D": [], "A": []}
     for line in diff.splitlines():
-        status, *files = line.split("\t")
-        old_file, new_file = files[0], files[-1]
-        if status[0] not in "MR" or not new_file.endswith(".py"):
-            changed[new_file] = None
-            continue
-        old = figures.git("show", f"{commit}:{old_file}")
-        new = figures.git("show", f"HEAD:{new_file}")
-        changed[new_file] = renamed_names(old, new, defined_by_project())
+        status, file = line.split("\t")
+        files[status[0]].append(file)
+    changed: dict[str, set[tuple[str, str]] | None] = {}
+    for file in files["M"]:
+        changed[file] = _compared(commit, file, file)
+    for new_file in files["A"]:
+        # A module that was renamed: one of the same folder that is gone has its code.
+        folder = new_file.rpartition("/")[0]
+        gone = [file for file in files["D"] if file.rpartition("/")[0] == folder]
+        changed[new_file] = None
+        for old_file in gone:
+            renamed = _compared(commit, old_file, new_file)
+            if renamed is not None:
+                changed[new_file] = renamed
+                files["D"].remove(old_file)
+                break
+    changed.update(dict.fromkeys(files["D"]))
     return changed
+
+
+def _compared(commit: str, old_file: str, new_file: str) -> set[tuple[str, str]] | None:
+    """Renamed identifiers of a file of an older commit and one of HEAD; None: not the same code."""
+    if not (old_file.endswith(".py") and new_file.endswith(".py")):
+        return None
+    old = figures.git("show", f"{commit}:{old_file}")
+    new = figures.git("show", f"HEAD:{new_file}")
+    return renamed_names(old, new, defined_by_project())
 
 
 def main() -> int:

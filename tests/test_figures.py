@@ -139,9 +139,13 @@ def test_commits_that_rename_and_comment_leave_a_figure_fresh(
     source.write_text('def maximum(values):\n    """Return it."""\n    return max(values)\n')
     _commit(checkout, "rename")
     assert remake.age("a.csv", ["code.py"]).num_commits == 0
-    source.write_text("def maximum(values):\n    return min(values)\n")
+    source.rename(checkout / "largest.py")
+    _commit(checkout, "rename the module")
+    sources = ["code.py", "largest.py"]
+    assert remake.age("a.csv", sources).num_commits == 0
+    (checkout / "largest.py").write_text("def maximum(values):\n    return min(values)\n")
     _commit(checkout, "change")
-    assert remake.age("a.csv", ["code.py"]).num_commits == 2
+    assert remake.age("a.csv", sources).num_commits == 3
 
 
 def test_a_command_that_fails_leaves_the_stored_figure(checkout: Path) -> None:
