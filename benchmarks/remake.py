@@ -104,7 +104,7 @@ def age(name: str, sources: Sequence[str]) -> Age:
     if found.returncode:
         return Age(name, commit, -1)
     later = figures.git("log", "--format=%h", f"{commit}..HEAD", "--", *sources).split()
-    if later and None not in same_code.changed_files(commit, sources).values():
+    if all(renamed is not None for _, renamed in same_code.changed_files(commit, sources)):
         return Age(name, commit, 0)
     return Age(name, commit, len(later))
 

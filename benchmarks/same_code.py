@@ -293,33 +293,32 @@ def defined_by_project() -> frozenset[str]:
     return frozenset(defined)
 
 
-def changed_files(commit: str, paths: Sequence[str]) -> dict[str, set[tuple[str, str]] | None]:
+def changed_files(
+    commit: str, paths: Sequence[str]
+) -> Iterator[tuple[str, set[tuple[str, str]] | None]]:
     """Files of the paths that HEAD changed since a commit.
 
-    Returns:
-        for each file renamed identifiers, (old, new); None where its code is not the same.
+    Yields:
+        name, and renamed identifiers, (old, new); None where the code is not the same.
     """
     diff = figures.git("diff", "--name-status", "--no-renames", commit, "HEAD", "--", *paths)
     files: dict[str, list[str]] = {"M": [], "D": [], "A": []}
     for line in diff.splitlines():
         status, file = line.split("\t")
         files[status[0]].append(file)
-    changed: dict[str, set[tuple[str, str]] | None] = {}
-    for file in files["M"]:
-        changed[file] = _compared(commit, file, file)
     for new_file in files["A"]:
         # A module that was renamed: one of the same folder that is gone has its code.
         folder = new_file.rpartition("/")[0]
         gone = [file for file in files["D"] if file.rpartition("/")[0] == folder]
-        changed[new_file] = None
-        for old_file in gone:
-            renamed = _compared(commit, old_file, new_file)
-            if renamed is not None:
-                changed[new_file] = renamed
-                files["D"].remove(old_file)
-                break
-    changed.update(dict.fromkeys(files["D"]))
-    return changed
+        matches = ((file, _compared(commit, file, new_file)) for file in gone)
+        old_file, renamed = next((match for match in matches if match[1] is not None), ("", None))
+        if old_file:
+            files["D"].remove(old_file)
+        yield new_file, renamed
+    for file in files["D"]:
+        yield file, None
+    for file in files["M"]:
+        yield file, _compared(commit, file, file)
 
 
 def _compared(commit: str, old_file: str, new_file: str) -> set[tuple[str, str]] | None:
@@ -339,7 +338,7 @@ def main() -> int:
     parser.add_argument("commit", help="an older commit")
     parser.add_argument("paths", nargs="*", default=list(PACKAGES), help="of files and folders")
     options = parser.parse_args()
-    changed = changed_files(options.commit, options.paths)
+    changed = dict(changed_files(options.commit, options.paths))
     for file, renamed in changed.items():
         if renamed is None:
             print(f"{file}: changed code")
