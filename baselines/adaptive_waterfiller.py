@@ -50,7 +50,8 @@ class AdaptiveWaterfiller:
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
         variables = matrix.path_variables(matrix.routable)
-        count, links = len(variables.path), len(matrix.capacity)
+        count = len(variables.path)
+        links = len(matrix.capacity)
         flow = np.zeros(matrix.mask.shape)
         if not count:
             return MatrixResult(flow)
@@ -100,12 +101,15 @@ def waterfill(
         flow_ptr, flow_link: the links of flow i are ``flow_link[flow_ptr[i]:flow_ptr[i + 1]]``.
         link_ptr, link_flow: the flows of each link likewise.
     """
-    links, flows = len(capacity), len(weight)
-    left, active = capacity.copy(), np.zeros(links)
+    links = len(capacity)
+    flows = len(weight)
+    left = capacity.copy()
+    active = np.zeros(links)
     for i in range(flows):
         for j in range(flow_ptr[i], flow_ptr[i + 1]):
             active[flow_link[j]] += weight[i]
-    rate, is_fixed = np.zeros(flows), np.zeros(flows, dtype=np.uint8)
+    rate = np.zeros(flows)
+    is_fixed = np.zeros(flows, dtype=np.uint8)
     queue = [(0.0, 0)]
     queue.pop()
     for e in range(links):
@@ -123,7 +127,8 @@ def waterfill(
             i = link_flow[j]
             if is_fixed[i]:
                 continue
-            is_fixed[i], rate[i] = 1, weight[i] * now
+            is_fixed[i] = 1
+            rate[i] = weight[i] * now
             for k in range(flow_ptr[i], flow_ptr[i + 1]):
                 left[flow_link[k]] -= rate[i]
                 active[flow_link[k]] -= weight[i]

@@ -36,9 +36,13 @@ def optimum(problem: Problem) -> float:
     Raises:
         SolverError: HiGHS did not find an optimum.
     """
-    topology, pairs = problem.topology, problem.paths.pairs
-    nodes, links, demands = topology.num_nodes, topology.num_links, len(pairs)
-    capacity, demand = problem.capacity[0].numpy(), problem.demand[0].numpy()
+    topology = problem.topology
+    pairs = problem.paths.pairs
+    nodes = topology.num_nodes
+    links = topology.num_links
+    demands = len(pairs)
+    capacity = problem.capacity[0].numpy()
+    demand = problem.demand[0].numpy()
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
     count = len(sources)
     net_inflow = sp.csr_array(  # (N, E) +1 where a link ends, -1 where it starts

@@ -62,14 +62,17 @@ def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
     With w[i, j] the share of all capacity between clusters i and j, and a[i] the share at i, the
     gain of a merger is 2 (w[i, j] - a[i] a[j]).
     """
-    nodes, total = weight.shape[0], float(weight.sum())
+    nodes = weight.shape[0]
+    total = float(weight.sum())
     degree = np.asarray(weight.sum(1)).reshape(-1) / max(total, 1e-300)
     neighbours: list[dict[int, float]] = [{} for _ in range(nodes)]
     coo = weight.tocoo()
     for i, j, w in zip(coo.row.tolist(), coo.col.tolist(), coo.data.tolist(), strict=True):
         if i != j:
             neighbours[i][j] = neighbours[i].get(j, 0.0) + w / total
-    cluster, version, num_left = np.arange(nodes), [0] * nodes, nodes
+    cluster = np.arange(nodes)
+    version = [0] * nodes
+    num_left = nodes
     # Entries (-gain, i, j, version of i, version of j); an entry is stale once a version has
     # changed.
     queue = [

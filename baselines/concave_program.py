@@ -45,8 +45,11 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
         problem: whose demands have a utility or a value that falls in steps, in float64.
         time_limit: s for each matrix; 0 for none.
     """
-    splits, prices = torch.zeros_like(problem.even_splits), torch.zeros_like(problem.capacity)
-    statuses, build_s, solve_s = list[Status](), list[float](), list[float]()
+    splits = torch.zeros_like(problem.even_splits)
+    prices = torch.zeros_like(problem.capacity)
+    statuses = list[Status]()
+    build_s = list[float]()
+    solve_s = list[float]()
     for b in range(problem.batch):
         begin = time.perf_counter()
         row = problem.row(b)
@@ -73,9 +76,8 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
             found[columns.live] = torch.from_numpy(np.maximum(shares.value, 0)).to(found)
             splits[b] = row.rewritten.splits(found)[0]
             links = problem.topology.num_links
-            dual = torch.from_numpy(np.maximum(rows.dual_value, 0)[:links]).to(
-                prices
-            )  # of rows in units of the limit
+            # Duals are those of rows scaled by the limit.
+            dual = torch.from_numpy(np.maximum(rows.dual_value, 0)[:links]).to(prices)
             prices[b] = dual * unit * problem.inverse_capacity[b]
     splits = splits if problem.conditions else project(problem, splits)
     return Allocation(splits, prices, tuple(statuses), tuple(build_s), tuple(solve_s))
@@ -85,10 +87,12 @@ def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, 
     """The program of one matrix, the shares of its live columns, the rows, and the unit of its
     value.
     """
-    utility, steps = problem.utility, problem.steps
+    utility = problem.utility
+    steps = problem.steps
     mask = columns.live[0].cpu().numpy()
     d, _ = np.nonzero(mask)
-    demand, limit = problem.demand[0].cpu().numpy(), columns.limit[0].cpu().numpy()
+    demand = problem.demand[0].cpu().numpy()
+    limit = columns.limit[0].cpu().numpy()
     worth = problem.demand_value if utility is None else utility.worth[0]
     weight = (worth * problem.demand[0]).cpu().numpy()
     unit = float(weight.sum()) or 1.0
@@ -98,7 +102,9 @@ def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, 
     use = sp.csr_matrix(sp.diags_array(inverse) @ on_rows @ sp.diags_array(demand[d]))
     of_demand = sp.csr_matrix((np.ones(len(d)), (d, np.arange(len(d)))), (len(demand), len(d)))
     shares = cvxpy.Variable(len(d), nonneg=True)
-    total, has_weight, further = of_demand @ shares, weight > 0, []
+    total = of_demand @ shares
+    has_weight = weight > 0
+    further = []
     largest = getattr(columns.demand_set, "max_share", None)
     if largest is not None:
         further.append(shares <= largest[0].cpu().numpy()[mask])

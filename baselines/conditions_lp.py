@@ -36,9 +36,13 @@ def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation
     """
     count = 1 if problem.classes is None else len(problem.classes)
     prices = np.zeros((problem.batch, count, problem.topology.num_links))
-    splits, statuses, build_s, solve_s = torch.zeros_like(problem.even_splits), [], [], []
+    splits = torch.zeros_like(problem.even_splits)
+    statuses = []
+    build_s = []
+    solve_s = []
     for b in range(problem.batch):
-        begin, row = time.perf_counter(), problem.row(b)
+        begin = time.perf_counter()
+        row = problem.row(b)
         lps = _Lps(
             row.rewritten.program,
             np.zeros(problem.paths.num_demands, int)
@@ -83,8 +87,10 @@ class _Lps:
     """
 
     def __init__(self, program: Program, of_demand: Array, *, is_ordered: bool) -> None:
-        self._program, self._is_ordered = program, is_ordered
-        self._limit, demand = program.limit[0].cpu().numpy(), program.demand[0].cpu().numpy()
+        self._program = program
+        self._is_ordered = is_ordered
+        self._limit = program.limit[0].cpu().numpy()
+        demand = program.demand[0].cpu().numpy()
         live = program.live[0].cpu().numpy()
         self._unit = (
             float(power_of_two(self._limit[self._limit > 0].mean()))
@@ -107,7 +113,8 @@ class _Lps:
             largest = program.demand_set.max_share[0].cpu().numpy().reshape(-1)[self._column]
         self._upper = largest * demand[self._demand_of] / self._unit
         self._reached: list[float] = []
-        self._flow, self.seconds = np.zeros(len(self._column)), 0.0
+        self._flow = np.zeros(len(self._column))
+        self.seconds = 0.0
 
     def program(self, number: int) -> LinearProgram:
         """That of a class, after those of the higher ones."""
@@ -126,7 +133,8 @@ class _Lps:
 
     def take(self, number: int, solution: LpSolution) -> None:
         """Take note of the solution of a class's program."""
-        self._flow, self.seconds = np.maximum(solution.x, 0), self.seconds + solution.seconds
+        self._flow = np.maximum(solution.x, 0)
+        self.seconds = self.seconds + solution.seconds
         self._reached.append(float(self._flow[self._class_of == number].sum()))
 
     def prices(self, solution: LpSolution) -> Array:

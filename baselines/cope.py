@@ -41,13 +41,15 @@ class Cope:
     """
 
     def __init__(self, window: int, penalty: float, every: int, settings: LpSettings) -> None:
-        self._window, self._penalty, self._every, self._settings = window, penalty, every, settings
+        self._window = window
+        self._penalty = penalty
+        self._every = every
+        self._settings = settings
         self._program: RatioProgram | None = None
         self._splits: Tensor | None = None
-        self._limit, self._next = (
-            0.0,
-            0,
-        )  # the next row of the series for which the program is solved again
+        # The next row of the series for which the program is solved again.
+        self._limit = 0.0
+        self._next = 0
 
     def allocate(self, past: Past) -> Tensor:
         """(D, K) splits; those of the last program until ``every`` intervals have passed."""
@@ -64,7 +66,8 @@ class Cope:
     def _solve(self, program: RatioProgram, problem: Problem) -> Tensor:
         """Splits (D, K) for the matrices of a problem."""
         optimum = pdhg.solve(problem, gap=_OPTIMUM_GAP).value.numpy()
-        slots, blocks = problem.paths.num_paths, []
+        slots = problem.paths.num_paths
+        blocks = []
         largest = sp.csr_array(
             (np.ones(len(program.links)), (np.arange(len(program.links)), [0] * len(program.links)))
         )
@@ -86,8 +89,10 @@ class Cope:
             capacity=program.capacity,
             unit=program.unit,
         )
-        cost, envelope = np.zeros(wider.width), np.zeros((1, wider.width))
-        cost[-1], envelope[0, program.width - 1] = 1, 1
+        cost = np.zeros(wider.width)
+        envelope = np.zeros((1, wider.width))
+        cost[-1] = 1
+        envelope[0, program.width - 1] = 1
         rows = sp.vstack([*blocks, sp.csr_array(envelope)], format="csr")
         limits = np.append(np.zeros(rows.shape[0] - 1), self._limit)
         return program.splits(wider.solve(cost, rows, limits, self._settings), problem)

@@ -48,7 +48,8 @@ class Cspf:
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
-        order, residual = np.argsort(-matrix.demand, kind="stable"), matrix.capacity.copy()
+        order = np.argsort(-matrix.demand, kind="stable")
+        residual = matrix.capacity.copy()
         flow = place(matrix, order, residual, whole=True, first_only=False)
         if self.partial:
             rejected = order[flow[order].sum(1) == 0]

@@ -55,7 +55,10 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
         )
     splits = np.zeros((problem.batch, *problem.ops.mask.shape))
     prices = np.zeros((problem.batch, problem.topology.num_links))
-    model, statuses, build_s, solve_s = None, [], [], []
+    model = None
+    statuses = []
+    build_s = []
+    solve_s = []
     for b in range(problem.batch):
         begin = time.perf_counter()
         row = problem.row(b)
@@ -122,14 +125,16 @@ class _Model:
     program: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        cvxpy, problem = self.cvxpy, self.problem
+        cvxpy = self.cvxpy
+        problem = self.problem
         mask = problem.path_mask[0].cpu().numpy()
         self.paths = np.flatnonzero(mask.reshape(-1))
         self.demands, demand_row = np.unique(self.paths // mask.shape[1], return_inverse=True)
         path, link = problem.paths.incidences()
         live = mask.reshape(-1)[path]
         column = np.searchsorted(self.paths, path[live])
-        ones, shape = np.ones(len(column)), (problem.topology.num_links, len(self.paths))
+        ones = np.ones(len(column))
+        shape = (problem.topology.num_links, len(self.paths))
         incidence = sp.csr_array((ones, (link[live], column)), shape=shape)
         self.links = np.flatnonzero(np.diff(incidence.indptr))
         by_demand = sp.csr_array(

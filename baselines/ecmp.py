@@ -42,7 +42,8 @@ class EcmpOverCandidates:
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix."""
-        begin, problem = time.perf_counter(), problem.to(torch.float64)
+        begin = time.perf_counter()
+        problem = problem.to(torch.float64)
         mask = problem.path_mask
         hops = torch.where(mask, problem.ops.hops, torch.iinfo(problem.ops.hops.dtype).max)
         shortest = (mask & (hops == hops.amin(-1, keepdim=True))).to(problem.demand)

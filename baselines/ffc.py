@@ -76,9 +76,14 @@ def _promises(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> Mat
     leave.
     """
     variables = matrix.path_variables(matrix.routable)
-    width, count, paths = len(variables.path), len(variables.demands), matrix.mask.shape[1]
+    width = len(variables.path)
+    count = len(variables.demands)
+    paths = matrix.mask.shape[1]
     loads = variables.link_incidence(len(matrix.capacity))
-    rows, columns, signs, number = [], [], [], 0
+    rows = []
+    columns = []
+    signs = []
+    number = 0
     first = np.searchsorted(variables.demand_row, np.arange(count))
     for row, d in enumerate(variables.demands.tolist()):
         path_columns = (
@@ -102,7 +107,8 @@ def _promises(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> Mat
         upper=np.concatenate([np.full(width, np.inf), matrix.demand[variables.demands]]),
     )
     solution = solve_program(program, settings)
-    reserved, promise = solution.x[:width], solution.x[width:]
+    reserved = solution.x[:width]
+    promise = solution.x[width:]
     total = np.bincount(variables.demand_row, reserved, minlength=count)
     share = np.divide(promise, total, out=np.zeros(count), where=total > 0)
     flow = np.zeros(matrix.mask.shape)

@@ -19,7 +19,8 @@ def _place(order, demand, mask, path_ptr, path_links, residual, whole, first_onl
         for k in range(paths):
             if not mask[d, k]:
                 continue
-            begin, end = path_ptr[d * paths + k], path_ptr[d * paths + k + 1]
+            begin = path_ptr[d * paths + k]
+            end = path_ptr[d * paths + k + 1]
             available = np.inf
             for i in range(begin, end):
                 available = min(available, residual[path_links[i]])

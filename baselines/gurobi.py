@@ -34,7 +34,8 @@ def solve_by_gurobi(program: LinearProgram, settings: LpSettings) -> tuple[Array
         parameters["Threads"] = settings.threads
     if settings.time_limit:
         parameters["TimeLimit"] = settings.time_limit
-    columns, rows = len(program.cost), len(program.b_ub)
+    columns = len(program.cost)
+    rows = len(program.b_ub)
     try:
         with gurobipy.Env(params=parameters) as env, gurobipy.Model(env=env) as model:
             x = model.addMVar(columns, ub=program.upper_bounds)

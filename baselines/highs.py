@@ -96,7 +96,8 @@ class HighsModel:
             kept_rows: position in this program of each row of the one before; None for the same
                 rows.
         """
-        before, self._program = self._program, program
+        before = self._program
+        self._program = program
         if before is None or self._solver is None:
             self._start(program)
         elif kept_rows is None and _differs_in_bounds_only(before, program):
@@ -111,7 +112,8 @@ class HighsModel:
 
     def _start(self, program: LinearProgram) -> None:
         """Pass the program to a new solver."""
-        settings, highspy = self._settings, self._highspy
+        settings = self._settings
+        highspy = self._highspy
         algorithm = algorithm_of(program, settings)
         options: dict[str, Any] = {
             "solver": algorithm.solver,

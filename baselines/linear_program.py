@@ -110,7 +110,8 @@ class LinearProgram:
         """
         units = power_of_two(np.where(size > 0, size, 1.0))
         a_ub, row_units = _divided_rows(sp.csr_array(self.a_ub @ sp.diags_array(units)))
-        a_eq, b_eq = None, None
+        a_eq = None
+        b_eq = None
         if self.a_eq is not None and self.b_eq is not None:
             a_eq, equation_units = _divided_rows(sp.csr_array(self.a_eq @ sp.diags_array(units)))
             b_eq = self.b_eq / equation_units

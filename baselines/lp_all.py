@@ -124,7 +124,8 @@ class LpAll:
 
 def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
     """LP-all by the scaled program of :mod:`baselines.path_program`."""
-    original, problem = problem, problem.solved
+    original = problem
+    problem = problem.solved
 
     def solve(matrix: Matrix) -> MatrixResult:
         lp = path_program(matrix, matrix.routable, matrix.capacity)
@@ -173,7 +174,8 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
 
     begin = time.perf_counter()
     result = complete(carrying_out(tasks_of(problem, _TASK_GAP), solving))
-    build_s, count = time.perf_counter() - begin - seconds[0], problem.batch
+    build_s = time.perf_counter() - begin - seconds[0]
+    count = problem.batch
     return Allocation(
         result.splits,
         result.prices,

@@ -35,7 +35,9 @@ def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
     assert problem.classes is not None
     splits = np.zeros((problem.batch, *problem.paths.mask.shape))
     prices = np.zeros((problem.batch, len(problem.classes), problem.topology.num_links))
-    statuses, build_s, solve_s = [], [], []
+    statuses = []
+    build_s = []
+    solve_s = []
     for b, matrix in enumerate(matrices(problem)):
         begin = time.perf_counter()
         flow, prices[b], status, seconds = _one(
@@ -63,8 +65,10 @@ def _one(
     """Flow (D, K) of the last LP, prices (C, E) of all, the status, and the seconds that the solver
     took.
     """
-    prices, reached = np.zeros((count, len(matrix.capacity))), list[float]()
-    flow, seconds = np.zeros(matrix.mask.shape), 0.0
+    prices = np.zeros((count, len(matrix.capacity)))
+    reached = list[float]()
+    flow = np.zeros(matrix.mask.shape)
+    seconds = 0.0
     for number in range(count):
         lp = path_program(matrix, matrix.routable & (of_demand <= number), matrix.capacity)
         of_variable = of_demand[lp.path // matrix.mask.shape[1]]
@@ -81,6 +85,7 @@ def _one(
         seconds += solution.seconds
         if not solution.status.usable:
             return flow, prices, solution.status, seconds
-        flow, prices[number] = lp.flow(solution), lp.prices(solution)
+        flow = lp.flow(solution)
+        prices[number] = lp.prices(solution)
         reached.append(float(flow[of_demand == number].sum()))
     return flow, prices, Status.OPTIMAL, seconds

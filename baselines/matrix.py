@@ -92,7 +92,8 @@ class Matrix:
         """The live paths of the ``selected`` demands, (D,) bool, that are above 0: the variables of
         a program.
         """
-        network, num_paths = self.network, self.mask.shape[1]
+        network = self.network
+        num_paths = self.mask.shape[1]
         included = np.asarray(selected, bool) & (self.demand > 0)
         path = np.flatnonzero((self.mask & included[:, None]).reshape(-1))
         demands, demand_row = np.unique(path // num_paths, return_inverse=True)
@@ -195,10 +196,14 @@ def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> All
     the first.  Where a result has no ``solve_s``, it is the measured time less ``build_s``.
     """
     problem = problem.to(torch.float64)
-    demands, results, units, seconds = problem.demand.cpu().numpy(), [], [], []
+    demands = problem.demand.cpu().numpy()
+    results = []
+    units = []
+    seconds = []
     end = time.perf_counter()
     for matrix in matrices(problem):
-        begin, arrays_s = time.perf_counter(), time.perf_counter() - end
+        begin = time.perf_counter()
+        arrays_s = time.perf_counter() - end
         result = solve(matrix)
         end = time.perf_counter()
         results.append(dataclasses.replace(result, build_s=result.build_s + arrays_s))

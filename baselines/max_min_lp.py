@@ -41,9 +41,8 @@ _MISSED = (
 _SLACK = 1e-9
 
 
-_Levels = list[
-    list[tuple[float, torch.Tensor]]
-]  # of each matrix: the level, Gbit/s a weight, and its prices (E,)
+# For each matrix a list of (level, Gbit/s a weight; prices (E,)).
+_Levels = list[list[tuple[float, torch.Tensor]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,18 +79,17 @@ class ExactMaxMin:
             lp, rows, demand, np.ones(len(demand)) if weight is None else weight[demands]
         )
         rate = np.zeros(len(demands))  # of the demands that are not open
-        is_open, flow, status, seconds = (
-            demand > 0,
-            np.zeros(matrix.mask.shape),
-            Status.OPTIMAL,
-            0.0,
-        )
+        is_open = demand > 0
+        flow = np.zeros(matrix.mask.shape)
+        status = Status.OPTIMAL
+        seconds = 0.0
         while is_open.any():
             solution, grows, spent = self._next_level(growing, is_open, rate)
             seconds += spent
             if not solution.status.usable:
                 return MatrixResult(flow, status=solution.status)
-            flow, level = lp.flow(solution), float(solution.x[-1])
+            flow = lp.flow(solution)
+            level = float(solution.x[-1])
             is_whole = is_open & (~grows | (demand <= level * growing.weight * (1 + _SLACK)))
             is_held = np.zeros(len(demands), bool)
             is_held[grows] = (
@@ -103,7 +101,8 @@ class ExactMaxMin:
                 is_held = grows
             if is_held.any():
                 levels[-1].append((level * matrix.unit, torch.from_numpy(lp.prices(solution))))
-            rate[is_held], rate[is_whole] = level * growing.weight[is_held], demand[is_whole]
+            rate[is_held] = level * growing.weight[is_held]
+            rate[is_whole] = demand[is_whole]
             is_open &= ~(is_held | is_whole)
         if (
             rows @ flow.reshape(-1)[lp.path] < rate * (1 - _MISSED)
@@ -128,7 +127,10 @@ class ExactMaxMin:
         """
         whole_at = growing.demand / growing.weight
         ends = np.unique(whole_at[is_open])
-        low, high, seconds = 0, len(ends), 0.0  # the least and the largest i that may be right
+        # Bounds of the index that may be right.
+        low = 0
+        high = len(ends)
+        seconds = 0.0
         best: tuple[LpSolution, Array] | None = None
         while low <= high:
             count = (low + high) // 2
@@ -137,13 +139,16 @@ class ExactMaxMin:
             solution = growing.raised(
                 grows, np.where(is_open & ~grows, growing.demand, rate), most, self.settings
             )
-            seconds, level = seconds + solution.seconds, float(solution.x[-1])
+            seconds = seconds + solution.seconds
+            level = float(solution.x[-1])
             if not solution.status.usable:
                 high = count - 1
             elif 0 < count < len(ends) and level < ends[count - 1] * (1 - _SLACK):
-                low, high = max(low, int(np.searchsorted(ends, level * (1 - _SLACK)))), count - 1
+                low = max(low, int(np.searchsorted(ends, level * (1 - _SLACK))))
+                high = count - 1
             else:
-                best, low = (solution, grows), count + 1
+                best = (solution, grows)
+                low = count + 1
                 if level < most * (1 - _SLACK):
                     break
         return *(best or (solution, grows)), seconds
@@ -169,7 +174,8 @@ class _Growing:
         """Maximise the common level t of the demands that grow, at most ``most``; the others keep
         their rates.
         """
-        base, width = self.lp.program, len(self.lp.path)
+        base = self.lp.program
+        width = len(self.lp.path)
         a_open = sp.hstack([-self.rows[grows], sp.csr_array(self.weight[grows][:, None])])
         a_held = sp.hstack([-self.rows[~grows], sp.csr_array((int((~grows).sum()), 1))])
         a_ub = sp.vstack(
@@ -213,7 +219,8 @@ class GeometricBinner:
             return MatrixResult(np.zeros(matrix.mask.shape))
         bins = self.bins
         sizes = np.diff(float(demand.max()) * self.ratio ** np.arange(1.0 - bins, 1.0), prepend=0.0)
-        count, width = len(demand), len(lp.path)
+        count = len(demand)
+        width = len(lp.path)
         # sum over the bins of a demand = sum over its paths
         linked = sp.hstack([-rows, sp.kron(np.ones((1, bins)), sp.eye_array(count))], format="csr")
         a_ub = sp.hstack(

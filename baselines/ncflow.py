@@ -120,7 +120,9 @@ class NcFlow:
         """
         require_objective("ncflow", problem.objective, ObjectiveName.TOTAL_FLOW)
         problem = problem.to(torch.float64)
-        runs, build_s, solve_s = [], [], []
+        runs = []
+        build_s = []
+        solve_s = []
         for matrix in matrices(problem):
             begin = time.perf_counter()
             contraction = self.contraction(matrix)
@@ -161,12 +163,16 @@ class _Run:
     """
 
     def __init__(self, scheme: NcFlow, matrix: Matrix, contraction: Contraction) -> None:
-        self._scheme, self._matrix, self._contraction = scheme, matrix, contraction
+        self._scheme = scheme
+        self._matrix = matrix
+        self._contraction = contraction
         topology = matrix.network.problem.topology
-        self._link_source, self._link_target = topology.link_source, topology.link_target
+        self._link_source = topology.link_source
+        self._link_target = topology.link_target
         self._pairs = matrix.network.problem.paths.pairs
         self._pair_clusters = contraction.node_cluster[self._pairs]  # (D, 2)
-        self._unserved, self._residual = matrix.demand.copy(), matrix.capacity.copy()
+        self._unserved = matrix.demand.copy()
+        self._residual = matrix.capacity.copy()
         self._min_flow = _MIN_FLOW_SHARE * max(1e-300, float(matrix.demand.max(initial=0)))
         self._gamma = _PENALTY / max(1.0, matrix.unit * float(matrix.demand.max(initial=0)))
         self.path_flows: list[dict[LinkPath, float]] = [{} for _ in range(len(matrix.demand))]
@@ -183,7 +189,8 @@ class _Run:
         """Iterate until little is unserved or added, no capacity is left, or the maximum number is
         reached.
         """
-        total, flow = float(self._matrix.demand.sum()), 0.0
+        total = float(self._matrix.demand.sum())
+        flow = 0.0
         for number in range(self._scheme.iterations):
             gain = self._iteration(number)
             flow += gain
@@ -199,7 +206,8 @@ class _Run:
         begin = time.perf_counter()
         bundles = self._bundles(number)
         bundle_flow = self._bundle_flow(bundles)
-        programs, clusters = [], []
+        programs = []
+        clusters = []
         for cluster_number, commodities in self._commodities(bundles, bundle_flow).items():
             clusters.append(cluster_number)
             cluster = self._contraction.clusters[cluster_number]
@@ -285,16 +293,12 @@ class _Run:
         for b, bundle in enumerate(bundles):
             if bundle_flow[b] <= self._min_flow:
                 continue
-            unserved, links, clusters = (
-                self._unserved[bundle.demands],
-                bundle.links,
-                bundle.clusters,
-            )
+            unserved = self._unserved[bundle.demands]
+            links = bundle.links
+            clusters = bundle.clusters
             pairs = self._pairs[bundle.demands]
-            exit_node, entry_node = (
-                int(self._link_source[links[0]]),
-                int(self._link_target[links[-1]]),
-            )
+            exit_node = int(self._link_source[links[0]])
+            entry_node = int(self._link_target[links[-1]])
             for node in np.unique(pairs[:, 0]).tolist():
                 limit = float(unserved[pairs[:, 0] == node].sum())
                 leaving = Commodity(LEAVES, b, node, node, exit_node, links[:1], limit)
@@ -304,7 +308,8 @@ class _Run:
                 entering = Commodity(ENTERS, b, node, entry_node, node, links[-1:], limit)
                 commodities.setdefault(clusters[-1], []).append(entering)
             for cluster, entry, leave in zip(clusters[1:-1], links[:-1], links[1:], strict=True):
-                source, target = int(self._link_target[entry]), int(self._link_source[leave])
+                source = int(self._link_target[entry])
+                target = int(self._link_source[leave])
                 passing = Commodity(
                     PASSES, b, -1, source, target, (entry, leave), float(bundle_flow[b])
                 )
@@ -356,10 +361,14 @@ class _Run:
         what R2 grants.
         """
         limits: list[float] = []
-        rows, columns, upper, width = [], [], [], 0
+        rows = []
+        columns = []
+        upper = []
+        width = 0
         for b in chunk:
             bundle = bundles[b]
-            pairs, variables = self._pairs[bundle.demands], width + np.arange(len(bundle.demands))
+            pairs = self._pairs[bundle.demands]
+            variables = width + np.arange(len(bundle.demands))
             sides = ((0, bundle.clusters[0], LEAVES), (1, bundle.clusters[-1], ENTERS))
             cluster_limits = [
                 granted[cluster, PASSES, b, -1][0] for cluster in bundle.clusters[1:-1]
@@ -391,11 +400,14 @@ class _Run:
         """
         segments = []
         for position, cluster in enumerate(bundle.clusters):
-            kind, key = PASSES, -1
+            kind = PASSES
+            key = -1
             if position == 0:
-                kind, key = LEAVES, source
+                kind = LEAVES
+                key = source
             elif position == len(bundle.clusters) - 1:
-                kind, key = ENTERS, target
+                kind = ENTERS
+                key = target
             amount, paths = granted[cluster, kind, b, key]
             exit_link = bundle.links[position : position + 1]
             segments.append(
@@ -413,7 +425,9 @@ def _joined(segments: list[WeightedPaths]) -> WeightedPaths:
     in any segment, a new end-to-end path begins.  There are at most as many end-to-end paths as
     paths in all segments.
     """
-    joined, positions, remaining = [], [0] * len(segments), [segment[0][1] for segment in segments]
+    joined = []
+    positions = [0] * len(segments)
+    remaining = [segment[0][1] for segment in segments]
     while True:
         share = min(remaining)
         current = (

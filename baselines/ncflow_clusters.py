@@ -17,7 +17,10 @@ WeightedPaths = list[tuple[LinkPath, float]]  # paths, each with its flow or its
 # Kinds of commodities: a demand inside a cluster; the part of a bundle (the demands from one
 # cluster to another) that leaves a source, that reaches a target, or that passes through a cluster
 # from its entry to its exit.
-INSIDE, LEAVES, ENTERS, PASSES = "inside", "leaves", "enters", "passes"
+INSIDE = "inside"
+LEAVES = "leaves"
+ENTERS = "enters"
+PASSES = "passes"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +68,8 @@ class ClusterFlows:
         """(kind, bundle, key) -> flow, and the paths inside the cluster that carry it with their
         flows.
         """
-        start, commodity_flows = 0, {}
+        start = 0
+        commodity_flows = {}
         for commodity, paths in zip(self.commodities, self.paths, strict=True):
             flows = solution.x[start : start + len(paths)].tolist()
             start += len(paths)
@@ -101,7 +105,8 @@ def cluster_program(
     """
     paths = [cluster.paths_between(c.source, c.target) for c in commodities]
     counts = np.array([len(commodity_paths) for commodity_paths in paths], np.int64)
-    width, commodity_of = int(counts.sum()), np.repeat(np.arange(len(commodities)), counts)
+    width = int(counts.sum())
+    commodity_of = np.repeat(np.arange(len(commodities)), counts)
     with_choice = np.flatnonzero(counts > 1)  # commodities whose largest path flow is a variable
     max_column = np.full(len(commodities), -1)
     max_column[with_choice] = width + np.arange(len(with_choice))
@@ -120,9 +125,8 @@ def cluster_program(
             groups.setdefault((commodities[k].kind, commodities[k].bundle), []).append(column)
     group_row = np.repeat(np.arange(len(groups)), [len(columns) for columns in groups.values()])
     group_column = np.array([column for columns in groups.values() for column in columns], np.int64)
-    bounded = np.flatnonzero(
-        max_column[commodity_of] >= 0
-    )  # path flows below the largest of their commodity
+    # Path flows below the largest of their commodity.
+    bounded = np.flatnonzero(max_column[commodity_of] >= 0)
     below_max = sparse_ones(np.arange(len(bounded)), bounded, (len(bounded), total)) - sparse_ones(
         np.arange(len(bounded)), max_column[commodity_of[bounded]], (len(bounded), total)
     )

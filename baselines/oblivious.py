@@ -73,33 +73,33 @@ class RatioProgram:
         links = np.flatnonzero(problem.capacity[0].numpy() > 0)
         capacity = problem.capacity[0].numpy()[links]
         unit = float(capacity.mean()) if len(capacity) else 1.0
-        capacity, of_link = capacity / unit, np.full(problem.topology.num_links, -1)
+        capacity = capacity / unit
+        of_link = np.full(problem.topology.num_links, -1)
         of_link[links] = np.arange(len(links))
         live = problem.path_mask[0].numpy().reshape(-1)
         paths = np.flatnonzero(live)
         column = np.cumsum(live) - 1
         path, link = problem.paths.incidences()
         path, link = path[live[path]], link[live[path]]
-        count, width = len(links), len(paths) + len(links) ** 2 + 1
+        count = len(links)
+        width = len(paths) + len(links) ** 2 + 1
         loads = sparse_ones(of_link[link], column[path], (count, width))
         # One row for each (link e that demand d can use, path q of d): a[d, e] / c[e] - sum of pi_e
         # over q <= 0.
         demand_of = paths // slots
         uses = sp.coo_array((loads.T.tocsr()[: len(paths)] > 0).astype(float))
         used = np.unique(demand_of[uses.row] * count + uses.col)  # pairs (demand, link)
-        demand, e = used // count, used % count
-        first, last = (
-            np.searchsorted(demand_of, demand),
-            np.searchsorted(demand_of, demand, side="right"),
-        )
+        demand = used // count
+        e = used % count
+        first = np.searchsorted(demand_of, demand)
+        last = np.searchsorted(demand_of, demand, side="right")
         size = last - first
         if size.sum() > _MAX_ROWS:
             expected = f"a network whose program has at most {_MAX_ROWS} rows"
             raise InputError("oblivious", problem.topology.name, expected, int(size.sum()))
         pair = np.repeat(np.arange(len(used)), size)
-        q = (
-            np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size) + first[pair]
-        )  # column of the path
+        # Column of the path.
+        q = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size) + first[pair]
         row = np.arange(len(pair))
         share = sp.csr_array(
             (np.ones(len(uses.row)), (demand_of[uses.row] * count + uses.col, uses.row)),
@@ -184,7 +184,8 @@ class Oblivious:
         if self._splits is None:
             program = RatioProgram.of(past.network)
             best = program.least_ratio(self._settings)
-            self._splits, self.ratio = program.splits(best, past.network), float(best[-1])
+            self._splits = program.splits(best, past.network)
+            self.ratio = float(best[-1])
         return self._splits
 
 

@@ -21,7 +21,8 @@ def with_flows(
         problem: B matrices.
         flows: for each matrix and demand, path -> Gbit/s.
     """
-    paths, demands = problem.paths, problem.paths.num_demands
+    paths = problem.paths
+    demands = problem.paths.num_demands
     used = [
         dict.fromkeys(path for matrix_flows in flows for path in matrix_flows[d])
         for d in range(demands)

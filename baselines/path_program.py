@@ -78,8 +78,10 @@ def path_program(
     begin = time.perf_counter()
     variables = matrix.path_variables(selected)
     links = np.unique(variables.link)
-    loads, served = variables.link_incidence(len(capacity))[links], variables.demand_incidence()
-    width, demand = len(variables.path), matrix.demand[variables.demands]
+    loads = variables.link_incidence(len(capacity))[links]
+    served = variables.demand_incidence()
+    width = len(variables.path)
+    demand = matrix.demand[variables.demands]
     rate = demand[variables.demand_row]
     bottleneck = np.full(width, np.inf)
     np.minimum.at(bottleneck, variables.column, capacity[variables.link])
@@ -88,7 +90,8 @@ def path_program(
     # Links that all demands together do not fill have no row: a tenth of the time on UsCarrier.
     alone = np.bincount(variables.demand_row)[variables.demand_row] == 1
     may_fill = may_decide(loads, rate, rate * alone, capacity[links], fixed[links], rules.balances)
-    links, loads = links[may_fill], loads[np.flatnonzero(may_fill)]
+    links = links[may_fill]
+    loads = loads[np.flatnonzero(may_fill)]
     if not rules.balances:
         costs = -matrix.network.value.reshape(-1)[variables.path]
         size = np.minimum(rate, bottleneck)
@@ -119,9 +122,8 @@ def path_program(
     feasible_theta = np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0).max(
         initial=0.0
     )
-    floor = sp.csr_array(
-        ([-1.0], ([0], [width])), shape=(1, width + 1)
-    )  # theta >= utilisation by the background
+    # theta is at least the utilisation by the background.
+    floor = sp.csr_array(([-1.0], ([0], [width])), shape=(1, width + 1))
     program = LinearProgram(
         np.append(np.zeros(width), 1.0),
         sp.vstack([sp.hstack([loads, theta]), floor], format="csr"),

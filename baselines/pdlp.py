@@ -118,7 +118,8 @@ class Pdlp:
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
         lp = path_program(matrix, matrix.routable, matrix.capacity)
-        program, width = lp.program, len(lp.path)
+        program = lp.program
+        width = len(lp.path)
         if not width:
             return MatrixResult(
                 np.zeros(matrix.mask.shape), np.zeros(len(matrix.capacity)), build_s=lp.build_s
@@ -133,14 +134,16 @@ class Pdlp:
         limits = np.where(limits > 0, limits, 1.0)
         scale = float(np.abs(program.cost * rates).max()) or 1.0
         a_ub = sp.diags_array(1 / limits) @ program.a_ub @ sp.diags_array(rates)
-        a_eq, b_eq = None, None
+        a_eq = None
+        b_eq = None
         if program.a_eq is not None and program.b_eq is not None:
             a_eq = sp.diags_array(1 / program.b_eq) @ program.a_eq @ sp.diags_array(rates)
             b_eq = np.ones(len(program.b_eq))
         x, dual, termination, seconds = self.run(
             ScaledProgram(program.cost * rates / scale, a_ub, program.b_ub / limits, a_eq, b_eq)
         )
-        flow, prices = np.zeros(matrix.mask.shape), np.zeros(len(matrix.capacity))
+        flow = np.zeros(matrix.mask.shape)
+        prices = np.zeros(len(matrix.capacity))
         flow.reshape(-1)[lp.path] = np.maximum(x[:width], 0) * rates[:width]
         prices[lp.links] = np.maximum(dual[:num_link_rows], 0) * scale / limits[:num_link_rows]
         status = Status.FAILED if termination == "failed" else Status.FEASIBLE

@@ -54,10 +54,12 @@ class Pop:
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
-        begin, count = time.perf_counter(), self.replicas
+        begin = time.perf_counter()
+        count = self.replicas
         replica_demands = split(matrix.demand, count, self.phi, self.seed)
         split_s = time.perf_counter() - begin
-        routable, capacity = matrix.routable, matrix.capacity / count
+        routable = matrix.routable
+        capacity = matrix.capacity / count
         lps = [
             path_program(matrix.with_demand(demand), routable, capacity)
             for demand in replica_demands
@@ -89,7 +91,8 @@ def split(demand: Array, replicas: int, phi: float, seed: int) -> Array:
     """
     if replicas == 1:
         return demand[None].copy()
-    rng, replica_demands = np.random.default_rng(seed), np.zeros((replicas, len(demand)))
+    rng = np.random.default_rng(seed)
+    replica_demands = np.zeros((replicas, len(demand)))
     heap = [(-rate, d) for d, rate in enumerate(demand.tolist()) if rate > 0]
     heapq.heapify(heap)
     for _ in range(int(phi * len(heap))):

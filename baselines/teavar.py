@@ -43,7 +43,9 @@ from teal.spec import Spec
 
 _MAX_ROWS = 2_000_000  # scenarios times demands, which bounds memory
 _MAX_PATHS = 32  # paths per demand: the live ones of a scenario are coded in as many bits
-_WEIBULL_SHAPE, _WEIBULL_SCALE = 0.8, 1e-4  # of the random failure probability of a cable
+# Weibull distribution of the failure probability of a cable.
+_WEIBULL_SHAPE = 0.8
+_WEIBULL_SCALE = 1e-4
 _MIN_CUTOFF = 1e-12  # probability below which no scenarios are enumerated
 
 
@@ -133,8 +135,11 @@ class Teavar:
     def _program(self, matrix: Matrix, scenarios: Scenarios) -> tuple[LinearProgram, Array]:
         """The LP of the module, and the path numbers d * K + k of its first variables."""
         paths = matrix.path_variables(matrix.routable)
-        count, width, demands = len(scenarios.probability), len(paths.path), len(paths.demands)
-        links, demand = len(matrix.capacity), matrix.demand[paths.demands]
+        count = len(scenarios.probability)
+        width = len(paths.path)
+        demands = len(paths.demands)
+        links = len(matrix.capacity)
+        demand = matrix.demand[paths.demands]
         live = (~scenarios.works).astype(float) @ paths.link_incidence(links) == 0  # (S, width)
         # The loss of a demand depends only on which of its paths are live (its pattern).  Scenarios
         # with the same pattern share one loss variable.
@@ -146,18 +151,20 @@ class Teavar:
         codes, loss = np.unique(
             (pattern + (np.arange(demands) << _MAX_PATHS)).reshape(-1), return_inverse=True
         )
-        loss_demand, losses = codes >> _MAX_PATHS, len(codes)
+        loss_demand = codes >> _MAX_PATHS
+        losses = len(codes)
         # Variables, all >= 0: flows (width), losses, u (S), alpha.
         total = width + losses + count + 1
-        example = (
-            np.unique(loss, return_index=True)[1] // demands
-        )  # a scenario with the pattern of each loss
+        # A scenario with the pattern of each loss.
+        example = np.unique(loss, return_index=True)[1] // demands
         counts = np.bincount(paths.demand_row, minlength=demands)[loss_demand]
         starts = np.searchsorted(paths.demand_row, loss_demand)  # demand_row is ascending
         loss_row = np.repeat(np.arange(losses), counts)
         column = np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
         is_live = live[example[loss_row], column]
-        loss_row, column, number = loss_row[is_live], column[is_live], np.arange(losses)
+        loss_row = loss_row[is_live]
+        column = column[is_live]
+        number = np.arange(losses)
         delivered = sparse_ones(loss_row, column, (losses, total))
         lost = sparse_ones(number, width + number, (losses, total))
         scenario_loss = sparse_ones(
@@ -174,9 +181,11 @@ class Teavar:
         )
         limits = np.concatenate([matrix.capacity, demand, -demand[loss_demand], np.zeros(count)])
         not_enumerated = max(0.0, 1 - float(scenarios.probability.sum()))
-        cost, upper = np.zeros(total), np.full(total, np.inf)
+        cost = np.zeros(total)
+        upper = np.full(total, np.inf)
         cost[width + losses : -1] = scenarios.probability / (1 - self.beta)
-        cost[-1], upper[-1] = 1 - not_enumerated / (1 - self.beta), demand.sum()
+        cost[-1] = 1 - not_enumerated / (1 - self.beta)
+        upper[-1] = demand.sum()
         return LinearProgram(cost, rows, limits, upper=upper), paths.path
 
 
@@ -197,16 +206,16 @@ def likeliest(
     Raises:
         InputError: the required coverage takes more than ``max_scenarios``.
     """
-    no_failure, odds = float(np.prod(1 - failure)), failure / (1 - failure)
+    no_failure = float(np.prod(1 - failure))
+    odds = failure / (1 - failure)
     order = np.argsort(-odds, kind="stable")
     cutoff = no_failure
     scenarios: list[tuple[float, tuple[int, ...]]] = [(no_failure, ())]
     while sum(probability for probability, _ in scenarios) < coverage and cutoff > _MIN_CUTOFF:
         cutoff /= 2
         scenarios = []
-        stack: list[tuple[float, tuple[int, ...], int]] = [
-            (no_failure, (), 0)
-        ]  # the last: next position in order
+        # The last entry is the next position in order.
+        stack: list[tuple[float, tuple[int, ...], int]] = [(no_failure, (), 0)]
         while stack:
             probability, failed, first = stack.pop()
             scenarios.append((probability, failed))

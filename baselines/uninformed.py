@@ -33,7 +33,8 @@ class Uninformed:
     """
 
     def __init__(self, refill: int, *, is_null: bool = False) -> None:
-        self.refill, self.is_null = refill, is_null
+        self.refill = refill
+        self.is_null = is_null
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix."""

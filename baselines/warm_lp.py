@@ -77,7 +77,10 @@ class WarmLp:
         demands = solved.demand.cpu().numpy()
         capacities = solved.capacity.cpu().numpy()
         masks = solved.path_mask.cpu().numpy()
-        flows, prices, statuses, seconds = [], [], [], []
+        flows = []
+        prices = []
+        statuses = []
+        seconds = []
         for row in range(solved.batch):
             begin = time.perf_counter()
             flow, price, status = self._program.solve(demands[row], capacities[row], masks[row])
@@ -226,6 +229,7 @@ class _NetworkProgram:
 def _all_variables(arrays: PathArrays, problem: Problem) -> PathVariables:
     """All paths of a problem as variables, also failed ones and those of demands of 0."""
     exists = problem.ops.mask.cpu().numpy()
-    num_demands, num_links = len(exists), problem.topology.num_links
+    num_demands = len(exists)
+    num_links = problem.topology.num_links
     matrix = Matrix(arrays, np.ones(num_demands), np.ones(num_links), exists)
     return matrix.path_variables(np.ones(num_demands, bool))

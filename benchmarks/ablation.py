@@ -105,7 +105,8 @@ def summarised(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for key in dict.fromkeys((row["network"], row["variant"], row["repair"]) for row in rows):
         group = [row for row in rows if (row["network"], row["variant"], row["repair"]) == key]
-        shares, count = [100 * float(row["of_optimum"]) for row in group], len(group)
+        shares = [100 * float(row["of_optimum"]) for row in group]
+        count = len(group)
         line = lines.setdefault(key[:2], {"network": key[0], "variant": key[1]})
         half = (
             f" ± {stats.t.ppf(0.975, count - 1) * statistics.stdev(shares) / count**0.5:.1f}"
@@ -167,7 +168,8 @@ def main() -> None:
         traffic = teal.load_traffic(
             f"gravity:seed=0,count={12 if large else 100},load={options.load:g}", topology
         )
-        paths, split = teal.compute_paths(topology, traffic.pairs), traffic.split()
+        paths = teal.compute_paths(topology, traffic.pairs)
+        split = traffic.split()
         problems = [
             teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row]))
             for row in spread(split.test, 8)

@@ -45,7 +45,8 @@ def main() -> None:
 
 async def _run(options: argparse.Namespace, folder: Path) -> None:
     topology = load_topology(options.topology, options.default_capacity)
-    traffic, pairs = load_traffic(options.traffic, topology), all_pairs(topology)
+    traffic = load_traffic(options.traffic, topology)
+    pairs = all_pairs(topology)
     place = {tuple(pair): d for d, pair in enumerate(pairs.tolist())}
     at = [place[tuple(pair)] for pair in traffic.pairs.tolist()]
     series = np.zeros((options.history + options.intervals, len(pairs)))
@@ -53,7 +54,11 @@ async def _run(options: argparse.Namespace, folder: Path) -> None:
     series[:, at] = traffic.read(np.arange(first, first + len(series)))
     paths = compute_paths(topology, pairs, num_paths=4)
     problem = Problem.create(topology, paths, Objective("max_link_utilisation"), series[:1])
-    rng, ratios, noticed, faults, false = np.random.default_rng(0), list[float](), 0, 0, 0
+    rng = np.random.default_rng(0)
+    ratios = list[float]()
+    noticed = 0
+    faults = 0
+    false = 0
     splits = problem.first_path_splits[0].numpy()
     transport = httpx.ASGITransport(make_app(Solver(folder), ()), raise_app_exceptions=False)
     async with AsyncClient("http://service", transport=transport) as client:
@@ -63,7 +68,9 @@ async def _run(options: argparse.Namespace, folder: Path) -> None:
         if options.history:
             await client.measure("net", series[: options.history], begin, 300)
             splits = await _next(client)
-        names, links, nodes = topology.node_names, topology.num_links, topology.num_nodes
+        names = topology.node_names
+        links = topology.num_links
+        nodes = topology.num_nodes
         for number, matrix in enumerate(series[options.history :]):
             here = problem.with_demand(matrix[None])
             load = float(here.utilisation(torch.from_numpy(splits)[None]).amax())
@@ -97,7 +104,8 @@ async def _run(options: argparse.Namespace, folder: Path) -> None:
             time = begin + np.timedelta64(300 * (options.history + number), "s")
             said = await client.measure_counters("net", time, of_links, of_nodes, routing=routing)
             assert said.counted is not None
-            faults, noticed = faults + is_fault, noticed + (is_fault and said.counted["alarm"])
+            faults = faults + is_fault
+            noticed = noticed + (is_fault and said.counted["alarm"])
             false += not is_fault and said.counted["alarm"]
             if said.matrices:
                 splits = await _next(client)

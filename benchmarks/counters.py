@@ -106,7 +106,9 @@ def _estimator(case: Case, history: FloatArray | None) -> Estimator:
 
 def _estimate(case: Case) -> None:
     for name, history in (("with history", case.history), ("cold", None)):
-        estimator, rng, rows = _estimator(case, history), np.random.default_rng(0), []
+        estimator = _estimator(case, history)
+        rng = np.random.default_rng(0)
+        rows = []
         for truth in case.test:
             counters = _counted(case, truth, rng)
             begin = time.perf_counter()
@@ -143,7 +145,8 @@ def _estimate(case: Case) -> None:
 
 def _routing(case: Case) -> None:
     paths = compute_paths(case.topology, case.pairs, num_paths=4)
-    estimator, rng = _estimator(case, case.history), np.random.default_rng(0)
+    estimator = _estimator(case, case.history)
+    rng = np.random.default_rng(0)
     rows = set(np.linspace(0, len(case.test) - 1, 60).astype(int).tolist())
     ratios: dict[str, list[float]] = {
         "estimate": [],
@@ -179,7 +182,9 @@ def _routing(case: Case) -> None:
 
 def _flows(case: Case) -> None:
     """A tenth of the pairs measured: those with the largest residuals' variance."""
-    estimator, rng, errors = _estimator(case, case.history), np.random.default_rng(0), []
+    estimator = _estimator(case, case.history)
+    rng = np.random.default_rng(0)
+    errors = []
     assert estimator.residuals is not None
     chosen = np.argsort(-(estimator.residuals**2).sum(0))[: len(case.pairs) // 10]
     for truth in case.test[:: max(1, len(case.test) // 100)]:
@@ -194,7 +199,8 @@ def _repair(case: Case) -> None:
     checker = Checker(case.topology, case.pairs, case.measurements)
     links = case.topology.num_links
     for share in (0.1, 0.3):
-        rng, rows = np.random.default_rng(1), []
+        rng = np.random.default_rng(1)
+        rows = []
         for _ in range(40):
             truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
             values = case.measurements @ truth
@@ -223,7 +229,9 @@ def _alarm(case: Case, clean: int) -> None:
     checker = Checker(case.topology, case.pairs, case.measurements)
     checker.calibrate(case.history)
     for share in (0.0, 0.1, 0.3):
-        rng, found, false = np.random.default_rng(2), [], 0
+        rng = np.random.default_rng(2)
+        found = []
+        false = 0
         for _ in range(clean):
             truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
             counters = checker.corrupted_counters(truth, other, share, rng)
@@ -231,10 +239,8 @@ def _alarm(case: Case, clean: int) -> None:
         for _ in range(100):
             truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
             counters = checker.corrupted_counters(truth, other, share, rng)
-            believed, order = (
-                truth * (1 + 0.02 * rng.normal(size=len(truth))),
-                rng.permutation(len(truth)),
-            )
+            believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
+            order = rng.permutation(len(truth))
             gone = np.searchsorted(np.cumsum(truth[order]), 0.05 * truth.sum()) + 1
             believed[order[:gone]] = 0.0
             found.append(checker.check(counters, believed).alarm)
@@ -253,7 +259,8 @@ def _persistent(case: Case) -> None:
         for share in (0.0, 0.1):
             texts = []
             for missing in (0.0, 0.01, 0.02, 0.03):
-                rng, alarms = np.random.default_rng(3), 0
+                rng = np.random.default_rng(3)
+                alarms = 0
                 for _ in range(_TRIALS):
                     order = rng.permutation(len(case.pairs))
                     for _ in range(window):
@@ -280,7 +287,9 @@ def _repaired(case: Case) -> None:
         (0.0, 0.1, 0.3), (("history", case.history), ("nothing", None))
     ):
         for is_repaired in (False, True):
-            estimator, rng, errors = _estimator(case, history), np.random.default_rng(4), []
+            estimator = _estimator(case, history)
+            rng = np.random.default_rng(4)
+            errors = []
             for number, truth in enumerate(case.test):
                 counted = checker.corrupted_counters(truth, case.test[number - 1], share, rng)
                 values = counted.values
@@ -298,11 +307,9 @@ def _repaired(case: Case) -> None:
 
 def _worst(case: Case) -> None:
     paths = compute_paths(case.topology, case.pairs, num_paths=4)
-    estimator, rng, truth = (
-        _estimator(case, case.history),
-        np.random.default_rng(0),
-        case.test[len(case.test) // 2],
-    )
+    estimator = _estimator(case, case.history)
+    rng = np.random.default_rng(0)
+    truth = case.test[len(case.test) // 2]
     assert estimator.residuals is not None
     ball = float(np.quantile(np.abs(estimator.residuals).sum(1), 0.9))
     counters = _counted(case, truth, rng)

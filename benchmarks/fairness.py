@@ -72,7 +72,9 @@ def main(topology_name: str, load: str, count: str = "3", reference: str = "max-
 def on_random_networks(count: str = "24") -> None:
     """Print how many random networks reach target gaps, and the fairness of their rates."""
     for gap in (1e-2, 1e-3):
-        reached, measures, begin = 0, [], time.perf_counter()
+        reached = 0
+        measures = []
+        begin = time.perf_counter()
         for seed in range(int(count)):
             base = random_problem(seed, nodes=8, batch=1)
             problem = teal.Problem.create(

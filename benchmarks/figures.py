@@ -154,7 +154,8 @@ def _text(value: str, form: str) -> str:
     if form.startswith("percent"):
         return f"{100 * number + 0.0:.{form[7:] or 2}f}%"
     if form == "ms":
-        form, number = "time", number / 1000
+        form = "time"
+        number = number / 1000
     if form == "time":
         unit, scale = next(
             (u, s)

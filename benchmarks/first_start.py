@@ -41,7 +41,8 @@ class Place:
     """A clone, and a home for it, which another clone may share."""
 
     def __init__(self, folder: Path, name: str, home: str) -> None:
-        self.clone, self._home = folder / name, folder / home
+        self.clone = folder / name
+        self._home = folder / home
         self._home.mkdir(exist_ok=True)
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.clone)], check=True)
 
@@ -89,7 +90,8 @@ def main() -> None:
     try:
         for step in options.steps.split(","):
             home = "home-test" if step == "again" else f"home-{step}"
-            place, load = Place(folder, step, home), os.getloadavg()[0]
+            place = Place(folder, step, home)
+            load = os.getloadavg()[0]
             if step == "solve":
                 place.seconds(["make", ".venv/.installed-for-demo"], logs / "first-install.log")
             command = SOLVE if step == "solve" else COMMANDS[step]

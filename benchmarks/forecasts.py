@@ -34,10 +34,12 @@ SERIES = {
     "Abilene": ("abilene.xml", "directed-abilene-zhang-5min-over-6months-ALL.tgz"),
     "GEANT": ("geant.xml", "directed-geant-uhlig-15min-over-4months-ALL.tgz"),
 }
-WINDOW, WARM_UP = 12, 100
+WINDOW = 12
+WARM_UP = 100
 SEED = ", seed "
 TEMPERATURE = 0.02  # of the smooth splits, over the value of a Gbit/s
-BATCH, LEARNING_RATE = 16, 0.02
+BATCH = 16
+LEARNING_RATE = 0.02
 
 
 class Forecaster(nn.Module):
@@ -45,10 +47,8 @@ class Forecaster(nn.Module):
 
     def __init__(self, demands: int) -> None:
         super().__init__()
-        self.logit_phi, self.log_factor = (
-            nn.Parameter(torch.full((demands,), 2.0)),
-            nn.Parameter(torch.zeros(demands)),
-        )
+        self.logit_phi = nn.Parameter(torch.full((demands,), 2.0))
+        self.log_factor = nn.Parameter(torch.zeros(demands))
         self.double()
 
     def forward(self, known: Tensor) -> Tensor:
@@ -74,7 +74,8 @@ class ForecastHedge:
     """A hedge that allocates for a forecast."""
 
     def __init__(self, model: Forecaster, allocate: Allocate) -> None:
-        self.model, self.allocate_for = model, allocate
+        self.model = model
+        self.allocate_for = allocate
 
     @torch.no_grad()
     def allocate(self, past: teal.Past) -> Tensor:
@@ -87,7 +88,8 @@ def fitted(
     network: teal.Problem, demand: Tensor, through: bool, steps: int, seed: int
 ) -> Forecaster:
     """A forecaster fitted on matrices (T, D)."""
-    rng, model = np.random.default_rng(seed), Forecaster(demand.shape[1])
+    rng = np.random.default_rng(seed)
+    model = Forecaster(demand.shape[1])
     adam = torch.optim.Adam(model.parameters(), LEARNING_RATE)
     for _ in range(steps):
         rows = rng.choice(np.arange(WINDOW, len(demand)), BATCH, replace=False)
@@ -134,7 +136,8 @@ def measured(
     """The rows of a series."""
     topology = teal.load_topology(network)
     traffic = teal.load_traffic(str(matrices), topology)
-    paths, split = teal.compute_paths(topology, traffic.pairs), traffic.split()
+    paths = teal.compute_paths(topology, traffic.pairs)
+    split = traffic.split()
     traffic = traffic.scaled(
         calibration_factor(topology, paths, traffic, split.train, options.carried)
     )

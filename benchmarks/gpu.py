@@ -151,7 +151,9 @@ def bytes_of_iteration(paths: Any, batch: int, real: int = 4) -> float:
         batch: number of matrices.
         real: size of a floating-point number, bytes.
     """
-    num_paths, nodes, demands = paths.packed.num_paths, paths.trie.num_nodes, paths.num_demands
+    num_paths = paths.packed.num_paths
+    nodes = paths.trie.num_nodes
+    demands = paths.num_demands
     index = paths.levels.parent.itemsize
     per_matrix = real * (3 * num_paths + demands + 2 * nodes)
     shared = index * (3 * nodes + num_paths) + nodes + 4 * nodes + demands * (1 + real)
@@ -168,7 +170,8 @@ def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 def check(report: Report, problem: Any, name: str) -> None:
     """Compare the path operations with the level-by-level torch backend in float64."""
-    ops, plain = problem.ops, make_path_ops(problem.paths, DEVICE, "torch")
+    ops = problem.ops
+    plain = make_path_ops(problem.paths, DEVICE, "torch")
     generator = torch.Generator(DEVICE).manual_seed(0)
     links = torch.rand(
         2, problem.topology.num_links, 3, generator=generator, device=DEVICE, dtype=torch.float64
@@ -176,13 +179,13 @@ def check(report: Report, problem: Any, name: str) -> None:
     flows = torch.rand(
         2, *ops.mask.shape, 3, generator=generator, device=DEVICE, dtype=torch.float64
     )
-    sums, loads, maxima = (
-        plain.path_sum(links),
-        plain.link_sum(flows),
-        plain.path_max(links[..., 0])[0],
-    )
+    sums = plain.path_sum(links)
+    loads = plain.link_sum(flows)
+    maxima = plain.path_max(links[..., 0])[0]
     for dtype in (torch.float32, torch.float64):
-        x, f, kind = links.to(dtype), flows.to(dtype), str(dtype)[6:]
+        x = links.to(dtype)
+        f = flows.to(dtype)
+        kind = str(dtype)[6:]
         report.add(
             "check",
             f"{name} path_sum {kind}, error against float64",
@@ -201,10 +204,8 @@ def check_engine(report: Report, problem: Any, name: str) -> None:
     """Compare the bounds of 25 iterations, restarts included, with those of the plain engine."""
     reference = dataclasses.replace(problem, ops=make_path_ops(problem.paths, DEVICE, "torch"))
     for dtype in (torch.float64, torch.float32):
-        engine, plain = (
-            CudaEngine(problem, None, dtype),
-            PlainEngine(reference, None, torch.float64),
-        )
+        engine = CudaEngine(problem, None, dtype)
+        plain = PlainEngine(reference, None, torch.float64)
         error = max(
             relative(engine.advance(count), plain.advance(count)) for count in (1, 1, 3, 10, 10)
         )
@@ -237,7 +238,8 @@ def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: st
     """
     allocated_before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    engine, batch = CudaEngine(problem, None, torch.float32), problem.batch
+    engine = CudaEngine(problem, None, torch.float32)
+    batch = problem.batch
     engine.advance(2)
     engine.check(1)
     buffers = engine._recorded.buffers
@@ -362,7 +364,8 @@ def peers(report: Report, data: Path, name: str, accuracy: float = 1e-3) -> None
         except teal.TealError as error:
             print(f"# {error}", flush=True)
             continue
-        time_ms, gap = 1e3 * found.solve_s[0], 1 - float(problem.value(found.splits)[0]) / bound
+        time_ms = 1e3 * found.solve_s[0]
+        gap = 1 - float(problem.value(found.splits)[0]) / bound
         report.add("peers", f"{name}, PDLP of {kind}, accuracy {accuracy:g}", time_ms, "ms")
         report.add("peers", f"{name}, PDLP of {kind}: gap of what it carries", gap, "")
 

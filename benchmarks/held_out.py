@@ -56,16 +56,15 @@ def cases(
         factor = calibration_factor(topology, paths, traffic, np.arange(3), share)
     demand = traffic.read([1]) * factor
     crowd = flash_crowd(demand, rng)
-    failed, links = topology.capacity.copy(), topology.num_links
+    failed = topology.capacity.copy()
+    links = topology.num_links
     failed[rng.choice(links, max(1, round(rng.uniform(0.01, 0.05) * links)), replace=False)] = 0
     burst = demand.copy()
     burst[0, rng.choice(np.argsort(demand[0])[-max(1, paths.num_demands // 10) :])] *= 10
     rates_of = {"flash crowd": crowd, "burst": burst}
     for kind in KINDS:
-        rates, capacity = (
-            rates_of.get(kind, demand),
-            failed if kind == "failures" else topology.capacity,
-        )
+        rates = rates_of.get(kind, demand)
+        capacity = failed if kind == "failures" else topology.capacity
         program = teal.Objective(teal.ObjectiveName(objective))
         yield (
             kind,
@@ -91,13 +90,12 @@ def measure(scheme: Any, name: str, seed: int, objective: str) -> Iterator[Row]:
         allocation = scheme.solve(problem)
         seconds = time.perf_counter() - begin
         assessment = teal.assess(problem, allocation)
-        share, bound_error = (
-            float(assessment.value[0]) / optimum,
-            float(assessment.bound[0]) / optimum - 1,
-        )
+        share = float(assessment.value[0]) / optimum
+        bound_error = float(assessment.bound[0]) / optimum - 1
         cut = float("nan")
         if problem.objective.rules.sense < 0:
-            share, bound_error = 1 / share, -bound_error
+            share = 1 / share
+            bound_error = -bound_error
         else:
             cut = (
                 float(problem.value(teal.project(problem, scheme.start(problem)[0], refill=0))[0])
@@ -139,7 +137,8 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("held_out.csv"), help="file of the rows")
     options = parser.parse_args()
-    scheme, held_out = teal.make_scheme(options.scheme, options.model), topohub_pool().held_out
+    scheme = teal.make_scheme(options.scheme, options.model)
+    held_out = topohub_pool().held_out
     folder = model_folder(options.model or Path(BROUGHT[options.scheme.partition(":")[0]]))
     card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     assert set(card["held_out"]) >= set(held_out), "the model has seen some of these networks"

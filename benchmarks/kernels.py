@@ -76,7 +76,8 @@ def compiled() -> list[tuple[str, str, int, float]]:
                 flush=True,
             )
     rows = [(name, *row) for name, row in found.items()]
-    forms, cpu_s = sum(row[2] for row in rows), sum(row[3] for row in rows)
+    forms = sum(row[2] for row in rows)
+    cpu_s = sum(row[3] for row in rows)
     print(f"{len(rows)} kernels, {forms} forms, {cpu_s:.0f} CPU s")
     return sorted(rows, key=lambda row: -row[3])
 

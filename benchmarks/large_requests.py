@@ -59,7 +59,8 @@ START_S = 120.0  # that the service and the paths of UsCarrier may take
 def running() -> Iterator[str]:
     """The address of a service with two tokens."""
     with tempfile.TemporaryDirectory() as folder:
-        tokens, port = Path(folder) / "tokens", free_port()
+        tokens = Path(folder) / "tokens"
+        port = free_port()
         tokens.write_text("\n".join(TOKENS) + "\n")
         tokens.chmod(0o600)
         command = [
@@ -119,12 +120,14 @@ def large_requests(
     """Of each large request, what its client does again and again; called with the number of the
     time.
     """
-    nodes, links = [node["id"] for node in info["nodes"]], info["links"]
+    nodes = [node["id"] for node in info["nodes"]]
+    links = info["links"]
     pairs = len(nodes) * (len(nodes) - 1)
     rates = np.random.default_rng(0).lognormal(0, 1, (256, pairs)) * 0.2
     kdl = node_link(published(data, "Kdl.json"))
     names = [(a, b) for a in nodes for b in nodes if a != b]
-    headers, one = {"Content-Type": ARROW, "Accept": ARROW}, arrow(rates[:1])
+    headers = {"Content-Type": ARROW, "Accept": ARROW}
+    one = arrow(rates[:1])
     classes = arrow(np.repeat(rates[:1], 3, axis=0) * np.array([[0.1], [0.3], [0.6]]))
 
     def allocate(options: str, body: bytes) -> Callable[[int], Any]:
@@ -155,7 +158,8 @@ def large_requests(
 
     def counters(number: int) -> None:
         rng = np.random.default_rng(number)
-        sent, wrong = rng.uniform(10, 20, len(links)), rng.choice([0.2, 1.0], len(links))
+        sent = rng.uniform(10, 20, len(links))
+        wrong = rng.choice([0.2, 1.0], len(links))
         border = rng.uniform(5, 9, len(nodes))
         of_links = [
             {
@@ -212,7 +216,8 @@ def small_requests(
     """Times to answer of the requests that were answered, ms, how many were refused, and times of
     other requests.
     """
-    times, refused = [], 0
+    times = []
+    refused = 0
     others: dict[str, list[float]] = {"patch": [], "next": [], "healthz": []}
     bodies = [
         arrow(np.random.default_rng(seed).lognormal(0, 1, (1, 132)) * 100) for seed in range(20)
@@ -279,7 +284,8 @@ def main() -> int:
             f"{'beside':13} answered refused late   p50   p99   max ms; patch  next healthz, longest"
         )
         for name in chosen:
-            ended, connections = threading.Event(), CONNECTIONS.get(name, 1)
+            ended = threading.Event()
+            connections = CONNECTIONS.get(name, 1)
 
             def work(
                 first: int,

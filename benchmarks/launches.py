@@ -47,7 +47,8 @@ GAP = 0.01  # certified, of a solve
 _MATRICES = 20  # of a training
 _SWITCH_S = 1e-4  # turns of the simulator's threads, each of which waits for the others
 # Factors of the demand: of runs that record all parts of a work, and of the one that is counted.
-_BEFORE, _COUNTED = (1.0, 1.1, 1.2, 1.3), 1.25
+_BEFORE = (1.0, 1.1, 1.2, 1.3)
+_COUNTED = 1.25
 Work = Callable[[float], object]  # takes a factor of the demand
 
 

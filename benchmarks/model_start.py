@@ -73,7 +73,9 @@ WAYS = (
     "central point",
 )
 PDHG_S = 3.0  # seconds that PDHG may take
-MOST_NEWTON_STEPS, NEAR = 200, 1e-3  # of a central point; the decrement at its end
+# Newton's method for a central point: largest number of steps, and the final decrement.
+MOST_NEWTON_STEPS = 200
+NEAR = 1e-3
 BALANCED = ("max_link_utilisation", "max_concurrent_flow")
 Row = dict[str, Any]
 Search = Callable[[float], teal.PdhgResult]
@@ -123,7 +125,8 @@ def central_point(problem: teal.Problem) -> Given | None:
     count = len(program.column_value) + len(program.capacity) + len(program.rate)
     for factor in (30.0, 10.0, 3.0, 1.0):
         share, price = centred(program, price, factor * CENTRAL_GAP / count)
-    splits, prices = np.zeros(problem.ops.mask.numel()), np.zeros(problem.capacity.shape[1])
+    splits = np.zeros(problem.ops.mask.numel())
+    prices = np.zeros(problem.capacity.shape[1])
     splits[program.slot] = share
     prices[program.link] = price * program.scale
     shape = (1, *problem.ops.mask.shape)
@@ -139,8 +142,10 @@ def centred(
 
     where l_g is such that the shares of block g and of its rest, mu / -l_g, sum to 1.
     """
-    blocks, columns = len(program.rate), len(program.column_value)
-    first, block = program.block_ptr[:-1], np.repeat(np.arange(blocks), np.diff(program.block_ptr))
+    blocks = len(program.rate)
+    columns = len(program.column_value)
+    first = program.block_ptr[:-1]
+    block = np.repeat(np.arange(blocks), np.diff(program.block_ptr))
     column = np.repeat(np.arange(columns), np.diff(program.row_ptr))
     shape = (len(program.capacity), columns)
     matrix = scipy.sparse.csr_matrix((program.rate[block[column]], (program.row, column)), shape)
@@ -148,14 +153,16 @@ def centred(
     for _ in range(MOST_NEWTON_STEPS):
         cost = matrix.T @ price - program.column_value
         least = np.minimum(np.minimum.reduceat(cost, first), 0.0)
-        low, high = least - (np.diff(program.block_ptr) + 1) * mu, least - mu
+        low = least - (np.diff(program.block_ptr) + 1) * mu
+        high = least - mu
         multiplier = low
         for _ in range(60):
             distance = cost - multiplier[block]
             total = np.add.reduceat(mu / distance, first) - mu / multiplier
             slope = np.add.reduceat(mu / distance**2, first) + mu / multiplier**2
             multiplier = np.clip(multiplier + total * (1 - total) / slope, low, high)
-        share, rest = mu / (cost - multiplier[block]), -mu / multiplier
+        share = mu / (cost - multiplier[block])
+        rest = -mu / multiplier
         gradient = program.capacity - mu / price - matrix @ share
         scaled = matrix.multiply(share**2 / mu).tocsr()
         union = scaled @ of_block
@@ -178,7 +185,8 @@ def at_carried(problem: teal.Problem, share: float) -> teal.Problem:
     """The problem with its demands scaled so that the optimum carries ``share`` of them, to a
     hundredth.
     """
-    low, high = 1e-3, 1e3
+    low = 1e-3
+    high = 1e3
     for _ in range(30):  # halvings of a range of logarithms
         scale = (low * high) ** 0.5
         scaled = problem.with_demand(problem.demand * scale)
@@ -194,8 +202,10 @@ def cases(network: str, objective: str, seed: int) -> Iterator[tuple[str, str, t
     topology = teal.load_topology(f"topohub:{network}")
     traffic = teal.load_traffic(f"gravity:seed={seed},count=1", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
-    rng, cables = np.random.default_rng(seed), list(topology.cables())
-    flow, wanted = teal.Objective(), teal.Objective(objective)
+    rng = np.random.default_rng(seed)
+    cables = list(topology.cables())
+    flow = teal.Objective()
+    wanted = teal.Objective(objective)
 
     def problem_of(demand: Tensor, capacity: FloatArray) -> teal.Problem:
         made = teal.Problem.create(topology, paths, wanted, demand, capacity=capacity[None])

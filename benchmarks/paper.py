@@ -29,10 +29,8 @@ from teal.cli import main as run_teal
 from teal.network.traffic import spread
 from teal.schemes.flow_gnn import FlowGnnScheme, FlowGnnSchemeConfig
 
-B4, US = (
-    ("b4", "gravity:seed=0,count=100,load=4"),
-    ("topologies/UsCarrier.json", "gravity:seed=0,count=20,load=4"),
-)
+B4 = ("b4", "gravity:seed=0,count=100,load=4")
+US = ("topologies/UsCarrier.json", "gravity:seed=0,count=20,load=4")
 KDL, ASN = (
     (f"topologies/{name}.json", "gravity:seed=0,count=20,load=4") for name in ("Kdl", "ASN2k")
 )
@@ -105,7 +103,8 @@ def evaluate(name: str, data: Path, out: Path, wanted: Sequence[str]) -> int:
             if networks == all_networks
             else "-" + "-".join(Path(topology).stem for topology, _ in networks)
         )
-        folder, arguments = out / f"{name}-{number}{of_some}", ["evaluate", "--num-paths", "4"]
+        folder = out / f"{name}-{number}{of_some}"
+        arguments = ["evaluate", "--num-paths", "4"]
         for topology, traffic in networks:
             source = str(published(data, topology)) if "/" in topology else topology
             arguments += ["--topology", source, "--traffic", traffic]
@@ -130,7 +129,8 @@ def compare(name: str, out: Path) -> int:
     done: dict[str, list[float]] = json.loads(file.read_text()) if file.exists() else {}
     topology = teal.load_topology(B4[0])
     traffic = teal.load_traffic(B4[1], topology)
-    paths, split = teal.compute_paths(topology, traffic.pairs), traffic.split()
+    paths = teal.compute_paths(topology, traffic.pairs)
+    split = traffic.split()
     problems = [
         teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row]))
         for row in spread(split.test, _TEST_MATRICES)
@@ -165,7 +165,8 @@ def compare(name: str, out: Path) -> int:
 
 def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float]:
     """Mean share of the optimum, and median seconds of a matrix."""
-    shares, times = [], []
+    shares = []
+    times = []
     scheme.solve(problems[0])
     for problem, optimum in zip(problems, optima, strict=True):
         begin = time.perf_counter()

@@ -93,7 +93,8 @@ class _Dense(FlowModel):
         self.net = nn.Sequential(
             nn.Linear(demands + links, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.SiLU()
         )
-        self.actions, self.prices = nn.Linear(_HIDDEN, demands * paths), nn.Linear(_HIDDEN, links)
+        self.actions = nn.Linear(_HIDDEN, demands * paths)
+        self.prices = nn.Linear(_HIDDEN, links)
         self.shape = demands, paths
 
     def forward(self, problem: teal.Problem) -> tuple[Tensor, Tensor]:
@@ -121,7 +122,8 @@ class _Global(TealModel):
 class _Together(nn.Module):
     def __init__(self, net: nn.Module, shape: tuple[int, int]) -> None:
         super().__init__()
-        self.net, self.shape = net, shape
+        self.net = net
+        self.shape = shape
 
     def forward(self, path: Tensor) -> Tensor:
         actions: Tensor = self.net(path.flatten(1)).unflatten(1, self.shape)
@@ -137,7 +139,8 @@ def _model(variant: Variant, problem: teal.Problem) -> FlowModel:
     model = new_flow_model(config)
     if variant.policy_layers:
         assert isinstance(model, TealModel)
-        inputs, layers = config.num_paths * config.width, []
+        inputs = config.num_paths * config.width
+        layers = []
         for _ in range(variant.policy_layers):
             layers += [nn.Linear(inputs, variant.policy_hidden), nn.SiLU()]
             inputs = variant.policy_hidden

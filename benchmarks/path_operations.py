@@ -49,7 +49,8 @@ def main(names: list[str]) -> None:
         matrix = torch.sparse_coo_tensor(
             index, torch.ones(len(rows)), (paths.leaf.size, paths.num_links)
         )
-        csr, transposed = matrix.to_sparse_csr(), matrix.t().to_sparse_csr()
+        csr = matrix.to_sparse_csr()
+        transposed = matrix.t().to_sparse_csr()
         for batch, features in ((1, 1), (1, 8), (16, 1)):
             links = torch.rand(batch, paths.num_links, features)
             flows = torch.rand(batch, *paths.leaf.shape, features)

@@ -89,9 +89,8 @@ def judged(
     source, target = last.paths.pairs.T
     own = weight[source, target]
     carried = flow.sum(1)
-    price = np.maximum(
-        last.result.prices[0].double().numpy(), 1e-15
-    )  # csgraph reads a 0 as no link
+    # scipy.sparse.csgraph reads a 0 as no link.
+    price = np.maximum(last.result.prices[0].double().numpy(), 1e-15)
     length = dijkstra(csr_array((price, (topology.link_source, topology.link_target))))[
         source, target
     ]

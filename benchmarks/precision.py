@@ -29,7 +29,9 @@ from teal.learning.settings import TrainConfig
 from teal.learning.train import Trainer
 from teal.runtime.progress import progress_bar
 
-NETWORK, LOAD, MATRICES = "topohub:sndlib/geant", 6, 200
+NETWORK = "topohub:sndlib/geant"
+LOAD = 6
+MATRICES = 200
 SEEDS = range(3)
 STARTS = {"random weights": "none", "the model that comes with Teal": ""}
 # Bits of the mantissa of inputs, and of results.
@@ -52,7 +54,8 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, x: Tensor, w: Tensor, b: Tensor | None, bits: Any) -> Tensor:
         factors, results = bits
-        x, w = rounded(x, factors), rounded(w, factors)
+        x = rounded(x, factors)
+        w = rounded(w, factors)
         context.save_for_backward(x, w)
         context.bits = bits
         found = x @ w.T

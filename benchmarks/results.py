@@ -27,11 +27,12 @@ from teal.formats.rows import read_csv
 LEARNED = ("teal", "price-gnn")
 ENGINE = ("pdhg:gap=0.01", "pdhg:gap=0.01,warm=true", "pdhg:gap=0.0002")
 ROUTERS = ("cspf", "ecmp:over=candidates", "shortest-path")
+# Linear programs of a part of the demands or of the network.
 REDUCED = (
     "lp-top",
     "demand-pinning",
     "ncflow",
-)  # linear programs of a part of the demands or of the network
+)
 SMALL = (
     *LEARNED,
     *ENGINE,
@@ -145,7 +146,8 @@ def main() -> int:
     )
     options = parser.parse_args()
     for study in options.studies:
-        folder, arguments = options.out / study, command(study, options.data, options.out)
+        folder = options.out / study
+        arguments = command(study, options.data, options.out)
         print("\nteal", shlex.join(arguments), flush=True)
         if not (folder / "report.html").exists():
             code = teal(

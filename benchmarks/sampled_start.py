@@ -79,7 +79,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    rows, model = [], load_model("universal")
+    rows = []
+    model = load_model("universal")
     ways: dict[str, dict[str, Any]] = {
         "model": {"starter": model},
         "sample": {},

@@ -69,7 +69,8 @@ def main() -> None:
             row = [str(seed), str(sum(count.values())), str(len(wrong)), kinds, " | ".join(wrong)]
             writer.writerow(row)
             file.flush()
-            known[seed], done = row, done + 1
+            known[seed] = row
+            done = done + 1
             if sys.stderr.isatty() or done % 50 == 0:
                 print(
                     f"{done} of {len(seeds)} networks, {time.perf_counter() - begin:.0f} s",

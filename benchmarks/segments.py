@@ -68,7 +68,8 @@ def _measure(dag, pairs, demand, gaps, policies):  # type: ignore[no-untyped-def
     direct = np.ascontiguousarray(problem.target[:, None])
     ecmp = problem.utilisation(problem.loads(direct, np.ones(direct.shape)))
     row = {"demands": len(problem.demand), "ecmp": f"{ecmp:.4f}"}
-    result, seconds = solve(problem, 1.0), 0.0
+    result = solve(problem, 1.0)
+    seconds = 0.0
     for gap in gaps:
         for _ in range(2):
             begin = time.perf_counter()
@@ -77,7 +78,8 @@ def _measure(dag, pairs, demand, gaps, policies):  # type: ignore[no-untyped-def
                 result = finish(problem, result, gap, Deadline.after(_SECONDS))
             seconds = time.perf_counter() - begin
         row[f"s to {100 * gap:g}%"] = f"{seconds:.3f}" if result.gap <= gap else f"> {seconds:.1f}"
-        row["value"], row["gap"] = f"{result.value:.4f}", f"{100 * result.gap:.3f}%"
+        row["value"] = f"{result.value:.4f}"
+        row["gap"] = f"{100 * result.gap:.3f}%"
     if policies:
         few = fewest_policies(problem, result, result.value * 1.01, Deadline.after(_SECONDS))
         row |= {

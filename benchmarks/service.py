@@ -52,7 +52,8 @@ def arrow(rates: np.ndarray) -> bytes:
     import pyarrow as pa
 
     column = pa.FixedSizeListArray.from_arrays(pa.array(rates.reshape(-1)), rates.shape[1])
-    table, sink = pa.table({"rates": column}), io.BytesIO()
+    table = pa.table({"rates": column})
+    sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     return sink.getvalue()
@@ -83,10 +84,11 @@ def echo(port: int, size: int) -> None:
                     await self.back.answer.remote(await request.body()), media_type=ARROW
                 )
 
+            # FastAPI cannot resolve these local names.
             answer.__annotations__ |= {
                 "request": Request,
                 "return": None,
-            }  # FastAPI cannot resolve these local names
+            }
             app.post("/echo", response_model=None)(answer)
 
             @app.get("/readyz")
@@ -122,10 +124,11 @@ def bare_echo(port: int, size: int) -> None:
         await request.body()
         return Response(bytes(size), media_type=ARROW)
 
+    # FastAPI cannot resolve these local names.
     answer.__annotations__ |= {
         "request": Request,
         "return": None,
-    }  # FastAPI cannot resolve these local names
+    }
     app.post("/echo", response_model=None)(answer)
     app.get("/readyz")(lambda: "ok")
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
@@ -375,7 +378,8 @@ def measure_echo(
     """Start an echo and measure it, as :func:`measure` does."""
     import httpx
 
-    port, size = free_port(), 462 * 4 * 4 + 72 * 4 + 2000
+    port = free_port()
+    size = 462 * 4 * 4 + 72 * 4 + 2000
     process = subprocess.Popen([sys.executable, __file__, option, str(port), str(size)])
     while True:
         try:

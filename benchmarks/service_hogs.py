@@ -27,7 +27,9 @@ JSON = {"Content-Type": "application/json"}
 ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
 SMALL = ("/healthz", "/v1/networks/geant")
 RING = 20_000  # nodes
-DENSE, NEIGHBOURS = 600, 109  # nodes, and links of each
+# Number of nodes, and of links of each node.
+DENSE = 600
+NEIGHBOURS = 109
 
 Answer = Callable[[httpx.Client], int]
 
@@ -52,11 +54,9 @@ def hogs(link: tuple[str, str]) -> dict[str, Answer]:
         for i in range(DENSE)
         for j in range(1, NEIGHBOURS + 1)
     ]
-    networks, links, allocations = (
-        "/v1/networks",
-        "/v1/networks/geant/links",
-        "/v1/networks/geant/allocations",
-    )
+    networks = "/v1/networks"
+    links = "/v1/networks/geant/links"
+    allocations = "/v1/networks/geant/allocations"
     return {
         "PATCH of 80,000 changes": body_of(
             "PATCH", links, {"links": [{**change, "up": i % 2 == 0} for i in range(80_000)]}
@@ -128,7 +128,8 @@ def beside(address: str, hog: Answer) -> tuple[int, float, dict[str, float]]:
 def memory(address: str, requests: int, pairs: int, pid: int) -> list[tuple[int, float]]:
     """Print and return (requests, MiB) of the service while it answers requests one by one."""
     rows: list[tuple[int, float]] = []
-    rng, begin = np.random.default_rng(0), np.datetime64("now", "s") - np.timedelta64(400, "D")
+    rng = np.random.default_rng(0)
+    begin = np.datetime64("now", "s") - np.timedelta64(400, "D")
     print("| requests | memory |\n|---|---|")
     with httpx.Client(base_url=address, timeout=120) as client:
         for number in range(requests):

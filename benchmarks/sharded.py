@@ -65,7 +65,8 @@ def compare_workers(topology_file: str, load: str, gap: float, workers: int, rep
         ) as shards,
     ):
         for repeat in range(repeats + 1):
-            alone, together = teal.solve(problem, gap=gap), shards.solve(gap=gap)
+            alone = teal.solve(problem, gap=gap)
+            together = shards.solve(gap=gap)
             if repeat:  # the first solves compile kernels
                 times["one process"].append(alone.solve_s)
                 times["workers"].append(together.solve_s)

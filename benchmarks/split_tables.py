@@ -38,7 +38,8 @@ _DRAWS = 32
 
 def drawn(problem: teal.Problem, splits: Tensor, entries: int) -> Tensor:
     """The best of 32 random tables: every entry of a demand on a path drawn by its splits."""
-    generator, best = torch.Generator().manual_seed(0), None
+    generator = torch.Generator().manual_seed(0)
+    best = None
     total = splits.sum(-1, keepdim=True)
     chance = (splits + 1e-12 * problem.path_mask).clamp(min=1e-15)[0]
     for _ in range(_DRAWS):

@@ -31,7 +31,8 @@ def main(
     """Print the table of one network."""
     topology = teal.load_topology(topology_name)
     traffic = teal.load_traffic(f"gravity:seed=0,load={load},count=1", topology)
-    demand, rng = traffic.read([0]), np.random.default_rng(0)
+    demand = traffic.read([0])
+    rng = np.random.default_rng(0)
     cables = topology.cables()
     drawn = {
         share: [

@@ -78,7 +78,9 @@ def time_series(
     if not allocation.status[0].usable:
         return Timing(math.inf, math.inf, math.inf, 0, State.STOPPED)
     timed = problems[1:] if warm_up_s <= long_call_s else problems[1:2]
-    seconds, solver_s, gaps = [], [], []
+    seconds = []
+    solver_s = []
+    gaps = []
     for problem in timed:
         # Properties that all solvers use, and that are computed once.
         _ = problem.path_mask, problem.path_value, problem.inverse_capacity
@@ -115,7 +117,9 @@ def matrix_by_matrix(scheme: str, problem: teal.Problem) -> tuple[Tensor, float]
     """(B, D, K) splits of a scheme that gets one matrix at a time, and the median time of a matrix,
     s.
     """
-    made, seconds, splits = teal.make_scheme(scheme), [], []
+    made = teal.make_scheme(scheme)
+    seconds = []
+    splits = []
     made.solve(problem.row(0))  # compilation
     for row in range(problem.batch):
         begin = time.perf_counter()

@@ -51,13 +51,11 @@ def main(topology_name: str, traffic_name: str, count: str = "96", slack: str = 
     own = NamedPaths(
         through, np.repeat(np.arange(paths.num_demands), paths.num_paths), topology.capacity
     )
-    rng, steps, kept, seconds, worst = (
-        np.random.default_rng(0),
-        collections.Counter[int](),
-        [],
-        [],
-        0.0,
-    )
+    rng = np.random.default_rng(0)
+    steps = collections.Counter[int]()
+    kept = []
+    seconds = []
+    worst = 0.0
     for t in range(problem.batch - 1):
         begin = time.perf_counter()
         found = plan_update(own, rates[t], rates[t + 1])

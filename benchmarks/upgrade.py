@@ -102,11 +102,15 @@ def whole_program(scenarios: Scenarios, seconds: float) -> float:
     """Cost of the cheapest purchase by HiGHS on the whole linear program; NaN if it takes longer
     than ``seconds``.
     """
-    paths, cables = scenarios.problem.paths, scenarios.num_cables
+    paths = scenarios.problem.paths
+    cables = scenarios.num_cables
     links = scenarios.problem.topology.num_links
     incidence = scenarios.problem.ops.incidence(links).tocsc()
     of_cable = sp.csr_array((np.full(links, -scenarios.limit), (np.arange(links), scenarios.cable)))
-    upper, right, equal, wanted = [], [], [], []
+    upper = []
+    right = []
+    equal = []
+    wanted = []
     for s, demand in enumerate(scenarios.demand):
         live = scenarios.live[s]
         is_dead = (incidence.T @ (~live).astype(np.float64)) > 0

@@ -39,11 +39,12 @@ _PROGRAMS = (
     "alpha_fair:alpha=2,weight=1",
     "bandwidth_functions",
 )
+# Value of every demand by its share: 8, 4 and 1 a Gbit/s.
 _FUNCTION = [
     (0.25, 2.0),
     (0.5, 3.0),
     (1.0, 3.5),
-]  # of every demand, by its share: 8, 4 and 1 a Gbit/s
+]
 _MAX_CLARABEL_DEMANDS = 500
 _MAX_ITERATIONS = 5000
 _LOSS_GAP = 0.01

@@ -43,8 +43,10 @@ def main() -> None:
     estimator = teal_ip.Estimator(
         traffic.pairs, topology.num_nodes, history=history, tracking=options.tracking
     )
-    rng, splits = np.random.default_rng(0), problem.first_path_splits[0]
-    errors, ratios = [], []
+    rng = np.random.default_rng(0)
+    splits = problem.first_path_splits[0]
+    errors = []
+    ratios = []
     for number, matrix in enumerate(matrices):
         here = problem.with_demand(matrix[None])
         load = float(here.utilisation(splits[None].to(here.demand)).amax())

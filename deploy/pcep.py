@@ -29,45 +29,54 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-OPEN, KEEPALIVE, ERROR, CLOSE, REPORT, UPDATE, INITIATE = (
-    1,
-    2,
-    6,
-    7,
-    10,
-    11,
-    12,
-)  # types of messages
-_OPEN_OBJECT, _END_POINTS, _ERO, _ERROR_OBJECT, _LSP, _SRP, _VENDOR = (
-    1,
-    4,
-    7,
-    13,
-    32,
-    33,
-    34,
-)  # classes of objects
-_STATEFUL, _NAME, _SETUP_TYPE, _SETUP_TYPES, _SR_CAPABILITY = 16, 17, 28, 34, 26  # types of TLVs
+# Types of messages.
+OPEN = 1
+KEEPALIVE = 2
+ERROR = 6
+CLOSE = 7
+REPORT = 10
+UPDATE = 11
+INITIATE = 12
+# Classes of objects.
+_OPEN_OBJECT = 1
+_END_POINTS = 4
+_ERO = 7
+_ERROR_OBJECT = 13
+_LSP = 32
+_SRP = 33
+_VENDOR = 34
+# Types of TLVs.
+_STATEFUL = 16
+_NAME = 17
+_SETUP_TYPE = 28
+_SETUP_TYPES = 34
+_SR_CAPABILITY = 26
 _VERSION = 1 << 5  # of PCEP, in the first byte of messages and of the Open object
-_CAN_UPDATE, _CAN_INITIATE = 0x1, 0x4  # flags of a stateful PCE
+# Flags of a stateful PCE.
+_CAN_UPDATE = 0x1
+_CAN_INITIATE = 0x4
 _SEGMENT_ROUTING = 1  # type of path setup
-_DELEGATED, _SYNCHRONISING, _REMOVED, _ACTIVE, _CREATED = (
-    0x1,
-    0x2,
-    0x4,
-    0x8,
-    0x80,
-)  # flags of an LSP object
+# Flags of an LSP object.
+_DELEGATED = 0x1
+_SYNCHRONISING = 0x2
+_REMOVED = 0x4
+_ACTIVE = 0x8
+_CREATED = 0x80
 _REMOVE = 0x1  # flag of an SRP object
-_SR_SUBOBJECT, _NO_ADDRESS, _IS_LABEL = 36, 0x8, 0x1  # of an explicit route, and its flags
-_CISCO, _CISCO_COLOUR = (
-    9,
-    1 << 16 | 4,
-)  # enterprise number of Cisco; type 1 and length 4 of the colour
-_BITS_BELOW_LABEL, _BITS_BELOW_PLSP = 12, 12
-_MAX_LABEL, _MAX_COLOUR = (1 << 20) - 1, (1 << 32) - 1
+# Type and flags of a subobject of an explicit route.
+_SR_SUBOBJECT = 36
+_NO_ADDRESS = 0x8
+_IS_LABEL = 0x1
+# Enterprise number of Cisco; type 1 and length 4 of the colour.
+_CISCO = 9
+_CISCO_COLOUR = 1 << 16 | 4
+_BITS_BELOW_LABEL = 12
+_BITS_BELOW_PLSP = 12
+_MAX_LABEL = (1 << 20) - 1
+_MAX_COLOUR = (1 << 32) - 1
 _SECOND_SESSION = 9, 1  # type and value of the error
-_KEEPALIVE_S, _DEAD_S = 30, 120
+_KEEPALIVE_S = 30
+_DEAD_S = 120
 _POLL_S = 0.5  # seconds between two looks at the file
 
 
@@ -159,7 +168,8 @@ def objects(body: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _tlvs(body: bytes) -> dict[int, bytes]:
-    found, at = dict[int, bytes](), 0
+    found = dict[int, bytes]()
+    at = 0
     while at + 4 <= len(body):
         kind, length = struct.unpack_from("!HH", body, at)
         found[kind] = body[at + 4 : at + 4 + length]
@@ -244,7 +254,8 @@ def reports(body: bytes) -> Iterator[Report]:
     Raises:
         ValueError: an object that cannot be read.
     """
-    found, srp_id = list[Report](), 0
+    found = list[Report]()
+    srp_id = 0
     for kind, content in objects(body):
         if kind == _SRP:
             srp_id = _srp_id(content)
@@ -270,7 +281,8 @@ def _labels(route: bytes) -> Iterator[int]:
     """The labels of an explicit route; 0 for a hop that is none."""
     at = 0
     while at + 2 <= len(route):
-        kind, length = route[at] & 0x7F, max(2, route[at + 1])
+        kind = route[at] & 0x7F
+        length = max(2, route[at + 1])
         word = int.from_bytes(route[at + 4 : at + 8], "big") if length >= 8 else 0
         yield word >> _BITS_BELOW_LABEL if kind == _SR_SUBOBJECT else 0
         at += length
@@ -296,13 +308,12 @@ class Session:
         session_id: int,
         colour: int,
     ) -> None:
-        self._reader, self._writer, self._last_srp_id, self._session_id = (
-            reader,
-            writer,
-            0,
-            session_id,
-        )
-        self.address, self._prefix = str(writer.get_extra_info("peername")[0]), f"teal-{colour}-"
+        self._reader = reader
+        self._writer = writer
+        self._last_srp_id = 0
+        self._session_id = session_id
+        self.address = str(writer.get_extra_info("peername")[0])
+        self._prefix = f"teal-{colour}-"
         self._dead_s: float | None = _DEAD_S  # silence that ends the session; None for no limit
         self._is_open = self._is_synchronised = False
         self._paths: dict[str, Reported] = {}
@@ -350,7 +361,8 @@ class Session:
     def _receive(self, kind: int, body: bytes) -> None:
         if kind == OPEN:
             ((_, content),) = objects(body)
-            self._dead_s, self._is_open = content[2] or None, True
+            self._dead_s = content[2] or None
+            self._is_open = True
             self._writer.write(message(KEEPALIVE))
         elif not self._is_open:
             raise ValueError(f"a message of type {kind} before Open")
@@ -416,7 +428,8 @@ class Session:
         """Ask the router for what it lacks, has with other labels, or has too much."""
         if not self._is_synchronised:
             return
-        busy, counts = {name for name, _ in self._asked.values()}, [0, 0, 0]
+        busy = {name for name, _ in self._asked.values()}
+        counts = [0, 0, 0]
         for name, policy in self._wanted.items():
             path = self._paths.get(name)
             has = None if path is None else path.labels
@@ -466,13 +479,11 @@ class Pce:
     """
 
     def __init__(self, file: Path, colour: int) -> None:
-        self._file, self._colour, self._sessions, self._seen, self._count = (
-            file,
-            colour,
-            set[Session](),
-            0.0,
-            0,
-        )
+        self._file = file
+        self._colour = colour
+        self._sessions = set[Session]()
+        self._seen = 0.0
+        self._count = 0
         self._wanted: dict[str, dict[str, Policy]] = {}
 
     def read(self) -> None:

@@ -26,9 +26,15 @@ from typing import Any, NamedTuple
 import grpc
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
 
-AFI_IP, AFI_IP6, SAFI_SR_POLICY = 1, 2, 73
-_PACKAGE, _SERVICE = "apipb", "/apipb.GobgpApi/"  # of GoBGP 3
-_TUNNEL_SR_POLICY, _ROUTE_TARGET = 15, 2  # types of RFC 9830 and RFC 4360
+AFI_IP = 1
+AFI_IP6 = 2
+SAFI_SR_POLICY = 73
+# Names of GoBGP 3.
+_PACKAGE = "apipb"
+_SERVICE = "/apipb.GobgpApi/"
+# Types of RFC 9830 and RFC 4360.
+_TUNNEL_SR_POLICY = 15
+_ROUTE_TARGET = 2
 _BITS_BELOW_LABEL = 12  # of an entry of a label stack
 _TIMEOUT_S = 10.0
 
@@ -162,7 +168,9 @@ def read(path: Any) -> Route:
     nlri = _CLASS["SRPolicyNLRI"].FromString(path.nlri.value)
     key = Key(nlri.distinguisher, nlri.color, str(ipaddress.ip_address(nlri.endpoint)))
     attributes = dict(map(_unpacked, path.pattrs))
-    headend, preference, lists = "", 0, []
+    headend = ""
+    preference = 0
+    lists = []
     for name, one in map(_unpacked, attributes["ExtendedCommunitiesAttribute"].communities):
         headend = one.address if name == "IPv4AddressSpecificExtended" else headend
     for name, one in (

@@ -33,16 +33,14 @@ from teal_ip.configuration.allocations import Igp, segment_list
 from teal_ip.routing.measurements import with_borders
 
 NAME = "lab"
-CORRUPT = (
-    STATE / "corrupt.json"
-)  # counters that are falsified on purpose: number of a link to a factor
+# Counters that are falsified on purpose: number of a link to a factor.
+CORRUPT = STATE / "corrupt.json"
 _MIN_SHARE = 0.01  # of a demand on a path, below which the path is left out
 _MIN_CHANGE = 0.02  # share of a demand that must move, for a demand to be installed anew
-_OUTER_HEADER, _ROUTING_HEADER, _SEGMENT = (
-    40,
-    8,
-    16,
-)  # bytes of IPv6, of SRv6's header, of each segment but the first
+# Bytes of IPv6, of SRv6's header, of each segment but the first.
+_OUTER_HEADER = 40
+_ROUTING_HEADER = 8
+_SEGMENT = 16
 _LOOK_S = 0.2  # seconds between two looks at the link-state database
 _STEP_S = (
     0.3  # seconds between two steps of an update, for routers to have installed the one before
@@ -60,7 +58,10 @@ class Controller:
     """
 
     def __init__(self, lab: Lab, service: Client, state: Path, log: Path) -> None:
-        self.lab, self.service, self.state, self.log_file = lab, service, state, log
+        self.lab = lab
+        self.service = service
+        self.state = state
+        self.log_file = log
         self.topology = lab.topology
         answer = service.paths(NAME)
         index = self.topology.node_index()
@@ -98,7 +99,9 @@ class Controller:
             return sp.csr_array(
                 teal_ip.ecmp_measurements(dag, np.array(self.pairs, dtype=np.int32))
             )[: live.num_links]
-        rows, columns, values = [], [], []
+        rows = []
+        columns = []
+        values = []
         for d, paths in enumerate(self.links):
             for k, path in enumerate(paths):
                 if self.splits[d, k] > 0:
@@ -126,7 +129,8 @@ class Controller:
         """
         if self.splits is None:
             return np.ones(self.topology.num_links)
-        plain, wire = np.zeros(self.topology.num_links), np.zeros(self.topology.num_links)
+        plain = np.zeros(self.topology.num_links)
+        wire = np.zeros(self.topology.num_links)
         for d, paths in enumerate(self.links):
             lists = iter(self.lists(self.splits, d))
             for k, path in enumerate(paths):
@@ -172,7 +176,8 @@ class Controller:
         """Post the counters of an interval; the estimated matrix (D,) Gbit/s, None if they were not
         believed.
         """
-        seconds, scale = after.time - before.time, self.lab.scale * 1e9
+        seconds = after.time - before.time
+        scale = self.lab.scale * 1e9
         wrong = json.loads(CORRUPT.read_text()) if CORRUPT.exists() else {}
         rate = {
             name: (getattr(after, name) - getattr(before, name)) * 8 / seconds / scale
@@ -181,7 +186,8 @@ class Controller:
         for link, factor in wrong.items():
             rate["sent"][int(link)] *= factor
             rate["received"][int(link)] *= factor
-        names, topology = self.topology.node_names, self.topology
+        names = self.topology.node_names
+        topology = self.topology
         links = [
             {
                 "source": names[s],
@@ -308,7 +314,8 @@ def main() -> None:
         loop = Controller(lab, service, options.state, options.log)
         demands = teal_ip.Estimator(np.array(loop.pairs, dtype=np.int32), lab.topology.num_nodes)
         loop.log("started")
-        before, matrix = router.counters(lab), None
+        before = router.counters(lab)
+        matrix = None
         deadline = before.time + options.interval
         while True:
             time.sleep(_LOOK_S)
@@ -316,15 +323,15 @@ def main() -> None:
                 if loop.look_at_topology() and loop.splits is not None:
                     ahead = service.allocate_next(NAME, deadline_ms=2_000)
                     loop.install(np.asarray(ahead.splits)[0], None)
-                    before = router.counters(
-                        lab
-                    )  # what was counted across the change belongs to neither routing
+                    # Bytes counted across the change belong to neither routing.
+                    before = router.counters(lab)
                     deadline = before.time + options.interval
                 if time.time() < deadline:
                     continue
                 after = router.counters(lab)
                 estimated = loop.measure(before, after, demands)
-                before, deadline = after, after.time + options.interval
+                before = after
+                deadline = after.time + options.interval
                 if estimated is None:
                     continue  # what is in force stays
                 matrix = estimated

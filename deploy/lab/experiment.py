@@ -67,7 +67,8 @@ class Experiment:
     """One run."""
 
     def __init__(self, settings: Settings, notify: Notify) -> None:
-        self.settings, self.notify = settings, notify
+        self.settings = settings
+        self.notify = notify
         topology = teal.load_topology(settings.topology, default_capacity=10.0)
         if topology.metric is None:
             topology = dataclasses.replace(
@@ -125,13 +126,15 @@ class Experiment:
         was sent.
         """
         check_machine()
-        monitoring, out = Monitoring(self.lab), self.settings.out
+        monitoring = Monitoring(self.lab)
+        out = self.settings.out
         try:
             self._carry()
             self.notify("SNMP agents, snmp_exporter and Prometheus")
             monitoring.start()
             self.notify(f"counters, {self.settings.window:g} s")
-            begin, (_, sent) = time.time(), self._window()
+            begin = time.time()
+            (_, sent) = self._window()
             monitoring.write(out, begin, time.time(), max(1, round(self.settings.interval)))
         finally:
             try:
@@ -224,7 +227,8 @@ class Experiment:
         changed *= 0.8 * self.demand.sum() / changed.sum()
         self._send(changed)
         time.sleep(1.0)
-        count, before = len(self._named("installed")), self._arrived_and_sent(quiet=True)
+        count = len(self._named("installed"))
+        before = self._arrived_and_sent(quiet=True)
         self._send(changed)
         _wait(lambda: len(self._named("installed")) >= count + 3, _PATIENCE_S, "three updates")
         time.sleep(1.0)
@@ -246,16 +250,20 @@ class Experiment:
         a, b = self._busiest_cable()
         name = f"{topology.node_names[a]} - {topology.node_names[b]}"
         self.notify(f"cut of {name}")
-        begin, flowing = time.time(), None
+        begin = time.time()
+        flowing = None
         self.lab.set_cable(a, b, "down")
-        before, last = self._arrived_and_sent(), begin
+        before = self._arrived_and_sent()
+        last = begin
         while time.time() - begin < 30.0:
             time.sleep(_SAMPLE_S)
             now = self._arrived_and_sent()
-            rate, wanted = (now[0] - before[0]) / (time.time() - last), self._packets_per_second()
+            rate = (now[0] - before[0]) / (time.time() - last)
+            wanted = self._packets_per_second()
             if flowing is None and rate >= _BACK * wanted:
                 flowing = time.time() - begin
-            before, last = now, time.time()
+            before = now
+            last = time.time()
             noticed = [
                 one["time"] for one in self._named("link") if one["down"] and one["time"] > begin
             ]
@@ -286,11 +294,13 @@ class Experiment:
 
     def _falsified(self) -> None:
         self.notify("half of the links' counters at zero")
-        count, installed = len(self._named("measured")), len(self._named("installed"))
+        count = len(self._named("measured"))
+        installed = len(self._named("installed"))
         _wait(lambda: len(self._named("measured")) > count, _PATIENCE_S, "an interval")
         links = np.random.default_rng(self.settings.seed).permutation(self.lab.topology.num_links)
         controller.CORRUPT.write_text(json.dumps({int(e): 0.0 for e in links[: len(links) // 2]}))
-        count, installed = len(self._named("measured")), len(self._named("installed"))
+        count = len(self._named("measured"))
+        installed = len(self._named("installed"))
         _wait(lambda: len(self._named("measured")) >= count + 3, _PATIENCE_S, "three intervals")
         measured = self._named("measured")[count:]
         controller.CORRUPT.unlink()
@@ -338,9 +348,11 @@ class Experiment:
         """Loads (E,) with all headers and demands that were sent (D,), Gbit/s of the network, over
         one window.
         """
-        before, first = router.counters(self.lab), self._sent()
+        before = router.counters(self.lab)
+        first = self._sent()
         time.sleep(self.settings.window)
-        after, second = router.counters(self.lab), self._sent()
+        after = router.counters(self.lab)
+        second = self._sent()
         unit = self.lab.scale * 1e9
         rate = (after.sent - before.sent) * 8 / (after.time - before.time) / unit
         packets = np.array([second.get(key, 0) - first.get(key, 0) for key in self._keys()])

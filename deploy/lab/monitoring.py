@@ -63,7 +63,8 @@ class Monitoring:
 
     def __init__(self, lab: Lab) -> None:
         check_programs()
-        self._lab, self._first = lab, lab.namespace(0)
+        self._lab = lab
+        self._first = lab.namespace(0)
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, seconds: float = 60.0) -> None:
@@ -137,7 +138,8 @@ class Monitoring:
         with (out / "interfaces.csv").open("w", newline="") as stream:
             writer = csv.writer(stream)
             writer.writerow(("router", "interface", "neighbour", "number", "ignore"))
-            names, of_pair = topology.node_names, dict[tuple[int, int], int]()
+            names = topology.node_names
+            of_pair = dict[tuple[int, int], int]()
             ends = zip(
                 topology.link_source.tolist(),
                 topology.link_target.tolist(),
@@ -159,7 +161,8 @@ class Monitoring:
                         writer.writerow((name, one["ifname"], "", "", "yes"))
 
     def _start_agent(self, node: int) -> None:
-        here, address = self._lab.namespace(node), f"udp6:[{self._lab.loopback(node)}]:161"
+        here = self._lab.namespace(node)
+        address = f"udp6:[{self._lab.loopback(node)}]:161"
         settings = _FOLDER / f"snmpd-{node + 1}.conf"
         settings.write_text(
             "rocommunity6 public\nrwcommunity6 private ::1\nrwcommunity6 private fc00:0::/32\n"

@@ -104,11 +104,13 @@ class Lab:
     """
 
     def __init__(self, topology: teal.Topology, scale: float) -> None:
-        self.topology, self.scale = topology, scale
+        self.topology = topology
+        self.scale = scale
         self.interfaces: list[str] = []
         used: set[tuple[int, str]] = set()
         for s, t in zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True):
-            name, copy = f"to{t + 1}", 1
+            name = f"to{t + 1}"
+            copy = 1
             while (s, name) in used:
                 copy += 1
                 name = f"to{t + 1}.{copy}"
@@ -148,7 +150,8 @@ class Lab:
         Raises:
             LabError: it took longer.
         """
-        begin, wanted = time.monotonic(), self.topology.num_nodes - 1
+        begin = time.monotonic()
+        wanted = self.topology.num_nodes - 1
         while True:
             counts = [
                 sum(
@@ -169,7 +172,9 @@ class Lab:
             time.sleep(0.2)
 
     def _make_router(self, node: int) -> None:
-        here, host, number = self.namespace(node), self.namespace(node) + "h", f"{node + 1:x}"
+        here = self.namespace(node)
+        host = self.namespace(node) + "h"
+        number = f"{node + 1:x}"
         for namespace in (here, host):
             run(["ip", "netns", "add", namespace])
             run(["ip", "-n", namespace, "link", "set", "lo", "up"])
@@ -243,10 +248,12 @@ class Lab:
         )
 
     def _make_links(self) -> None:
-        topology, reverse = self.topology, self._reverse()
+        topology = self.topology
+        reverse = self._reverse()
         for link, other in enumerate(reverse):
             if other > link:
-                s, t = int(topology.link_source[link]), int(topology.link_target[link])
+                s = int(topology.link_source[link])
+                t = int(topology.link_target[link])
                 run(
                     [
                         "ip",
@@ -306,7 +313,8 @@ class Lab:
 
     def _reverse(self) -> list[int]:
         """(E,) the link in the other direction of each; raises LabError for one without."""
-        topology, waiting = self.topology, dict[tuple[int, int], list[int]]()
+        topology = self.topology
+        waiting = dict[tuple[int, int], list[int]]()
         reverse = [-1] * topology.num_links
         for link, (s, t) in enumerate(
             zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
@@ -314,7 +322,8 @@ class Lab:
             others = waiting.get((t, s), [])
             if others:
                 other = others.pop(0)
-                reverse[link], reverse[other] = other, link
+                reverse[link] = other
+                reverse[other] = link
             else:
                 waiting.setdefault((s, t), []).append(link)
         if -1 in reverse:
@@ -357,7 +366,8 @@ class Lab:
         return f"2001:db8:{node + 1:x}::/64"
 
     def _start_routing(self, node: int) -> None:
-        folder, here = STATE / str(node + 1), self.namespace(node)
+        folder = STATE / str(node + 1)
+        here = self.namespace(node)
         folder.mkdir()
         interfaces = [
             name

@@ -23,7 +23,8 @@ _EVENTS = ("installed", "link", "measured", "resumed")
 
 def write_page_of(path: Path, run: Experiment) -> None:
     """Write the page of a finished experiment."""
-    topology, figures = run.lab.topology, run.figures
+    topology = run.lab.topology
+    figures = run.figures
     start = run.samples[0]["time"] if run.samples else 0.0
     seconds = [round(one["time"] - start, 1) for one in run.samples]
     utilisation = (
@@ -100,7 +101,9 @@ def write_page_of(path: Path, run: Experiment) -> None:
         charts=charts,
         map=utilisation_map(drawing_of(topology), shown),
     )
-    teal, igp, cut = figures["teal"], figures["igp"], figures["cut"]
+    teal = figures["teal"]
+    igp = figures["igp"]
+    cut = figures["cut"]
     updates = figures["updates"]
     text = (
         f"Fullest link {100 * igp['largest_utilisation']:.1f}% with the IGP, "

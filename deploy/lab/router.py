@@ -15,9 +15,8 @@ import numpy as np
 
 from deploy.lab.network import POLICY_TABLE, Lab, ip_batch, run
 
-Segments = tuple[
-    tuple[str, int], ...
-]  # ("node", its number) or ("adjacency", number of the link), in order
+# ("node", its number) or ("adjacency", number of the link), in order.
+Segments = tuple[tuple[str, int], ...]
 _MAX_WEIGHT = 255  # of a next hop
 
 

@@ -21,7 +21,9 @@ from deploy.lab.network import STATE, Lab
 
 PACKET_BYTES = 1200  # of IPv6 with its headers; interface counters have 14 bytes of Ethernet more
 ETHERNET_BYTES = 14
-RATES, SENT, PID = STATE / "rates.json", STATE / "sent.json", STATE / "traffic.pid"
+RATES = STATE / "rates.json"
+SENT = STATE / "sent.json"
+PID = STATE / "traffic.pid"
 _PORT = 9000
 _ADDRESSES = 8192  # behind each router, to which packets go in turn
 _TICK_S = 0.002  # seconds between two rounds of sending
@@ -48,7 +50,8 @@ def main() -> None:
     """Send until killed."""
     lab = Lab.current()
     nodes = lab.topology.num_nodes
-    senders, receivers = [], []
+    senders = []
+    receivers = []
     for node in range(nodes):
         host = lab.namespace(node) + "h"
         receiver = _socket_in(host)
@@ -72,7 +75,8 @@ def main() -> None:
     ]
     payload = bytes(PACKET_BYTES - _HEADERS)
     PID.write_text(str(os.getpid()))
-    changed, demands = 0.0, list[list[float]]()
+    changed = 0.0
+    demands = list[list[float]]()
     sent: dict[str, int] = {}
     last = answered = time.monotonic()
     turn = 0
@@ -92,7 +96,8 @@ def main() -> None:
             if one[3] >= 1:
                 count = int(one[3])
                 one[3] -= count
-                s, t = int(one[0]), int(one[1])
+                s = int(one[0])
+                t = int(one[1])
                 done = 0
                 for _ in range(min(count, 1000)):
                     turn = (turn + 1) % _ADDRESSES

@@ -31,7 +31,8 @@ from teal.solvers.pdhg import MAX_LANES
 from teal.solvers.short_paths import preferred
 from teal.solvers.table_search import installable
 
-PATHS, FIGURES_FILE = "paths.parquet", "figures.csv"
+PATHS = "paths.parquet"
+FIGURES_FILE = "figures.csv"
 
 
 def part_file(part: int) -> str:
@@ -101,7 +102,8 @@ class HistoryAllocator:
     """
 
     def __init__(self, instance: Instance, options: AllocateOptions) -> None:
-        self.instance, self._options = instance, options
+        self.instance = instance
+        self._options = options
         named = named_model(options.model, instance.objective)
         self._starter = starter_for(options.model, named, instance.paths)
         count = instance.traffic.num_matrices
@@ -119,7 +121,8 @@ class HistoryAllocator:
         rows = range(begin, min(self.num_matrices, begin + options.part))
         solver = SuccessivePdhg()
         problem = self.instance.problem(self.instance.traffic.read([begin]))
-        at_once, previous = MAX_LANES if options.max_churn is None else 1, None
+        at_once = MAX_LANES if options.max_churn is None else 1
+        previous = None
         for first in range(0, len(rows), at_once):
             at = list(rows[first : first + at_once])
             batch = self._allocate(solver, problem, at, previous)
@@ -142,7 +145,8 @@ class HistoryAllocator:
             rows: numbers of the matrices.
             previous: (D, K) splits in force before, which limit what moves; None for no limit.
         """
-        options, traffic = self._options, self.instance.traffic
+        options = self._options
+        traffic = self.instance.traffic
         problem = problem.with_demand(torch.from_numpy(traffic.read(rows)).to(problem.demand))
         if previous is not None and options.max_churn is not None:
             problem = problem.with_churn_limit(previous, options.max_churn)

@@ -111,7 +111,8 @@ def _check_disk_space(
     files: PartFiles, parts: Sequence[int], notify: Callable[[str], None]
 ) -> None:
     """Report how much will be written, and raise InputError if the disk has no space for it."""
-    config, paths = files.config, files.instance.paths
+    config = files.config
+    paths = files.instance.paths
     if config.figures_only or not parts:
         return
     needed = len(parts) * config.part * paths.leaf.size * (1 if config.entries else 4)
@@ -134,7 +135,8 @@ def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
     matrices = run_allocate(config, notify)
     usable = [matrix for matrix in matrices if Status(matrix.status).usable]
     gaps = np.array([matrix.gap for matrix in usable])
-    unusable, above = len(matrices) - len(usable), int((gaps > config.gap).sum())
+    unusable = len(matrices) - len(usable)
+    above = int((gaps > config.gap).sum())
     count, *figures = sentences(matrices)
     lines = [f"{config.out}: {count}"]
     if usable:

@@ -50,7 +50,8 @@ class PartFiles:
 
     def write_part(self, part: int) -> list[AllocatedMatrix]:
         """Allocate the matrices of a part and write its file."""
-        config, results = self.config, list[AllocatedMatrix]()
+        config = self.config
+        results = list[AllocatedMatrix]()
         with atomic_file(self.file(part)) as temporary:
             file = MatrixFile(temporary, "weights" if config.entries else "splits")
             for batch in self.allocator.batches(part):
@@ -66,7 +67,9 @@ class PartFiles:
 
     def _write_each(self, batch: AllocatedBatch) -> None:
         """Write each matrix to a file of its own."""
-        instance, entries, splits = self.instance, self.config.entries, batch.allocation.splits
+        instance = self.instance
+        entries = self.config.entries
+        splits = batch.allocation.splits
         weights = table_weights(splits, entries).cpu().numpy() if entries else None
         for place, matrix in enumerate(batch.matrices):
             figures = {"objective": str(instance.objective.spec), **json_value(matrix)}

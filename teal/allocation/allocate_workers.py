@@ -31,9 +31,8 @@ class _Worker:
     """One process: it loads the network once, then allocates one part after another."""
 
     def __init__(self, config: AllocateConfig, threads: int, folder: str) -> None:
-        os.chdir(
-            folder
-        )  # that of the command, because relative paths refer to it; Ray starts processes elsewhere
+        # Relative paths refer to the command's folder; Ray starts processes elsewhere.
+        os.chdir(folder)
         limit_threads(threads)
         self._config = config
 
@@ -79,10 +78,10 @@ def allocate(
     with connected() as ray:
         from ray.util import ActorPool
 
-        gpus, cpus = units(ray, "GPU"), units(ray, "CPU")
-        free = max(
-            1, int(ray.available_resources().get("CPU", 0))
-        )  # others may use the cluster too
+        gpus = units(ray, "GPU")
+        cpus = units(ray, "CPU")
+        # Others may use the cluster too.
+        free = max(1, int(ray.available_resources().get("CPU", 0)))
         threads = max(1, cpus // min(config.workers or free, len(parts)))
         on_gpu = _is_on_gpu(config, paths, gpus, threads)
         require_units(ray, "GPU" if on_gpu else "CPU", config.workers or 1, "--workers")

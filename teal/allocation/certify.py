@@ -67,15 +67,14 @@ def run_certify(config: CertifyConfig, notify: Callable[[str], None]) -> Certifi
     instance = load_instance(
         config, notify, partial(selected, config), lambda _: compile_first(notify), deadline
     )
-    topology, demand = instance.topology, instance.traffic.read([config.index])
+    topology = instance.topology
+    demand = instance.traffic.read([config.index])
     capacity = capacity_in_force(config, topology, notify)
     if capacity is not None:
         instance = instance.surviving([np.flatnonzero(capacity == 0).tolist()], notify)
-    flows, classes, where = (
-        read_flows(config.allocation, topology),
-        instance.traffic.classes,
-        str(config.allocation),
-    )
+    flows = read_flows(config.allocation, topology)
+    classes = instance.traffic.classes
+    where = str(config.allocation)
     paths, splits = splits_over(flows, topology, instance.paths, demand[0], classes, where)
     problem = dataclasses.replace(instance, paths=paths).problem(demand, capacity=capacity)
     shares = torch.from_numpy(splits)[None].to(problem.demand)

@@ -40,9 +40,8 @@ def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Top
         config, topology, None if traffic is None else np.unique(traffic.pairs, axis=0)
     )
     if config.choice is not None:
-        objective = Objective(
-            ObjectiveName.MAX_LINK_UTILISATION
-        )  # which no scale of the demands changes
+        # This objective is independent of the scale of the demands.
+        objective = Objective(ObjectiveName.MAX_LINK_UTILISATION)
         traffic = traffic or load_traffic(_GENERATED, topology, progress=True)
         paths = chosen_paths(config, topology, traffic, paths, objective, None, notify)
     if config.out:
@@ -98,7 +97,8 @@ def run_improve(config: ImproveConfig, notify: Callable[[str], None]) -> Improve
 def improve_outcome(config: ImproveConfig, notify: Notify) -> Outcome:
     """`teal paths improve`."""
     before, last = run_improve(config, notify)
-    count, added = int(last.paths.mask.sum()), int(last.paths.mask.sum()) - int(before.mask.sum())
+    count = int(last.paths.mask.sum())
+    added = int(last.paths.mask.sum()) - int(before.mask.sum())
     gap = float(last.gap_all_paths.max())
     return Outcome(
         text=f"{config.out}: {count:,} paths, {added:,} of them new, at most "
@@ -112,7 +112,8 @@ def compute_outcome(config: PathsConfig, notify: Notify) -> Outcome:
     """`teal paths compute`."""
     topology, paths = run_compute(config, notify)
     by_demand = paths.mask.sum(1)
-    count, longest = int(by_demand.sum()), int(paths.hops.max())
+    count = int(by_demand.sum())
+    longest = int(paths.hops.max())
     demands = [int((by_demand == k).sum()) for k in range(paths.num_paths + 1)]
     lines = [
         f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} links, "

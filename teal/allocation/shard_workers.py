@@ -112,7 +112,10 @@ class RayActors:
         carries_all: bool,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._ray, self._notify, self.num_shards, self.sent_bytes = ray, notify, len(shards), 0
+        self._ray = ray
+        self._notify = notify
+        self.num_shards = len(shards)
+        self.sent_bytes = 0
         workers = min(workers, len(shards))
         cuts = np.linspace(0, len(shards), workers + 1).round().astype(int)
         self._shards_of = [slice(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
@@ -128,9 +131,8 @@ class RayActors:
             )
 
         self._start = start
-        self._calls: list[list[tuple[Any, ...]]] = [
-            [] for _ in self._shards_of
-        ]  # of each actor, that changed its state
+        # Calls that changed the state of each actor.
+        self._calls: list[list[tuple[Any, ...]]] = [[] for _ in self._shards_of]
         self._replacements = [0] * workers
         self.actors = [start(worker) for worker in range(workers)]
         # A call that changes nothing: it ends when all actors have found their paths, and raises
@@ -213,9 +215,8 @@ class RayActors:
             self.sent_bytes += _size(call) + _size(result)
             results.append(result)
             if is_change:
-                self._calls[worker].append(
-                    copy.deepcopy(call)
-                )  # the engine writes into its arrays again
+                # The engine writes into its arrays again.
+                self._calls[worker].append(copy.deepcopy(call))
         return results
 
     def _send(self, worker: int, call: tuple[Any, ...]) -> Any:

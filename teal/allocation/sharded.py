@@ -204,7 +204,8 @@ def finish(
         prices: (E,) of the result.
         out: folder of the files; None to write nothing.
     """
-    demands, splits = allocated.demands, allocated.splits
+    demands = allocated.demands
+    splits = allocated.splits
     # Without values and costs of its own: they are given.
     problem = Problem.create(
         topology, allocated.paths, Objective(), demands.demand, capacity=capacity
@@ -212,9 +213,12 @@ def finish(
     value = torch.from_numpy(np.broadcast_to(demands.demand_value, demands.demand.shape).copy())
     cost = torch.from_numpy(link_cost)
     problem = dataclasses.replace(problem, objective=objective, demand_value=value, link_cost=cost)
-    tensor, price = torch.from_numpy(splits)[None], torch.from_numpy(prices)[None]
-    solved, links_part = problem.solved, _links_part(problem, price)
-    sense, measured = solved.objective.rules.sense, violations(problem, tensor)
+    tensor = torch.from_numpy(splits)[None]
+    price = torch.from_numpy(prices)[None]
+    solved = problem.solved
+    links_part = _links_part(problem, price)
+    sense = solved.objective.rules.sense
+    measured = violations(problem, tensor)
     flows = problem.flows(tensor)
     rows = 0
     if out is not None:
@@ -249,10 +253,8 @@ def _report(
     bound_s: float,
 ) -> ShardedReport:
     """The figures of all shards together."""
-    objective, load = (
-        network.objective,
-        torch.from_numpy(np.sum([part.load for part in parts], axis=0))[None],
-    )
+    objective = network.objective
+    load = torch.from_numpy(np.sum([part.load for part in parts], axis=0))[None]
     largest_utilisation = float(network.utilisation_of(load).amax())
     violation = max(float(overload(network, load)), *(part.violation for part in parts))
     value = objective.rules.value_of_parts([part.value for part in parts], largest_utilisation)
@@ -265,7 +267,8 @@ def _report(
     def certified(limit: float) -> float:
         return float(gap(network, *torch.tensor([[value], [limit]], dtype=torch.float64)))
 
-    demand, carried = sum(part.demand for part in parts), sum(part.carried for part in parts)
+    demand = sum(part.demand for part in parts)
+    carried = sum(part.carried for part in parts)
     is_feasible = violation <= TOLERANCE
     return ShardedReport(
         value=value,

@@ -107,7 +107,8 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
 
 # Satisfied demand and largest utilisation below which units are more likely wrong than networks so
 # loaded.
-_MIN_SATISFIED, _MIN_UTILISATION = 0.01, 0.001
+_MIN_SATISFIED = 0.01
+_MIN_UTILISATION = 0.001
 _MAX_ROUNDS = 1_000  # of column generation; it ends long before where nothing is left to add
 _REPORT_EVERY_S = 2.0  # seconds between two progress messages
 _ROUNDED = "rounding of the splits (--entries, --min-split, --keep-within)"
@@ -354,7 +355,8 @@ def _solved(
     capacity = capacity_in_force(config, instance.topology, notify)
     if capacity is not None:
         instance = instance.surviving([np.flatnonzero(capacity == 0).tolist()], notify)
-    stored, where = None, str(config.previous)
+    stored = None
+    where = str(config.previous)
     if config.previous is not None:
         stored = read_allocation(config.previous)
         if not config.latency_limits:  # a path in force may be longer than a limit
@@ -376,10 +378,8 @@ def _solved(
                 "--keep-within", "", "an objective that maximises a value", problem.objective.name
             )
     if problem.ops.backend.name == "cuda":
-        matrix_bytes, path_bytes = (
-            bytes_needed(problem.paths, torch.float32),
-            problem.paths.levels.num_bytes,
-        )
+        matrix_bytes = bytes_needed(problem.paths, torch.float32)
+        path_bytes = problem.paths.levels.num_bytes
         needs = (
             f"paths take about {describe(path_bytes)} of its memory, solving "
             f"{describe(matrix_bytes)}"
@@ -392,7 +392,8 @@ def _solved(
     starter = model if takes_starter(problem) else None
     if not config.over_all_paths:
         prepare(problem, gap=config.gap, engine=config.engine, starter=starter)
-    begin, bound_all_paths = time.perf_counter(), None
+    begin = time.perf_counter()
+    bound_all_paths = None
     if config.over_all_paths:
         prepare_columns(problem, config.gap)
         begin = time.perf_counter()
@@ -408,8 +409,10 @@ def _solved(
         )
         added = int(last.paths.mask.sum()) - int(problem.paths.mask.sum())
         notify(f"{added:,} paths added, at most {last.paths.num_paths} a demand")
-        problem, result = problem.with_paths(last.paths), last.result
-        bound_all_paths, target_gap = last.bound_all_paths, last.gap_all_paths
+        problem = problem.with_paths(last.paths)
+        result = last.result
+        bound_all_paths = last.bound_all_paths
+        target_gap = last.gap_all_paths
     else:
         result = solve(
             problem,
@@ -431,7 +434,8 @@ def _solved(
         splits = installable(problem, short, config.min_split, config.entries)
     if splits is not short:
         notify(_cost_of(problem, short, splits, "--min-split and --entries"))
-    moved_share, changed = None, None
+    moved_share = None
+    changed = None
     if in_force is not None:
         if config.keep_within:
             steady = keep_within(problem, splits, in_force, config.keep_within)
@@ -444,7 +448,8 @@ def _solved(
         status=result.allocation.status,
     )
     assessment = assess(problem, allocation)
-    begin, gap_all_paths = time.perf_counter(), math.nan
+    begin = time.perf_counter()
+    gap_all_paths = math.nan
     if (
         bound_all_paths is None
         and not problem.objective.rules.is_sequence
@@ -498,7 +503,8 @@ def signed_percent(share: float) -> str:
 
 
 def _cost_of(problem: Problem, before: Tensor, after: Tensor, options: str) -> str:
-    old, new = float(problem.value(before)[0]), float(problem.value(after)[0])
+    old = float(problem.value(before)[0])
+    new = float(problem.value(after)[0])
     change = (new - old) / old if old else 0.0
     unit = problem.objective.rules.unit
     return f"{options}: {old:.6g}{unit} become {new:.6g}{unit} ({signed_percent(change)})"

@@ -31,7 +31,8 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
     report = solve_matrix(config, notify, partial(compile_first, notify))
     if config.out:
         problem = report.problem
-        demand, splits = problem.demand[0].cpu().numpy(), report.splits.cpu().numpy()
+        demand = problem.demand[0].cpu().numpy()
+        splits = report.splits.cpu().numpy()
         weights = None
         if config.entries:
             weights = table_weights(report.splits[None], config.entries)[0].cpu().numpy()
@@ -75,9 +76,10 @@ def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFig
         remove_files(config.out, earlier)
     workers: Workers | None = None
     if config.workers:
+        # Ray is imported only where it was asked for.
         from teal.allocation.shard_workers import (
             actors,
-        )  # Ray is imported only where it was asked for
+        )
 
         workers = actors
     report = solve_sharded(config, notify, workers)

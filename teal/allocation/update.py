@@ -160,7 +160,8 @@ def _within_capacities(
     """
     middle = middle.copy()
     for step, known in ((0, before), (-1, after)):
-        stays, more = np.minimum(middle[step], known), np.maximum(middle[step] - known, 0)
+        stays = np.minimum(middle[step], known)
+        more = np.maximum(middle[step] - known, 0)
         room = np.maximum(paths.capacity - paths.through @ known, 0)
         middle[step] = stays + more * _share(paths, room, more)
     for step in range(len(middle) - 1):
@@ -187,10 +188,12 @@ def _solved(
     Variables are f_1 .. f_{s-1}, m_1 .. m_s, rho.  Solvers have absolute tolerances: flows are
     shares of the larger of what the demand carries before and after, loads shares of the capacity.
     """
-    count, inner = len(before), steps - 1
+    count = len(before)
+    inner = steps - 1
     of_demand = _by_demand(paths)
     carried = np.stack([of_demand @ before, of_demand @ after])
-    volume, least = carried.max(0), carried.min(0)
+    volume = carried.max(0)
+    least = carried.min(0)
     unit = volume[paths.demand]  # Gbit/s of each path's variables
     per_unit = np.where(unit > 0, 1 / np.where(unit > 0, unit, 1), 0)
     is_live = paths.capacity > 0
@@ -199,7 +202,8 @@ def _solved(
     is_broken = (
         (paths.through[~is_live].sum(0) > 0) if (~is_live).any() else np.zeros(count, dtype=bool)
     )
-    demands, width = len(volume), count * (inner + steps) + 1
+    demands = len(volume)
+    width = count * (inner + steps) + 1
     eye = sp.eye_array(count, format="csr")
 
     def block(rows: sp.csr_array, number: int) -> sp.csr_array:
@@ -207,7 +211,8 @@ def _solved(
         place = sp.csr_array(([1.0], ([0], [number])), shape=(1, inner + steps))
         return sp.csr_array(sp.hstack([sp.kron(place, rows), sp.csr_array((rows.shape[0], 1))]))
 
-    a_ub, b_ub = [], []
+    a_ub = []
+    b_ub = []
     for a in range(steps):
         a_ub.append(block(through, inner + a))
         b_ub.append(np.maximum(1, through @ (before * per_unit)))  # before may be over by rounding
@@ -291,7 +296,8 @@ def _as_json(
     """One step as `teal solve --out X.json` writes allocations; splits are shares of what is
     carried in this step.
     """
-    names, nodes = topology.link_names(), topology.node_names
+    names = topology.link_names()
+    nodes = topology.node_names
     largest = update.flows.max(0)
     carried: dict[_Demand, list[dict[str, Any]]] = {}
     for (demand, links), rate, most in zip(keys, flows.tolist(), largest.tolist(), strict=True):

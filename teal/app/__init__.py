@@ -4,6 +4,5 @@ charts and pages.
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__, submodules=["plot"]
-)  # matplotlib takes a third of a second
+# Matplotlib takes a third of a second.
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["plot"])

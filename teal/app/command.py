@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 # Success; no usable result, or a solver failed; wrong input; a target gap was missed; `teal check`
 # raised an alarm.
-EXIT_OK, EXIT_FAILED, EXIT_INPUT, EXIT_GAP, EXIT_ALARM = 0, 1, 2, 3, 4
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_INPUT = 2
+EXIT_GAP = 3
+EXIT_ALARM = 4
 # Characters of a line where the output is no terminal.
 _TABLE_WIDTH = 80
 _WIDE_TABLE_WIDTH = 180
@@ -76,9 +80,8 @@ class Outcome:
     exit_code: int = EXIT_OK
 
 
-Run = Callable[
-    [Any, Notify], Outcome
-]  # the function of a command: its settings and what prints progress
+# The function of a command: its settings and what prints progress.
+Run = Callable[[Any, Notify], Outcome]
 
 
 @dataclasses.dataclass(frozen=True)

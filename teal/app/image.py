@@ -83,7 +83,8 @@ def _literal(text: str) -> str:
 
 
 def _draw_series(axes: Axes, series: Series, styles: Styles, *, is_time: bool) -> Artist:
-    name, colour = series.scheme, styles.colour(series.scheme)
+    name = series.scheme
+    colour = styles.colour(series.scheme)
     x = np.array(series.x, dtype="datetime64[s]") if is_time else series.x
     y = [np.nan if value is None else value for value in series.y]
     marker = styles.pick(name, MARKERS)

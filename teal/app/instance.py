@@ -120,7 +120,8 @@ def _bisected(search: _Search, base: Problem, share: float) -> float:
     # Start at the load at which even splits just fill the busiest link.
     low = high = -math.log(float(base.utilisation(base.even_splits).amax(1).median()))
     while search.median_share(high) > share:
-        low, high = high, high + math.log(2)
+        low = high
+        high = high + math.log(2)
     while search.median_share(low) < share:
         low, high = low - math.log(2), low
     while high - low > _MIN_BRACKET:
@@ -138,7 +139,9 @@ class _Search:
     """
 
     def __init__(self, base: Problem, bar: Any, end: Deadline) -> None:
-        self._base, self._bar, self._end = base, bar, end
+        self._base = base
+        self._bar = bar
+        self._end = end
         self._state: pdhg.PdhgState | None = None
 
     def median_share(self, log_factor: float) -> float:
@@ -338,7 +341,8 @@ def instance_of(
     """
     _check_device(config)
     objective = Objective(config.objective)
-    split, end = traffic.split(), Deadline.after(deadline)
+    split = traffic.split()
+    end = Deadline.after(deadline)
     begin = time.perf_counter()
     pairs = traffic.pairs if traffic.classes is None else np.unique(traffic.pairs, axis=0)
     first = candidate_paths(config, topology, pairs)
@@ -414,10 +418,8 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
         InputError: a fault in the file; see :meth:`teal.Problem.with_protection`.
     """
     groups = failing_links("" if protect == _CABLES else protect, instance.topology)
-    problem, protection = (
-        instance.problem(np.zeros((1, instance.paths.num_demands))),
-        _protection(instance, groups),
-    )
+    problem = instance.problem(np.zeros((1, instance.paths.num_demands)))
+    protection = _protection(instance, groups)
     without = int(protection.unprotected(problem.under(protection).program).sum())
     kind = "cable" if protect == _CABLES else "group"
     notify(

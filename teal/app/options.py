@@ -36,7 +36,8 @@ def with_options(
     def decorate(
         function: Callable[[Any, Any, _Options], _Report],
     ) -> Callable[Concatenate[Any, Any, _P], _Report]:
-        usual, named = inspect.signature(function), inspect.signature(kind)
+        usual = inspect.signature(function)
+        named = inspect.signature(kind)
         names = [name for name in usual.parameters if name != "options"]
         first = [usual.parameters[name] for name in names]
 
@@ -67,7 +68,8 @@ def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Opti
         InputError: an unknown name, a value of another kind or out of its range, or none where
             one is needed.
     """
-    hints, names = get_type_hints(kind), [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    hints = get_type_hints(kind)  # type: ignore[arg-type]
+    names = [field.name for field in dataclasses.fields(kind)]
     values = dict[str, Any]()
     for name, value in settings.items():
         if name not in names:

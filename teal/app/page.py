@@ -82,7 +82,8 @@ def _log_range(chart: Chart) -> dict[str, Any]:
     values = [x for series in chart.series for x in series.x if x is not None and x > 0]
     if not values:
         return {}
-    low, high = math.log10(min(values)), math.log10(max(values))
+    low = math.log10(min(values))
+    high = math.log10(max(values))
     margin = max(_MIN_MARGIN, _MARGIN * (high - low))
     return {
         "range": [low - margin, high + margin],
@@ -91,7 +92,8 @@ def _log_range(chart: Chart) -> dict[str, Any]:
 
 
 def _trace(series: Series, styles: Styles, chart: Chart, *, is_named: bool) -> dict[str, Any]:
-    name, colour = series.scheme, styles.colour(series.scheme)
+    name = series.scheme
+    colour = styles.colour(series.scheme)
     marker: dict[str, Any] = {"color": colour, "symbol": styles.pick(name, _SYMBOLS)}
     hover = "%{y:.4~g}"
     if chart.x_scale not in ("category", "time") and series.kind == "points":

@@ -145,7 +145,8 @@ def chosen_paths(
     if not len(demand):
         return paths
     if traffic.classes is not None and objective.name == ObjectiveName.WEIGHTED_FLOW:
-        objective, weight = Objective(), None
+        objective = Objective()
+        weight = None
     progress = RoundsProgress(notify, _REPORT_EVERY_S)
     chosen = choose_paths(
         topology,
@@ -232,7 +233,8 @@ class RoundsProgress:
     """
 
     def __init__(self, notify: Callable[[str], None], every_s: float) -> None:
-        self._progress, self._rounds = seldom(notify, every_s), 0
+        self._progress = seldom(notify, every_s)
+        self._rounds = 0
 
     def __call__(self, done: ColumnRound, matrix: str = "") -> None:
         """Show a step, as ``report`` of :func:`teal.solvers.columns.improving`; ``matrix`` says

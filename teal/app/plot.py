@@ -38,9 +38,11 @@ def network(
     Raises:
         InputError: an allocation over paths of its own, which these splits are not over.
     """
-    topology, ax = problem.topology, _axes(ax, (8, 5.5))
+    topology = problem.topology
+    ax = _axes(ax, (8, 5.5))
     where = positions(topology.coordinates, topology.link_source, topology.link_target)
-    a, b = where[topology.link_source], where[topology.link_target]
+    a = where[topology.link_source]
+    b = where[topology.link_target]
     along = b - a
     normal = (
         np.stack([along[:, 1], -along[:, 0]], 1) / np.maximum(np.hypot(*along.T), 1e-12)[:, None]

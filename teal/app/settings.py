@@ -69,7 +69,8 @@ class PathConfig:
         if spec.name != "auto":
             raise InputError("--num-paths", "", "a whole number, or auto", self.num_paths)
         given = spec.parse_options(gap=0.01, most=USUAL_MOST_PATHS)
-        gap, most = float(given["gap"]), int(given["most"])
+        gap = float(given["gap"])
+        most = int(given["most"])
         if not 0 < gap < 1:
             raise InputError("--num-paths", "gap", "a number in (0, 1)", gap)
         if not 1 <= most <= _MOST_PATHS:

@@ -81,9 +81,8 @@ class Column:
         if not isinstance(value, Real):
             return Cell(text, text, self.is_number)
         number = float(value)
-        sort = (
-            "" if math.isnan(number) else repr(number).replace("inf", "Infinity")
-        )  # as JavaScript writes it
+        # As JavaScript writes it.
+        sort = "" if math.isnan(number) else repr(number).replace("inf", "Infinity")
         return Cell(text, sort, self.is_number)
 
     def is_shown(self, records: Iterable[Any]) -> bool:
@@ -196,7 +195,8 @@ class Table:
         """The table for the package booktabs, its title as the caption."""
         kinds = "".join("r" if column.is_number else "l" for column in self.columns)
         headings, *lines = (" & ".join(map(_latex, row)) + r" \\" for row in self.texts())
-        caption, columns = rf"\caption{{{_latex(self.title)}}}", rf"\begin{{tabular}}{{{kinds}}}"
+        caption = rf"\caption{{{_latex(self.title)}}}"
+        columns = rf"\begin{{tabular}}{{{kinds}}}"
         return "\n".join(
             [
                 r"\begin{table}",

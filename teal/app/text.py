@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 def percent(share: float) -> str:
     """A share as text: ``12.34%``, or ``-`` where it is unknown or infinite."""
-    return (
-        "-" if not math.isfinite(share) else f"{round(100 * share, 2) + 0.0:.2f}%"
-    )  # + 0.0 turns -0.0 into 0.0
+    # + 0.0 turns -0.0 into 0.0.
+    return "-" if not math.isfinite(share) else f"{round(100 * share, 2) + 0.0:.2f}%"
 
 
 def digits(count: int) -> Callable[[float], str]:

@@ -43,10 +43,11 @@ _TASKS: dict[str, Callable[[], None]] = {}
 _FIRST = ("engine", "paths", "interior points")  # what a first solve needs
 _OF_LARGE = " for large networks"  # end of the name of a task whose kernels use all threads
 _FIRST_OF_LARGE = (f"engine{_OF_LARGE}", f"paths{_OF_LARGE}")
+# Schemes with kernels of their own, and their tasks.
 _MODELS = {
     "teal": "flow gnn",
     "price-gnn": "price gnn",
-}  # schemes with kernels of their own, and their tasks
+}
 _LARGE_DEMANDS = (
     10_000  # about 300,000 operations of a kernel with four paths a demand: see runtime.parallel
 )
@@ -78,7 +79,8 @@ def _paths() -> None:
     columns.rehearse()
     preferred(problem, problem.even_splits, "latency")
     compute_paths(problem.topology, all_pairs(problem.topology), num_paths=2, cache=False)
-    splits, prices = problem.even_splits, torch.ones_like(problem.capacity)
+    splits = problem.even_splits
+    prices = torch.ones_like(problem.capacity)
     assess(problem, Allocation.of_batch(splits, prices, 0.0))
 
 
@@ -236,10 +238,11 @@ def first_tasks(num_demands: int = 0, schemes: Collection[str] = ()) -> tuple[st
         if name in _MODELS
     ]
     of_models = (f"{model}{_OF_LARGE if is_large else ''}" for model in models)
+    # The longest first: they end last.
     return (
         *of_models,
         *(_FIRST_OF_LARGE if is_large else _FIRST),
-    )  # the longest first: they end last
+    )
 
 
 def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:

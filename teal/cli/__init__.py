@@ -57,9 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _main(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # for what is left to print at the end
+        # Output that is still buffered goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     return code
 
@@ -68,12 +67,12 @@ def _main(arguments: Sequence[str] | None) -> int:
     """Run one command, as :func:`main`; BrokenPipeError where nobody reads the output."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     config = None
-    is_quiet, as_json = "--quiet" in arguments, "--json" in arguments
+    is_quiet = "--quiet" in arguments
+    as_json = "--json" in arguments
     arguments = [word for word in arguments if word not in ("--quiet", "--json")]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    of_warnings = Console(
-        file=sys.stderr, highlight=False, soft_wrap=True
-    )  # that of before --quiet redirects it
+    # The standard error before --quiet redirects it.
+    of_warnings = Console(file=sys.stderr, highlight=False, soft_wrap=True)
 
     def notify(text: str) -> None:
         (of_warnings if text.startswith(WARNING) else console).print(text, markup=False)
@@ -233,10 +232,11 @@ def _resume_hint(config: Any) -> str:
     """
     if not hasattr(config, "resume"):
         return ""
+    # These modules load nothing large: Ctrl-C may come while torch is loaded.
     from teal.app.run_files import (
         JOURNAL,
         TRAINER,
-    )  # which load nothing large: Ctrl-C may come while torch is loaded
+    )
 
     if not any((config.out / name).exists() for name in (JOURNAL, TRAINER)):
         return ""

@@ -94,7 +94,8 @@ def _all() -> tuple[dict[str, Command], dict[str, str]]:
     """All commands by name, and why the commands of a package are missing, by the name of its entry
     point.
     """
-    commands, missing = dict[str, Command](_OF_CORE), dict[str, str]()
+    commands = dict[str, Command](_OF_CORE)
+    missing = dict[str, str]()
     for package in _PACKAGES.names():
         try:
             announced = _PACKAGES[package]

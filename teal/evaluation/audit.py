@@ -55,19 +55,22 @@ _OPTIMUM_ITERATIONS = (
     2000  # of PDHG for the optimum, at most; a wider gap only proves a smaller loss
 )
 _PATTERN_DISTANCES = 8  # number of least distances, in links, of the first patterns
+# Share of the largest rate that distant demands have in the first patterns.
 _PATTERN_SHARES = (
     0.5,
     0.2,
     0.1,
     0.05,
     0.02,
-)  # of the largest rate, which distant demands have in the first patterns
+)
 # relative, by which a share is below a round number, which may be a threshold of the scheme
 _BELOW_ROUND_SHARE = 1e-6
 # Of the share of demands that change, after a success and a failure.
 _CHANGE_GROWTH = 1.5
 _CHANGE_SHRINKAGE = 0.93
-_FIRST_SHARE, _MAX_SHARE = 0.1, 0.5  # of the demands that change at first, and at most
+# Share of the demands that change in the first round, and at most.
+_FIRST_SHARE = 0.1
+_MAX_SHARE = 0.5
 # Share of the largest demand, instead of a rate of 0: POP assigns the demands above 0, which thus
 # stay the same.
 _MIN_RATE_SHARE = 1e-9
@@ -152,17 +155,22 @@ def demand_set(instance: Instance, box: float, *, hose: bool, up_to: float = 0.0
         up_to: demands lie between 0 and this share of the mean capacity instead; 0 for ``box``.
         hose: whether what a node sends and receives stays within the largest sums of the matrices.
     """
-    traffic, count = instance.traffic, instance.topology.num_nodes
-    low, high = np.full(traffic.num_demands, np.inf), np.zeros(traffic.num_demands)
-    sends, receives = np.zeros(count), np.zeros(count)
+    traffic = instance.traffic
+    count = instance.topology.num_nodes
+    low = np.full(traffic.num_demands, np.inf)
+    high = np.zeros(traffic.num_demands)
+    sends = np.zeros(count)
+    receives = np.zeros(count)
     for chunk in traffic.chunks():
-        low, high = np.minimum(low, chunk.min(0)), np.maximum(high, chunk.max(0))
+        low = np.minimum(low, chunk.min(0))
+        high = np.maximum(high, chunk.max(0))
         for rates in chunk:
             sends = np.maximum(sends, np.bincount(traffic.pairs[:, 0], rates, minlength=count))
             receives = np.maximum(
                 receives, np.bincount(traffic.pairs[:, 1], rates, minlength=count)
             )
-    low, high = max(0.0, 1 - box) * low, (1 + box) * high
+    low = max(0.0, 1 - box) * low
+    high = (1 + box) * high
     if up_to:
         high = np.full(traffic.num_demands, up_to * float(instance.topology.capacity.mean()))
         low = _MIN_RATE_SHARE * high
@@ -200,17 +208,18 @@ def audit(
         KeyboardInterrupt: on Ctrl-C during the measured matrices; later it ends the search with the
             best so far.
     """
-    begin, mutations = (
-        time.perf_counter(),
-        _Mutations(instance, allowed, np.random.default_rng(seed)),
-    )
+    begin = time.perf_counter()
+    mutations = _Mutations(instance, allowed, np.random.default_rng(seed))
     count = instance.traffic.num_matrices
     rows = np.unique(np.linspace(0, count - 1, min(CHILDREN, count)).round().astype(int))
     parents = np.stack([allowed.within(rates) for rates in instance.traffic.read(rows)])
     problem = instance.problem(parents)
     whole = float(instance.topology.capacity.sum()) if of_capacity else 0.0
-    tried, share, history = 0, _FIRST_SHARE, list[Generation]()
-    best, demand = np.full(3, -np.inf), parents[0]
+    tried = 0
+    share = _FIRST_SHARE
+    history = list[Generation]()
+    best = np.full(3, -np.inf)
+    demand = parents[0]
 
     def note() -> None:
         elapsed = time.perf_counter() - begin
@@ -233,7 +242,8 @@ def audit(
         at = int(np.nan_to_num(losses[:, 0], nan=-np.inf).argmax())
         if not losses[at, 0] > best[0]:
             return False
-        best, demand = losses[at], matrices[at]
+        best = losses[at]
+        demand = matrices[at]
         note()
         return True
 
@@ -272,7 +282,8 @@ class _Mutations:
     def __init__(
         self, instance: Instance, allowed: AllowedDemands, rng: np.random.Generator
     ) -> None:
-        self._allowed, self._rng = allowed, rng
+        self._allowed = allowed
+        self._rng = rng
         self._groups = _groups(instance)
 
     def of(self, demand: FloatArray, share: float) -> FloatArray:
@@ -283,8 +294,11 @@ class _Mutations:
             demand: (D,) Gbit/s.
             share: share of the demands that change, about.
         """
-        rng, chosen = self._rng, self._chosen(len(demand), share)
-        changed, low, high = demand.copy(), self._allowed.low[chosen], self._allowed.high[chosen]
+        rng = self._rng
+        chosen = self._chosen(len(demand), share)
+        changed = demand.copy()
+        low = self._allowed.low[chosen]
+        high = self._allowed.high[chosen]
         match rng.integers(7):
             case 0:
                 changed[chosen] = low
@@ -304,7 +318,8 @@ class _Mutations:
 
     def _chosen(self, count: int, share: float) -> Int64Array:
         """Numbers of the demands to change: a share of all, or of one of the groups."""
-        rng, among = self._rng, np.arange(count, dtype=np.int64)
+        rng = self._rng
+        among = np.arange(count, dtype=np.int64)
         if self._groups and rng.random() < _GROUPED_SHARE:
             among = self._groups[rng.integers(len(self._groups))]
             share = rng.uniform(share, 1)
@@ -374,7 +389,8 @@ def _losses(
         assessed = [assess(single, scheme.solve(single)) for scheme in schemes]
         if all(one.status[0].usable for one in assessed) and optimum[b] > 0:
             values = [float(one.value[0]) for one in assessed]
-            value, best = sum(values) / len(values), max(optimum[b], *values)
+            value = sum(values) / len(values)
+            best = max(optimum[b], *values)
             losses[b] = (best - value) / (whole or best), value, best
     return losses
 
@@ -465,7 +481,8 @@ def _write_matrix(path: Path, instance: Instance, result: Audit) -> None:
 def audit_outcome(config: AuditConfig, notify: Notify) -> Outcome:
     """`teal audit`."""
     result = run_audit(config, notify)
-    first, last = result.generations[0], result.generations[-1]
+    first = result.generations[0]
+    last = result.generations[-1]
     whole = "" if config.measure == "optimum" else " of the sum of all capacities"
     return Outcome(
         text=f"{', '.join(config.scheme)} loses at least {100 * last.loss:.2f}%{whole} "

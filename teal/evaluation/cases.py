@@ -182,7 +182,8 @@ class Cases:
         demand: FloatArray,
         variance: FloatArray,
     ) -> Case:
-        capacity, rng = self.topology.capacity, self._rng(protocol, level, draw, row)
+        capacity = self.topology.capacity
+        rng = self._rng(protocol, level, draw, row)
         if protocol is Protocol.CHURN:
             return Case(protocol, level.text, draw, row, demand, capacity, level.value)
         if protocol is Protocol.FAILURES:
@@ -216,14 +217,14 @@ class Cases:
         """(D,) variance of the changes between consecutive matrices, over the whole traffic,
         (Gbit/s)^2.
         """
-        last_row, total, square = (
-            None,
-            np.zeros(self.traffic.num_demands),
-            np.zeros(self.traffic.num_demands),
-        )
+        last_row = None
+        total = np.zeros(self.traffic.num_demands)
+        square = np.zeros(self.traffic.num_demands)
         for chunk in self.traffic.chunks():
             change = np.diff(chunk if last_row is None else np.vstack([last_row, chunk]), axis=0)
-            last_row, total, square = chunk[-1:], total + change.sum(0), square + (change**2).sum(0)
+            last_row = chunk[-1:]
+            total = total + change.sum(0)
+            square = square + (change**2).sum(0)
         count = max(1, self.traffic.num_matrices - 1)
         return np.maximum(square / count - (total / count) ** 2, 0.0)
 

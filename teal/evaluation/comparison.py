@@ -71,7 +71,8 @@ def best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[
         best_scheme = min(
             bounds, key=lambda name: problem.objective.rules.sense * float(bounds[name])
         )
-        best_bound, best_prices = bounds[best_scheme], results[best_scheme].allocation.prices
+        best_bound = bounds[best_scheme]
+        best_prices = results[best_scheme].allocation.prices
         prices = prices if best_prices is None else best_prices
     if any(result.allocation.paths is not None for result in results.values()):
         return best_bound, all_paths_bound(problem, prices)
@@ -132,7 +133,8 @@ def _gap(problem: Problem, result: SchemeResult, prices: ProgramPrices) -> float
     """The gap of an allocation by the prices of another scheme; of each class by the better
     ones.
     """
-    splits, class_bounds = result.allocation.splits, result.assessment.classes
+    splits = result.allocation.splits
+    class_bounds = result.assessment.classes
     if class_bounds is not None:
         figures = class_figures(problem, splits, prices.prices)
         return float(

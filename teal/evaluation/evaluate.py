@@ -113,7 +113,8 @@ class Timeline:
         has_failed = seconds != seconds  # NaN
         if self._computing is None and not has_failed:
             self._computing = (begin if self._installed is None else begin + seconds, allocation)
-        before, share = self._installed, 1.0
+        before = self._installed
+        share = 1.0
         if self._computing and self._computing[0] < end:
             share = (self._computing[0] - begin) / self._interval_s
             self._install()
@@ -126,7 +127,8 @@ class Timeline:
 
     def _install(self) -> None:
         assert self._computing is not None
-        self._installed, self._computing = self._computing[1], None
+        self._installed = self._computing[1]
+        self._computing = None
 
 
 def carried_over(problem: Problem, installed: LazyAllocation) -> Allocation:
@@ -139,7 +141,8 @@ def carried_over(problem: Problem, installed: LazyAllocation) -> Allocation:
     """
     old = installed.allocation
     flow = old.splits.to(problem.demand) * installed.demand[..., None]
-    routed, demand = flow.sum(-1, keepdim=True), problem.demand[..., None]
+    routed = flow.sum(-1, keepdim=True)
+    demand = problem.demand[..., None]
     carried = flow * torch.where(routed > demand, demand / routed.clamp(min=1e-300), 1.0)
     splits = torch.where(demand > 0, carried / demand.clamp(min=1e-300), 0.0)
     return dataclasses.replace(old, splits=splits, prices=None)
@@ -148,7 +151,8 @@ def carried_over(problem: Problem, installed: LazyAllocation) -> Allocation:
 # Seconds: a first solve that took longer is kept as the result instead of being repeated, even if
 # kernels were compiled in it; and one that took longer than the second number if none was, such as
 # that of a linear program.
-MAX_WARM_UP_S, _MAX_UNCOMPILED_S = 60.0, 1.0
+MAX_WARM_UP_S = 60.0
+_MAX_UNCOMPILED_S = 1.0
 
 Before = Callable[[Case], Problem | None]  # the problem of the interval before a case
 
@@ -420,10 +424,11 @@ class Evaluation:
         }
         self._capacity = self.instance.topology.capacity
         self._problem: Problem | None = None  # of the last case; others share its path operations
+        # Index of a case, and the problem before it.
         self._last_before: tuple[int, Problem | None] = (
             -1,
             None,
-        )  # index of a case, and the problem before it
+        )
         self._last_in_force: tuple[int, Tensor] | None = (
             None  # index of a case, and the splits before it
         )

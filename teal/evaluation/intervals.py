@@ -17,7 +17,8 @@ from teal.evaluation.rows import Row, by_level, by_network, shares_of_optimum
 from teal.objectives import Objective
 from teal.runtime.bootstrap import interval_of_mean
 
-SUMMARY, DIFFERENCES = "summary.csv", "differences.csv"
+SUMMARY = "summary.csv"
+DIFFERENCES = "differences.csv"
 OF_OPTIMUM = "of_optimum"  # value over that of LP-all's optimal row of the same case
 _MEASURES = (
     "satisfied_demand",

@@ -168,9 +168,8 @@ def situations(
 
 
 _Solved = tuple[Allocation, int]  # allocation, iterations
-_RunFigures = tuple[
-    str, float, float, int, float, float, str
-]  # fields of a RaceRun from `scheme` on
+# Fields of a RaceRun from `scheme` on.
+_RunFigures = tuple[str, float, float, int, float, float, str]
 
 
 def _runs(
@@ -232,7 +231,8 @@ def _measure(
 ) -> _RunFigures:
     (allocation, iterations), seconds = timed(solve, prepare)
     assessment = assess(problem, allocation)
-    satisfied, status = float(assessment.satisfied_demand[0]), assessment.status[0].value
+    satisfied = float(assessment.satisfied_demand[0])
+    status = assessment.status[0].value
     return name, target, seconds, iterations, float(assessment.gap[0]), satisfied, status
 
 
@@ -280,7 +280,8 @@ def times_to_gap(runs: Sequence[RaceRun], gap: float = 0.01) -> list[TimeToGap]:
     fastest: dict[tuple[str, str], dict[tuple[str, str, int], float]] = {}
     for run in runs:
         times = fastest.setdefault((run.situation, run.scheme), {})
-        key, is_reached = (run.topology, run.traffic, run.index), run.gap <= gap
+        key = (run.topology, run.traffic, run.index)
+        is_reached = run.gap <= gap
         times[key] = min(times.get(key, math.inf), run.seconds if is_reached else math.inf)
     results = []
     for (situation, scheme), times in fastest.items():

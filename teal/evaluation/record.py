@@ -20,12 +20,10 @@ from teal.network import Topology
 from teal.runtime.arrays import Float32Array, FloatArray, IntArray
 from teal.runtime.storage import atomic_file
 
-ROWS, TABLE, UTILISATION, NETWORKS = (
-    "results.csv",
-    "results.parquet",
-    "utilisation.parquet",
-    "networks.json",
-)
+ROWS = "results.csv"
+TABLE = "results.parquet"
+UTILISATION = "utilisation.parquet"
+NETWORKS = "networks.json"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -36,7 +36,8 @@ from teal.network.traffic import spread
 from teal.runtime.arrays import Float32Array, FloatArray
 from teal.runtime.storage import check_out_folder
 
-PLOT, REPORT = "results.png", "report.html"
+PLOT = "results.png"
+REPORT = "report.html"
 _MIN_DRAWN_GAP = 1e-4  # per cent: smaller gaps are drawn at this one, since the axis is logarithmic
 # Axis titles of the charts over levels.
 _LEVEL_TITLES = {
@@ -76,7 +77,8 @@ class Charts:
         self._rows = [row for row in rows if row.usable]
         self._schemes = list(dict.fromkeys(row.scheme for row in rows))
         self._quality = Quality.of(rows[0].objective)
-        self._levels, self._levels_with_failed = by_level(self._rows), by_level(rows)
+        self._levels = by_level(self._rows)
+        self._levels_with_failed = by_level(rows)
 
     def all(self) -> list[Chart]:
         """Every chart for which there are rows."""
@@ -100,10 +102,8 @@ class Charts:
         """Quality against time of the unchanged matrices."""
         series = []
         for scheme, of_scheme in by_scheme(rows).items():
-            times, values = (
-                _array(of_scheme, lambda r: 1e3 * r.total_s),
-                _array(of_scheme, self._quality.of_row),
-            )
+            times = _array(of_scheme, lambda r: 1e3 * r.total_s)
+            values = _array(of_scheme, self._quality.of_row)
             drawn = spread(np.arange(len(of_scheme)), MAX_POINTS)
             series += [
                 Series(scheme, "points", times[drawn].tolist(), values[drawn].tolist()),
@@ -288,7 +288,8 @@ def findings(rows: list[Row]) -> list[str]:
     for (protocol, level), of_level in levels.items():
         ranked = _ranked(summarise(of_level), of_level[0].objective)
         if len(ranked) > 1:
-            best, worst = ranked[0], ranked[-1]
+            best = ranked[0]
+            worst = ranked[-1]
             text = _text(best, of_level[0].objective)
             said.append(
                 f"Under {protocol} {level}: best {best.scheme} ({text}), last {worst.scheme} "
@@ -305,7 +306,8 @@ def findings(rows: list[Row]) -> list[str]:
 
 
 def _of_unchanged(rows: list[Row]) -> Iterator[str]:
-    objective, summaries = rows[0].objective, summarise(rows)
+    objective = rows[0].objective
+    summaries = summarise(rows)
     ranked = _ranked(summaries, objective)
     if not ranked:
         yield "No scheme gave a usable allocation."
@@ -513,7 +515,8 @@ class EvaluationReport(Record):
 
 def report_files(record: Record) -> dict[str, Callable[[Path], None]]:
     """The writers of the files that show a record, by the names of the files."""
-    means, differences = list(mean_rows(record.rows)), list(difference_rows(record.rows))
+    means = list(mean_rows(record.rows))
+    differences = list(difference_rows(record.rows))
     return {
         **({SUMMARY: partial(write_csv, rows=means)} if means else {}),
         **({DIFFERENCES: partial(write_csv, rows=differences)} if differences else {}),
@@ -529,7 +532,8 @@ def plot_results(path: Path, rows: list[Row]) -> None:
     networks = by_network([row for row in rows if row.protocol == Protocol.OFFLINE.value])
     panels = []
     for (topology, _), of_network in networks.items():
-        charts, usable = Charts(of_network), [row for row in of_network if row.usable]
+        charts = Charts(of_network)
+        usable = [row for row in of_network if row.usable]
         panels.append((topology, [charts.over_time(usable), charts.against_time(usable)]))
     plot_panels(path, panels)
 
@@ -543,9 +547,8 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
         rows: rows of the network.
     """
     networks = _networks(record, rows)
-    offline = by_level(rows).get(
-        (Protocol.OFFLINE.value, ""), []
-    )  # the offline protocol has one level, without a name
+    # The offline protocol has one level, without a name.
+    offline = by_level(rows).get((Protocol.OFFLINE.value, ""), [])
     times = {row.index: row.timestamp for row in rows}
     notes = dict.fromkeys((row.scheme, row.note) for row in rows if row.note)
     count = len({row.index for row in rows})
@@ -578,7 +581,8 @@ def _fullest(
     known = [one for one in summaries if not math.isnan(one.gap_known)]
     if not networks or not known:
         return []
-    network, best = networks[0], min(known, key=lambda one: one.gap_known)
+    network = networks[0]
+    best = min(known, key=lambda one: one.gap_known)
     loads = [
         record.utilisation.get(ResultKey.of(row)) for row in offline if row.scheme == best.scheme
     ]

@@ -196,7 +196,8 @@ def make_rows(
 ) -> list[Row]:
     """One row for each scheme, with the best bound of all of them in ``gap_known``."""
     best_bound, all_paths = best_bounds(problem, results)
-    own_gaps, fairness = gaps_of_sequence(problem, results), fairness_of(problem, results)
+    own_gaps = gaps_of_sequence(problem, results)
+    fairness = fairness_of(problem, results)
     rows = []
     for name, result in results.items():
         (parallel_s,) = result.allocation.parallel_s or (None,)

@@ -49,7 +49,9 @@ class Study:
         entries: Entries,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._options, self._entries, self._notify = options, entries, notify
+        self._options = options
+        self._entries = entries
+        self._notify = notify
         self._levels = {
             Protocol.FAILURES: parse_levels("--failures", options.failures, counted=True),
             Protocol.NOISE: parse_levels("--noise", options.noise),
@@ -183,7 +185,8 @@ class Study:
 
     def _interval_s(self, instance: Instance) -> float:
         """Seconds of an interval of the online protocol; 0 without it."""
-        options, usual = self._options, instance.traffic.interval_s or _DEFAULT_INTERVAL_S
+        options = self._options
+        usual = instance.traffic.interval_s or _DEFAULT_INTERVAL_S
         if not options.online:
             return 0.0
         if instance.objective.rules.carries_all:
@@ -210,7 +213,8 @@ class Study:
         )
 
     def _cases(self, instance: Instance) -> Cases:
-        options, topology = self._options, instance.topology
+        options = self._options
+        topology = instance.topology
         if options.fail:
             failed = topology.links_named(options.fail, "--fail")
             self._notify("failed: " + ", ".join(topology.link_name(link) for link in failed))

@@ -35,7 +35,9 @@ from teal.learning.settings import TrainConfig
 from teal.learning.train_command import RUN, run_train
 from teal.runtime.storage import check_out_folder
 
-RUNS, SUMMARY, MANIFEST = "runs.csv", "summary.csv", "manifest.json"
+RUNS = "runs.csv"
+SUMMARY = "summary.csv"
+MANIFEST = "manifest.json"
 FILES = (RUNS, SUMMARY, MANIFEST, "summary.md", "summary.tex")
 _LEVEL = 0.95  # of the confidence intervals
 _MEASURES = (
@@ -201,6 +203,7 @@ def _evaluate(
     config: SweepConfig, training: TrainConfig, out: Path, notify: Callable[[str], None]
 ) -> None:
     names = {field.name for field in dataclasses.fields(EvaluateConfig)}
+    # Options that have another meaning in an evaluation.
     own = (
         "topology",
         "traffic",
@@ -208,7 +211,7 @@ def _evaluate(
         "out",
         "resume",
         "overwrite",
-    )  # of other meaning in an evaluation
+    )
     shared = {
         field.name: getattr(training, field.name)
         for field in dataclasses.fields(TrainConfig)
@@ -256,7 +259,9 @@ def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
 
 def _summary(name: str, measure: str, values: Sequence[float], *, kept: bool) -> SweepSummary:
     """Mean and interval of some values; ``kept`` for those of one model, which have none."""
-    mean, half, count = float(np.mean(values)), math.nan, len(values)
+    mean = float(np.mean(values))
+    half = math.nan
+    count = len(values)
     if count > 1 and not kept:
         spread = float(np.std(values, ddof=1)) / math.sqrt(count)
         half = float(stats.t.ppf(0.5 + _LEVEL / 2, count - 1)) * spread

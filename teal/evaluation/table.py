@@ -104,9 +104,8 @@ def summarise(rows: list[Row]) -> list[Summary]:
     for scheme in dict.fromkeys(row.scheme for row in rows):
         all_rows = [row for row in rows if row.scheme == scheme]
         usable = [row for row in all_rows if not math.isnan(row.value)]
-        counted = (
-            [row for row in all_rows if row.was_run] if usable else []
-        )  # a scheme that never worked has no mean
+        # A scheme that never worked has no mean.
+        counted = [row for row in all_rows if row.was_run] if usable else []
         shares = [(row.index, share_of[id(row)]) for row in counted]
         shares = [(index, share) for index, share in shares if not math.isnan(share)]
         ratios = [share for _, share in shares]
@@ -302,12 +301,10 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
     columns = _columns(summaries, objective)
     caption = ""
     if not wide:
-        is_sum = any(
-            s.classes for s in summaries
-        )  # of classes, of which each has an optimum of its own
-        is_compared = columns["fairness"].is_shown(
-            summaries
-        )  # a fair allocation has less flow than the optimum
+        # With classes each class has an optimum of its own.
+        is_sum = any(s.classes for s in summaries)
+        # A fair allocation has less flow than the optimum.
+        is_compared = columns["fairness"].is_shown(summaries)
         has_room = max((len(s.scheme) for s in summaries), default=0) <= _MAX_NAME_BESIDE_LATENCY
         hidden = _WIDE | (
             {"of_optimum", "gap"} if is_sum else {"of_optimum"} if is_compared else set()
@@ -396,7 +393,8 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
 
 def _interval_text(summary: Summary) -> str:
     """The 95% interval of the mean share of the optimum."""
-    low, high = summary.of_optimum_low, summary.of_optimum_high
+    low = summary.of_optimum_low
+    high = summary.of_optimum_high
     return "-" if math.isnan(low) else f"{percent(low)} to {percent(high)}"
 
 

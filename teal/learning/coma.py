@@ -204,7 +204,8 @@ class _OwnChange:
     """
 
     def __init__(self, problem: Problem, splits: Tensor) -> None:
-        self._problem, self._flow = problem, problem.flows(splits)
+        self._problem = problem
+        self._flow = problem.flows(splits)
         load = problem.loads(splits).requires_grad_()
         capacity = problem.capacity.clamp(min=torch.finfo(splits.dtype).tiny)
         self._value = problem.path_value / total_demand_value(problem)[:, None, None]
@@ -213,7 +214,8 @@ class _OwnChange:
         (slope,) = torch.autograd.grad((value / ratio.clamp(min=1)).sum(), load)
         _, smallest = problem.ops.path_max(-capacity)
         exists = link >= 0
-        link, smallest = link.clamp(min=0).flatten(1), smallest.clamp(min=0).flatten(1)
+        link = link.clamp(min=0).flatten(1)
+        smallest = smallest.clamp(min=0).flatten(1)
 
         def at(values: Tensor, links: Tensor) -> Tensor:
             return values.detach().gather(1, links).view_as(value)
@@ -235,7 +237,8 @@ class _OwnChange:
     def to(self, splits: Tensor) -> Tensor:
         """(B, D) change of the reward if each demand alone takes its ``splits`` (B, D, K)."""
         flow = self._problem.flows(splits)
-        moved, (load, capacity) = flow - self._flow, self._links[0]
+        moved = flow - self._flow
+        (load, capacity) = self._links[0]
         granted = 1 / ((load + moved) / capacity).clamp(min=1) - 1 / (load / capacity).clamp(min=1)
         return (
             self._change(flow)

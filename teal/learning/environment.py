@@ -67,7 +67,8 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
         self._traffic = traffic
         self._problem = Problem.create(topology, paths, objective, traffic.read([0]))
         self._scale = float(topology.capacity[topology.capacity > 0].mean())
-        shape, most = (paths.num_demands, paths.num_paths), np.float32(_MAX_OBSERVED)
+        shape = (paths.num_demands, paths.num_paths)
+        most = np.float32(_MAX_OBSERVED)
         self.action_space = gymnasium.spaces.Box(-_MAX_LOGIT, _MAX_LOGIT, shape, np.float32)
         self.observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment]
             demand=gymnasium.spaces.Box(0, most, shape[:1], np.float32),

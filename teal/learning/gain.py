@@ -28,14 +28,12 @@ from teal.solvers import pdhg
 from teal.solvers.projection import cut_only, project, share_of_value
 from teal.solvers.result import Starter
 
-TRAINED, START, RANDOM, SHORTEST, NULL, OPTIMUM = (
-    "trained",
-    "start",
-    "random weights",
-    "shortest path",
-    "null (repair alone)",
-    "optimum",
-)
+TRAINED = "trained"
+START = "start"
+RANDOM = "random weights"
+SHORTEST = "shortest path"
+NULL = "null (repair alone)"
+OPTIMUM = "optimum"
 _OPTIMUM_GAP = 1e-5
 _OPTIMUM_S = 60.0  # seconds for the optimum of a matrix, after which the best so far is taken
 MIN_MATRICES = 4  # of a paired comparison; the interval over fewer is too narrow

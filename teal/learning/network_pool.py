@@ -35,7 +35,8 @@ _MAX_TRAINING_NODES = 600  # of a network to train on; larger ones take too long
 _MAX_NODES_ALL_PAIRS = 80  # on larger networks only a sample of the pairs has a demand
 # Sources of a sample, and mean number of targets of each: about 6,000 demands, as all pairs of 80
 # nodes.
-_SAMPLE_SOURCES, _SAMPLE_TARGETS = 60, 100
+_SAMPLE_SOURCES = 60
+_SAMPLE_TARGETS = 100
 # Families with these words in their names are held out: published results use them.
 _ALWAYS_HELD_OUT = (
     "abilene",
@@ -48,10 +49,11 @@ _ALWAYS_HELD_OUT = (
     "world",
 )
 _HELD_OUT_ONE_IN = 4  # of the other families, one in this many is held out
+# Range of the probability that a link fails, in the third of the matrices with failures.
 _FAILED_SHARES = (
     0.01,
     0.05,
-)  # range of the probability that a link fails, in the third of the matrices with failures
+)
 _OBJECTIVES = (
     ObjectiveName.TOTAL_FLOW,
     ObjectiveName.WEIGHTED_FLOW,
@@ -128,7 +130,8 @@ def topohub_pool() -> NetworkPool:
     Raises:
         InputError: topohub is not installed.
     """
-    train, held_out = [], []
+    train = []
+    held_out = []
     for name, nodes in network_sizes().items():
         family = family_of(name)
         digest = int(hashlib.sha256(family.encode()).hexdigest(), 16)
@@ -146,7 +149,8 @@ def network_sizes() -> dict[str, int]:
     Raises:
         InputError: topohub is not installed.
     """
-    data, nodes_by_name = topohub_folder("networks", ""), {}
+    data = topohub_folder("networks", "")
+    nodes_by_name = {}
     for group in GROUPS:
         for name, file in sorted(stored_files(data / group, f"{group}/")):
             nodes = len(json.loads(file.read_text(encoding="utf-8"))["nodes"])
@@ -163,9 +167,8 @@ def pool_network(name: str, num_paths: int) -> tuple[Topology, PathSet]:
     topology = load_topology(f"topohub:{name}")
     pairs = all_pairs(topology)
     if topology.num_nodes > _MAX_NODES_ALL_PAIRS:
-        rng = np.random.default_rng(
-            topology.num_nodes
-        )  # a fixed seed: always the same sample for a network
+        # A fixed seed: always the same sample for a network.
+        rng = np.random.default_rng(topology.num_nodes)
         source = np.isin(
             pairs[:, 0], rng.choice(topology.num_nodes, _SAMPLE_SOURCES, replace=False)
         )

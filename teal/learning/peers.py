@@ -32,7 +32,8 @@ class Peers(Protocol):
 class SingleProcess:
     """A run of one process."""
 
-    rank, size = 0, 1
+    rank = 0
+    size = 1
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
         """The sum over one process: nothing changes."""
@@ -57,7 +58,8 @@ class ProcessGroup:
     def __init__(self, device: torch.device) -> None:
         from torch import distributed
 
-        self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
+        self.rank = distributed.get_rank()
+        self.size = distributed.get_world_size()
         self._device = device
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:

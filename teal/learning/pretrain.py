@@ -53,7 +53,8 @@ class FlowGnnTask:
         config: the settings.
     """
 
-    scheme, max_gradient_norm = "teal", 0.3
+    scheme = "teal"
+    max_gradient_norm = 0.3
 
     def __init__(self, config: PretrainConfig) -> None:
         self._config = config
@@ -79,7 +80,8 @@ class FlowGnnTask:
         the bound.
         """
         assert isinstance(model, UniversalFlowGnn)
-        config, scale = self._config, reward_scale(problem)
+        config = self._config
+        scale = reward_scale(problem)
         actions, prices = model.tentative(problem)
         total = bound_loss(problem, prices) / scale
         for tentative in actions[-1 - _TENTATIVE_PASSES : -1]:
@@ -167,14 +169,16 @@ class Pretrainer:
     """
 
     def __init__(self, config: PretrainConfig, networks: NetworkPool | None = None) -> None:
-        self.config, self.networks = config, networks or topohub_pool()
+        self.config = config
+        self.networks = networks or topohub_pool()
         torch.manual_seed(config.seed)
         self.task = _TASKS[config.model](config)
         self.device = pick_device(config.device)
         self.model = self.task.new_model().to(self.device)
         self.average = copy.deepcopy(self.model)  # exponential mean of the weights
         self.optimiser = Adam(self.model.parameters(), config.learning_rate)
-        self.step, self.elapsed_s = 0, 0.0
+        self.step = 0
+        self.elapsed_s = 0.0
         self._budget = Budget(seconds(config.time_budget), config.max_steps)
 
     def train(self, out: Path, progress: bool = True) -> None:
@@ -185,7 +189,8 @@ class Pretrainer:
             KeyboardInterrupt: on Ctrl-C, after the current step is done and everything is written.
         """
         out.mkdir(parents=True, exist_ok=True)
-        stopwatch, last_save = Stopwatch(self.elapsed_s), time.perf_counter()
+        stopwatch = Stopwatch(self.elapsed_s)
+        last_save = time.perf_counter()
 
         def step(bar: Any) -> None:
             nonlocal last_save
@@ -206,7 +211,8 @@ class Pretrainer:
 
     def one_step(self) -> float:
         """One optimiser step over a few networks; the mean loss."""
-        config, rng = self.config, np.random.default_rng([self.config.seed, self.step])
+        config = self.config
+        rng = np.random.default_rng([self.config.seed, self.step])
         draws = CONGESTED if config.aim == "start" else ANY_LOAD
         set_cosine_rate(
             self.optimiser,
@@ -232,9 +238,8 @@ class Pretrainer:
             self.optimiser, self.model, self.task.max_gradient_norm, self.step, total
         )
         self.step += 1
-        new_share = 1 - min(
-            _AVERAGE_DECAY, self.step / (9 + self.step)
-        )  # larger in the first steps
+        # Larger in the first steps.
+        new_share = 1 - min(_AVERAGE_DECAY, self.step / (9 + self.step))
         with torch.no_grad():
             for averaged, weight in zip(
                 self.average.parameters(), self.model.parameters(), strict=True
@@ -269,7 +274,8 @@ class Pretrainer:
         self.model.load_state_dict(run_state.without_prefix("model", tensors))
         self.average.load_state_dict(run_state.without_prefix("average", tensors))
         self.optimiser.load(run_state.without_prefix("adam", tensors))
-        self.step, self.elapsed_s = int(fields["step"]), float(fields["elapsed_s"])
+        self.step = int(fields["step"])
+        self.elapsed_s = float(fields["elapsed_s"])
 
     def _shapes(self) -> dict[str, Any]:
         """The settings that must stay when a run is resumed, for the weights to fit."""
@@ -299,7 +305,8 @@ Pretraining = Callable[[PretrainConfig, Spec, Notify], Outcome]
 def _pretrain(config: PretrainConfig, spec: Spec, _: Notify) -> Outcome:
     spec.parse_options()
     trainer = run_pretrain(config)
-    train, held_out = len(trainer.networks.train), len(trainer.networks.held_out)
+    train = len(trainer.networks.train)
+    held_out = len(trainer.networks.held_out)
     return Outcome(
         text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s on {train} "
         f"networks, {held_out} held "

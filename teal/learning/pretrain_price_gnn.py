@@ -24,7 +24,8 @@ _DUAL_WEIGHT = 0.3  # of the smoothed dual in the loss, beside the reward
 # Of a start of PDHG: the weight of a matrix is the scale over its gap plus the floor, so that
 # matrices which are nearly solved, where PDHG needs few iterations more, count as much as those
 # that are far from it.
-_GAP_SCALE, _GAP_FLOOR = 0.02, 0.01
+_GAP_SCALE = 0.02
+_GAP_FLOOR = 0.01
 
 
 class PriceGnnTask:
@@ -34,7 +35,8 @@ class PriceGnnTask:
         config: the settings.
     """
 
-    scheme, max_gradient_norm = "price-gnn", 0.1
+    scheme = "price-gnn"
+    max_gradient_norm = 0.1
 
     def __init__(self, config: PretrainConfig) -> None:
         self._config = config
@@ -53,7 +55,8 @@ class PriceGnnTask:
     def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
         """() mean loss of the matrices."""
         assert isinstance(model, PriceGNN)
-        config, shapes = self._config, model.config
+        config = self._config
+        shapes = model.config
         counts = (random_rounds(rng, usual) for usual in (shapes.rounds, shapes.bound_rounds))
         rounds, prices = model(problem, *counts)
         parts = losses(problem, rounds, prices)
@@ -101,7 +104,8 @@ def losses(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> dict[
         rounds: rounds of the allocating pass.
         bound_prices: (B, E) of the bounding pass.
     """
-    carries_all, scale = problem.demand_set.carries_all, reward_scale(problem)
+    carries_all = problem.demand_set.carries_all
+    scale = reward_scale(problem)
     last_half = rounds[len(rounds) // 2 :]
     weights = [1.0 / len(rounds)] * (len(last_half) - 1) + [_LAST_ROUND_WEIGHT]
     total = torch.zeros_like(problem.demand[:, 0])
@@ -124,9 +128,8 @@ def _weight_of_start(problem: Problem, last: Round, bound: Tensor) -> Tensor:
 def _smoothed_dual(problem: Problem, result: Round) -> Tensor:
     """(B,) the smoothed dual above, over the value of all demand."""
     logits = torch.where(problem.path_mask, result.profit / result.temperature, -torch.inf)
-    logits = torch.cat(
-        [logits, torch.zeros_like(logits[..., :1])], -1
-    )  # the reject option, which is never masked
+    # The reject option, which is never masked.
+    logits = torch.cat([logits, torch.zeros_like(logits[..., :1])], -1)
     profit = mean_value(problem) * result.temperature * torch.logsumexp(logits, -1)
     dual = problem.capacity_value(result.prices) + (problem.demand * profit).sum(1)
     return dual / total_demand_value(problem)

@@ -100,7 +100,9 @@ class NoLog:
 
 class _Logs:
     def __init__(self, writer: Any, stream: Any, tensorboard: Any) -> None:
-        self._writer, self._stream, self._tensorboard = writer, stream, tensorboard
+        self._writer = writer
+        self._stream = stream
+        self._tensorboard = tensorboard
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
         self._writer.writerow((step, f"{time.time():.3f}", name, repr(float(value))))
@@ -118,7 +120,8 @@ def log_of(folder: Path, step: int) -> Iterator[Log]:
         folder: folder of the run.
         step: step that the run has reached.
     """
-    file, kept = folder / TRAINING_LOG, list[list[str]]()
+    file = folder / TRAINING_LOG
+    kept = list[list[str]]()
     if step and file.is_file():
         with file.open(newline="", encoding="utf-8") as stream:
             kept = [

@@ -76,7 +76,9 @@ _VALIDATIONS = 10  # at least, evenly spread over the budget
 # best of many validations is better than the start by chance more often than a single one.
 _SELECTION_LEVEL = 1 - 0.05 / (2 * _VALIDATIONS)
 _WARM_UP_SHARE = 0.1  # of the budget in which the learning rate rises
-_BATCH, _SAMPLED_BATCH = 20, 4  # matrices of a step, unless settings say others
+# Default number of matrices of a step.
+_BATCH = 20
+_SAMPLED_BATCH = 4
 _SAMPLED_VALIDATION = (
     4  # matrices of a validation on a network that is sampled, where one takes seconds
 )
@@ -262,7 +264,9 @@ class Trainer:
         peers: Peers | None = None,
     ) -> None:
         self.peers = peers or SingleProcess()
-        self.problem, self.traffic, self.config = problem.to(torch.float32), traffic, config
+        self.problem = problem.to(torch.float32)
+        self.traffic = traffic
+        self.config = config
         self.split = split
         if not all(map(len, self.split[:2])):
             raise InputError(traffic.name, "", "training and validation matrices", "none")
@@ -282,10 +286,11 @@ class Trainer:
         self._micro_batch = 1 if self._sample else config.micro_batch or self._fitting_micro_batch()
         self._bar: Any = None  # the progress bar, if one is shown
         self._validated_step = -1  # step after which the last validation was made
+        # Number of an epoch, and its rows in order.
         self._epoch_order: tuple[int, Int64Array] = (
             -1,
             self.split.train,
-        )  # number of an epoch, and its rows in order
+        )
         self._ahead = ReadAhead(self._read)
         self.start_anew()
 
@@ -326,9 +331,8 @@ class Trainer:
                 nonlocal stopwatch
                 if self.state.step == 0:
                     self._validate(out, log, bar)
-                    stopwatch = Stopwatch(
-                        self.state.elapsed_s
-                    )  # what this compiles is no time of training
+                    # Compilation does not count as training time.
+                    stopwatch = Stopwatch(self.state.elapsed_s)
 
             def step(bar: Any) -> None:
                 share = self._share_used
@@ -366,7 +370,8 @@ class Trainer:
         return self.state
 
     def _is_finished(self) -> bool:
-        state, config = self.state, self.config
+        state = self.state
+        config = self.config
         if config.max_steps and state.step >= config.max_steps:
             state.reason = "step limit"
         elif state.elapsed_s >= self.budget_s:
@@ -395,7 +400,8 @@ class Trainer:
     def _read(self, step: int) -> tuple[int, list[Matrices]]:
         """The number of matrices of a step's batch, and those of this process in parts."""
         rows = self._batch_rows(step)
-        own, size = rows[self.peers.rank :: self.peers.size], self._micro_batch
+        own = rows[self.peers.rank :: self.peers.size]
+        size = self._micro_batch
         parts = [own[begin : begin + size] for begin in range(0, len(own), size)]
         return len(rows), [
             Matrices.of(
@@ -447,8 +453,10 @@ class Trainer:
             save_state: also write the state that :meth:`resume` reads.
         """
         # Measure the model, and log the means.
-        self._bar, self._validated_step = bar, self.state.step
-        scores, select = self.matrix_scores(), self.config.select
+        self._bar = bar
+        self._validated_step = self.state.step
+        scores = self.matrix_scores()
+        select = self.config.select
         score = Score.of(scores)
         log.add_scalar("validation/carried", score.carried, self.state.step)
         log.add_scalar("validation/gap", score.gap, self.state.step)
@@ -511,7 +519,8 @@ class Trainer:
         """(V, 2) carried share and certified gap of the model as it is, of each validation matrix,
         float64 on the CPU; see :class:`Score`.
         """
-        rank, size = self.peers.rank, self.peers.size
+        rank = self.peers.rank
+        size = self.peers.size
         own_rows = self._validation_rows[rank::size]
         own_scores = torch.zeros(len(own_rows), 2, dtype=torch.float64)
 

@@ -98,7 +98,8 @@ class _FlowTask:
     max_gradient_norm = float("inf")
 
     def __init__(self, config: TrainOptions, problem: Problem, training: dict[str, Any]) -> None:
-        self._config, self._learner = config, make_learner(config.learner)
+        self._config = config
+        self._learner = make_learner(config.learner)
         self._scheme: FlowGnnScheme | None = None
         self.model: FlowModel = _first_flow_model(config, problem)
         self._card = checkpoint.FlowGnnCard(
@@ -148,10 +149,13 @@ class _PriceTask:
         self._seed = config.seed
         self._scheme: PriceGnnScheme | None = None
         if config.start == "none":
-            self.model, networks, held_out = PriceGNN(), 1, tuple[str, ...]()
+            self.model = PriceGNN()
+            networks = 1
+            held_out = tuple[str, ...]()
         else:
             self.model, first = checkpoint.load_price_gnn(model_folder(Path(config.start)))
-            own, networks = problem.topology.name.lower(), first.networks + 1
+            own = problem.topology.name.lower()
+            networks = first.networks + 1
             held_out = tuple(name for name in first.held_out if family_of(name) not in own)
         self._card = checkpoint.PriceGnnCard(
             self.model.config,
@@ -192,10 +196,11 @@ class _PriceTask:
         checkpoint.save_price_gnn(out, self.model, dataclasses.replace(self._card, **progress))
 
 
+# By --model.
 _TASKS: dict[str, type[_FlowTask] | type[_PriceTask]] = {
     "flow": _FlowTask,
     "price": _PriceTask,
-}  # by --model
+}
 
 
 def check_names(config: TrainOptions) -> None:

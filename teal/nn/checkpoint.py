@@ -33,7 +33,8 @@ FORMAT = 1  # of the folder; raised when older versions of Teal could not read i
 # `kind` in the cards; that of a FlowGNN had none before, so that a card without one is of a
 # FlowGNN.
 FLOW_GNN_KIND, PRICE_GNN_KIND, HEDGE_GATE_KIND = KINDS = "flow-gnn", "price-gnn", "hedge-gate"
-MODEL_CARD, MODEL_WEIGHTS = "model.json", "model.safetensors"
+MODEL_CARD = "model.json"
+MODEL_WEIGHTS = "model.safetensors"
 MAX_SIZE = 4096  # of any dimension of a model that is read
 ANY = "any"  # objective and topology in the card of a FlowGNN that serves all of them
 _HASH = "weights_sha256"  # key of the weights' hash in the card
@@ -242,7 +243,8 @@ def load_hedge_gate(folder: Path) -> tuple[HedgeGate, HedgeGateCard]:
     """
     fields, weights_hash = _read_card(folder / MODEL_CARD, HEDGE_GATE_KIND)
     with _one_line(folder / MODEL_CARD, "the description of a hedge (teal pretrain --model hedge)"):
-        config, held_out = _checked(HedgeGateConfig(**fields["model"])), tuple(fields["held_out"])
+        config = _checked(HedgeGateConfig(**fields["model"]))
+        held_out = tuple(fields["held_out"])
         card = _checked(HedgeGateCard(**(fields | {"model": config, "held_out": held_out})))
         model = HedgeGate(card.model)
     _load_weights(model, folder, weights_hash)

@@ -79,8 +79,10 @@ def _inverse_root(degree: Tensor) -> Tensor:
     return torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0)
 
 
-RAW_LINK_FEATURES, RAW_PATH_FEATURES = 1, 1
-SCALED_LINK_FEATURES, SCALED_PATH_FEATURES = 3, 4
+RAW_LINK_FEATURES = 1
+RAW_PATH_FEATURES = 1
+SCALED_LINK_FEATURES = 3
+SCALED_PATH_FEATURES = 4
 _FLOOR_SHARE = 1e-4  # x mean capacity: demands and capacities below it have nearly the same feature
 
 
@@ -96,12 +98,18 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
 
     ``ops`` are the path operations, which replace an ``edge_index``.
     """
-    ops, mask, dtype = problem.ops, problem.path_mask, problem.demand.dtype
+    ops = problem.ops
+    mask = problem.path_mask
+    dtype = problem.demand.dtype
     count = ops.mask.sum().clamp(min=1)
     data = HeteroData()
-    data.ops, data.mask, data.maximises_value = ops, mask, problem.objective.maximises_value
-    data.demand, data.inverse_capacity = problem.demand, problem.inverse_capacity
-    data.path_degree, data.link_degree = ops.hops.to(dtype), ops.paths_through.to(dtype)
+    data.ops = ops
+    data.mask = mask
+    data.maximises_value = problem.objective.maximises_value
+    data.demand = problem.demand
+    data.inverse_capacity = problem.inverse_capacity
+    data.path_degree = ops.hops.to(dtype)
+    data.link_degree = ops.paths_through.to(dtype)
     data.value = problem.path_value / mean_value(problem).clamp(min=1e-30)  # (D, K), mean 1
     if not scaled:
         data["link"].x = problem.capacity.unsqueeze(-1)
@@ -152,10 +160,8 @@ class FlowGNN(nn.Module):
         super().__init__()
         self.published = form == PUBLISHED
         if self.published:
-            self.link_width, self.path_width = (
-                layers + RAW_LINK_FEATURES,
-                layers + RAW_PATH_FEATURES,
-            )
+            self.link_width = layers + RAW_LINK_FEATURES
+            self.path_width = layers + RAW_PATH_FEATURES
             widths = [i + 1 for i in range(layers)]
         else:
             self.link_width = self.path_width = width
@@ -178,7 +184,8 @@ class FlowGNN(nn.Module):
         """
         incidence: PathOps | Tensor = data.ops if edge_index is None else edge_index
         degrees = (data.path_degree, data.link_degree)
-        link, path = data["link"].x, data["path"].x
+        link = data["link"].x
+        path = data["path"].x
         mask = data.mask.unsqueeze(-1).to(path.dtype)  # converted once, not in every product
         if self.published:
             for layer in self.layers:
@@ -186,12 +193,14 @@ class FlowGNN(nn.Module):
                 link = torch.cat([new_link, data["link"].x], -1)
                 path = torch.cat([new_path, data["path"].x], -1)
             return link, path
-        link, path = self.link_in(link), self.path_in(path) * mask
+        link = self.link_in(link)
+        path = self.path_in(path) * mask
         for number, layer in enumerate(self.layers):
             if self.feedback:
                 link, path = self.feedback[number](link, path, mask, data)
             new_link, new_path = layer(link, path, degrees, incidence, mask)
-            link, path = link + new_link, path + new_path
+            link = link + new_link
+            path = path + new_path
         return link, path
 
 
@@ -204,7 +213,8 @@ class _Layer(nn.Module):
         super().__init__()
         self.link_linear = nn.Linear(width, width)
         self.path_linear = nn.Linear(width, width)
-        self.to_path, self.to_link = IncidenceConv("link_to_path"), IncidenceConv("path_to_link")
+        self.to_path = IncidenceConv("link_to_path")
+        self.to_link = IncidenceConv("path_to_link")
         self.demand_linear = nn.Linear(num_paths * width, num_paths * width)
         self.norm_link = None if plain else _NodeNorm(width)
         self.norm_path = None if plain else _NodeNorm(width)
@@ -223,7 +233,8 @@ class _Layer(nn.Module):
             link = self.norm_link(link, torch.ones_like(link[..., :1]))
             path = self.norm_path(path, mask)
         # Entries of missing paths need not be 0 here: link_sum ignores them.
-        link, path = self.link_linear(link), self.path_linear(path)
+        link = self.link_linear(link)
+        path = self.path_linear(path)
         new_link = self.activation(link + self.to_link(path, *degrees, incidence))
         new_path = self.activation(path + self.to_path(link, *degrees, incidence)) * mask
         demand = self.demand_linear(new_path.flatten(2))  # (B, D, K * F)
@@ -239,7 +250,8 @@ class _NodeNorm(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.scale = nn.Parameter(torch.ones(width))
+        self.shift = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, ..., F), 0 where there is no node, with a mask (B or 1, ..., 1) of the nodes there
@@ -266,12 +278,13 @@ class _LoadFeedback(nn.Module):
 
     def __init__(self, num_paths: int, width: int) -> None:
         super().__init__()
-        self.action, self.price = nn.Linear(num_paths * width, num_paths), nn.Linear(width, 1)
+        self.action = nn.Linear(num_paths * width, num_paths)
+        self.price = nn.Linear(width, 1)
         self.sharpness = nn.Parameter(torch.tensor(1.0))
-        self.link_in, self.path_in = nn.Linear(3, width), nn.Linear(3, width)
-        nn.init.constant_(
-            self.price.bias, -3.0
-        )  # prices start near 0, because most links are not full
+        self.link_in = nn.Linear(3, width)
+        self.path_in = nn.Linear(3, width)
+        # Prices start near 0, because most links are not full.
+        nn.init.constant_(self.price.bias, -3.0)
 
     def forward(
         self, link: Tensor, path: Tensor, mask: Tensor, data: HeteroData

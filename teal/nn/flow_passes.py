@@ -13,7 +13,9 @@ from teal.nn.policy import action_splits, bounded_profit
 from teal.problem import Problem
 from teal.problem.problem import mean_value
 
-STATIC_FEATURES, DYNAMIC_FEATURES = 4, 4  # of a path
+# Number of features of a path.
+STATIC_FEATURES = 4
+DYNAMIC_FEATURES = 4
 UTILISATION_OFFSET = (
     1e-2  # added to utilisations before the logarithm: a link below a hundredth is an empty one
 )
@@ -28,7 +30,8 @@ class PathEncoder(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.features, self.action = nn.Linear(STATIC_FEATURES, width), _small(nn.Linear(width, 1))
+        self.features = nn.Linear(STATIC_FEATURES, width)
+        self.action = _small(nn.Linear(width, 1))
 
 
 class PathUpdate(nn.Module):
@@ -40,7 +43,8 @@ class PathUpdate(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.own, self.demand = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.own = nn.Linear(width, width)
+        self.demand = nn.Linear(width, width, bias=False)
         self.features = nn.Linear(DYNAMIC_FEATURES, width, bias=False)
         self.action = _small(nn.Linear(width, 1))
 
@@ -121,16 +125,16 @@ class TorchPasses:
 
     def __init__(self, problem: Problem, clamp: float) -> None:
         self.actions: list[Tensor] = []
-        self._problem, self._ops, self._clamp = problem, problem.ops, clamp
+        self._problem = problem
+        self._ops = problem.ops
+        self._clamp = clamp
         self._mask = problem.path_mask
         self._live = self._mask.unsqueeze(-1).to(problem.demand.dtype)
         self._count = self._live.sum(-2).clamp(min=1)  # (B, D, 1)
         self._hops = problem.ops.hops.to(problem.demand.dtype)
         self._carries_all = problem.demand_set.carries_all
-        self.even_load, self.full_load = (
-            problem.loads(problem.even_splits),
-            problem.loads(self._live.squeeze(-1)),
-        )
+        self.even_load = problem.loads(problem.even_splits)
+        self.full_load = problem.loads(self._live.squeeze(-1))
         self.sums = self.state = self.splits = torch.zeros(0)
         if self._carries_all:
             self._value = torch.zeros_like(problem.path_value)
@@ -166,7 +170,8 @@ class TorchPasses:
         utilisation: Tensor,
     ) -> None:
         """States after a layer, as in :meth:`PathPasses.update`."""
-        worst, profit = self._ops.path_max(utilisation)[0], self._profit(price)
+        worst = self._ops.path_max(utilisation)[0]
+        profit = self._profit(price)
         features = torch.stack(
             [(worst + UTILISATION_OFFSET).log(), 1 - 1 / worst.clamp(min=1), profit, self.splits],
             -1,
@@ -189,7 +194,8 @@ class TorchPasses:
         self.splits = action_splits(
             actions, self._mask, maximises_value=maximises_value, clamp=self._clamp
         )
-        flow, demand = self._problem.flows(self.splits), self._problem.demand[..., None, None]
+        flow = self._problem.flows(self.splits)
+        demand = self._problem.demand[..., None, None]
         both = torch.stack([flow, sharpness * flow * (1 - self.splits)], -1)
         self.sums = self._ops.link_sum(torch.cat([both, demand * self.state], -1))
         self.actions.append(actions)

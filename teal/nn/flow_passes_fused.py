@@ -126,7 +126,8 @@ def _bounded(profit):
 @inlined_kernel
 def _activated(row, lanes):
     """X / (1 + exp(-x)), lane by lane."""
-    zero, one = fill(np.float32(0), lanes), fill(np.float32(1), lanes)
+    zero = fill(np.float32(0), lanes)
+    one = fill(np.float32(1), lanes)
     power = exponential(where_above(row, zero, zero - row, row))
     return where_above(row, zero, row, row * power) / (one + power)
 
@@ -161,10 +162,14 @@ def _encode(
     """The first states and actions of the paths of source ``s``; a dead path has the action minus
     infinity.
     """
-    price[0], worst[0], other[0], hops[0] = 0, -np.inf, np.inf, 0
+    price[0] = 0
+    worst[0] = -np.inf
+    other[0] = np.inf
+    hops[0] = 0
     cost = np.zeros(nodes + 1, dtype=np.float32)
     for i in range(nodes):
-        above, e = scan.parent[first + i], scan.link[first + i]
+        above = scan.parent[first + i]
+        e = scan.link[first + i]
         price[i + 1] = price[above] + links.price[b, e]
         cost[i + 1] = cost[above] + demands.cost[e]
         worst[i + 1] = max(worst[above], links.logarithm[b, e])
@@ -174,8 +179,10 @@ def _encode(
     unit = np.float32(1) if demands.rejects else np.float32(0)
     for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
         for _ in range(scan.path_count[d]):
-            node, i = scan.end_node[path], path - scan.path_ptr[s]
-            row, action = fill(np.float32(0), lanes), np.float32(-np.inf)
+            node = scan.end_node[path]
+            i = path - scan.path_ptr[s]
+            row = fill(np.float32(0), lanes)
+            action = np.float32(-np.inf)
             if price[node] < _DEAD:
                 size = np.float32(math.log1p(np.float32(10) * demands.rate[b, d] / other[node]))
                 value = demands.value[d] - cost[node]
@@ -217,11 +224,16 @@ def _update(
     """The next states and actions of the paths of source ``s``; a dead path has the action minus
     infinity.
     """
-    width, nothing = len(lanes), fill(np.float32(0), lanes)
-    price[0], worst[0], other[0], hops[0] = 0, -np.inf, -np.inf, 0
+    width = len(lanes)
+    nothing = fill(np.float32(0), lanes)
+    price[0] = 0
+    worst[0] = -np.inf
+    other[0] = -np.inf
+    hops[0] = 0
     store(along, 0, nothing)
     for i in range(nodes):
-        above, e = np.int64(scan.parent[first + i]), np.int64(scan.link[first + i])
+        above = np.int64(scan.parent[first + i])
+        e = np.int64(scan.link[first + i])
         price[i + 1] = price[above] + links.price[b, e] + demands.cost[e]
         worst[i + 1] = max(worst[above], links.logarithm[b, e])
         other[i + 1] = max(other[above], links.excess[b, e])
@@ -229,13 +241,15 @@ def _update(
         store(along, i + 1, load(along, above, lanes) + load(links.message[b], e, lanes))
     path = scan.path_ptr[s]
     for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-        mean, count = nothing, np.float32(0)
+        mean = nothing
+        count = np.float32(0)
         for k in range(scan.path_count[d]):
             mean = mean + load(state, path + k, lanes)
             if price[scan.end_node[path + k]] < _DEAD:
                 count += np.float32(1)
         store(mean_row, 0, mean * fill(np.float32(1) / max(count, np.float32(1)), lanes))
-        of_demand, second = load(weights.bias, 0, lanes), nothing
+        of_demand = load(weights.bias, 0, lanes)
+        second = nothing
         for j in range(0, width, 2):
             of_demand = plus_product(
                 of_demand, spread(mean_row, j, lanes), load(weights.demand, j, lanes)
@@ -245,7 +259,8 @@ def _update(
             )
         of_demand = of_demand + second
         for _ in range(scan.path_count[d]):
-            node, i = np.int64(scan.end_node[path]), path - scan.path_ptr[s]
+            node = np.int64(scan.end_node[path])
+            i = path - scan.path_ptr[s]
             action = np.float32(-np.inf)
             if price[node] < _DEAD:
                 profit = _bounded(demands.value[d] - price[node])
@@ -272,7 +287,8 @@ def _update(
 @inlined_kernel
 def _divide(s, scan, rejects, actions, shares, work, bits):
     """The shares of the paths of source ``s`` from their actions."""
-    place, path = 0, scan.path_ptr[s]
+    place = 0
+    path = scan.path_ptr[s]
     begin = path
     for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
         largest = np.float32(0) if rejects else np.float32(-np.inf)
@@ -287,7 +303,8 @@ def _divide(s, scan, rejects, actions, shares, work, bits):
         place += n + 1
         path += n
     exponentials(work, bits, place)
-    place, path = 0, begin
+    place = 0
+    path = begin
     for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
         n = scan.path_count[d]
         whole = np.float32(0)
@@ -324,14 +341,16 @@ def _tell(
     for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
         rate = demands.rate[b, d]
         for _ in range(scan.path_count[d]):
-            node, part = np.int64(scan.end_node[path]), shares[path]
+            node = np.int64(scan.end_node[path])
+            part = shares[path]
             of_pair[2 * node] = rate * part
             of_pair[2 * node + 1] = sharpness * rate * part * (np.float32(1) - part)
             store(of_state, node, fill(rate, lanes) * load(state, path, lanes))
             path += 1
     for j in range(nodes):
         i = nodes - 1 - j
-        e, above = np.int64(scan.link[first + i]), np.int64(scan.parent[first + i])
+        e = np.int64(scan.link[first + i])
+        above = np.int64(scan.parent[first + i])
         passing = load(of_pair, i + 1, (0, 0))
         store(pair, e, load(pair, e, (0, 0)) + passing)
         store(of_pair, above, load(of_pair, above, (0, 0)) + passing)
@@ -358,20 +377,26 @@ def _pass_over_block(
     lanes,
 ):
     """The part of :func:`one_pass` that one block of sources takes."""
-    width, batch = len(lanes), len(demands.rate)
-    all_pairs, all_states = answers.pair, answers.states
-    price, worst = np.empty(max_slots, dtype=np.float32), np.empty(max_slots, dtype=np.float32)
-    other, hops = np.empty(max_slots, dtype=np.float32), np.empty(max_slots, dtype=np.float32)
-    along, of_pair = (
-        np.empty(max_slots * width, dtype=np.float32),
-        np.empty(max_slots * 2, dtype=np.float32),
-    )
-    actions, mean_row = np.empty(max_paths, dtype=np.float32), np.empty(width, dtype=np.float32)
-    work, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
+    width = len(lanes)
+    batch = len(demands.rate)
+    all_pairs = answers.pair
+    all_states = answers.states
+    price = np.empty(max_slots, dtype=np.float32)
+    worst = np.empty(max_slots, dtype=np.float32)
+    other = np.empty(max_slots, dtype=np.float32)
+    hops = np.empty(max_slots, dtype=np.float32)
+    along = np.empty(max_slots * width, dtype=np.float32)
+    of_pair = np.empty(max_slots * 2, dtype=np.float32)
+    actions = np.empty(max_paths, dtype=np.float32)
+    mean_row = np.empty(width, dtype=np.float32)
+    work = np.empty(max_shares, dtype=np.float32)
+    bits = np.empty(max_shares, dtype=np.int32)
     for s in range(block_ptr[block], block_ptr[block + 1]):
-        first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
+        first = scan.node_ptr[s]
+        nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
         for b in range(batch):
-            state, shares = answers.state[b], answers.share[b]
+            state = answers.state[b]
+            shares = answers.share[b]
             if is_first:
                 _encode(
                     first,
@@ -498,29 +523,31 @@ def _even_loads_of_block(
     sums,
 ):
     """The part of :func:`even_loads` that one block of sources takes."""
-    dead, flow = np.zeros(max_slots, dtype=np.float32), np.empty(2 * max_slots, dtype=np.float32)
+    dead = np.zeros(max_slots, dtype=np.float32)
+    flow = np.empty(2 * max_slots, dtype=np.float32)
     for s in range(block_ptr[block], block_ptr[block + 1]):
-        first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
+        first = scan.node_ptr[s]
+        nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
         for b in range(len(rate)):
             for i in range(nodes):
                 dead[i + 1] = dead[scan.parent[first + i]] + failed[b, scan.link[first + i]]
             flow[: 2 * (nodes + 1)] = 0
             path = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                n, live = scan.path_count[d], 0
+                n = scan.path_count[d]
+                live = 0
                 for k in range(n):
                     live += dead[scan.end_node[path + k]] == 0
                 for k in range(n):
                     node = scan.end_node[path + k]
                     if dead[node] == 0:
-                        flow[2 * node], flow[2 * node + 1] = (
-                            rate[b, d] / np.float32(live),
-                            rate[b, d],
-                        )
+                        flow[2 * node] = rate[b, d] / np.float32(live)
+                        flow[2 * node + 1] = rate[b, d]
                 path += n
             for j in range(nodes):
                 i = nodes - 1 - j
-                e, above = np.int64(scan.link[first + i]), np.int64(scan.parent[first + i])
+                e = np.int64(scan.link[first + i])
+                above = np.int64(scan.parent[first + i])
                 passing = load(flow, i + 1, (0, 0))
                 store(sums[block, b], e, load(sums[block, b], e, (0, 0)) + passing)
                 store(flow, above, load(flow, above, (0, 0)) + passing)
@@ -566,8 +593,12 @@ class CompiledPasses:
     """
 
     def __init__(self, problem: Problem, clamp: float) -> None:
-        self._problem, self._packed, self._clamp = problem, problem.paths.packed, np.float32(clamp)
-        scan, packed, batch = self._packed.scan, self._packed, problem.batch
+        self._problem = problem
+        self._packed = problem.paths.packed
+        self._clamp = np.float32(clamp)
+        scan = self._packed.scan
+        packed = self._packed
+        batch = problem.batch
         self._block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
         self._max_paths = int(np.diff(scan.path_ptr).max(initial=0))
         self._max_shares = int(np.diff(scan.path_ptr + scan.demand_ptr).max(initial=0))
@@ -589,7 +620,8 @@ class CompiledPasses:
                 sums,
             )
         even = torch.from_numpy(sums.sum(0))
-        self.even_load, self.full_load = even[:, ::2], even[:, 1::2]
+        self.even_load = even[:, ::2]
+        self.full_load = even[:, 1::2]
         self._answers: Answers | None = None
         self.sums = torch.zeros(0)
 
@@ -612,7 +644,9 @@ class CompiledPasses:
         self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor
     ) -> None:
         """First states of the paths, as in :meth:`PathPasses.encode`."""
-        width, batch, packed = weights.features.out_features, self._problem.batch, self._packed
+        width = weights.features.out_features
+        batch = self._problem.batch
+        packed = self._packed
         blocks = len(self._block_ptr) - 1
         self._answers = Answers(
             np.zeros((batch, packed.num_paths * width), np.float32),
@@ -663,7 +697,8 @@ class CompiledPasses:
         utilisation: Tensor,
         width: int,
     ) -> None:
-        answers, packed = self._answers, self._packed
+        answers = self._answers
+        packed = self._packed
         assert answers is not None
         links = LinkInputs(
             _array(torch.where(self._is_dead, FAILED_WEIGHT, price)),

@@ -42,9 +42,15 @@ _MAX_INPUT = 5.0  # of an input, by which outliers are limited
 # Factors that bring inputs to about 1: logs of weights and of shares of volume spread over 3,
 # losses of hedges differ by tenths, splits by fifths of the volume, and the log of a history's
 # length is up to 5.
-_LOG_FACTOR, _LOSS_FACTOR, _APART_FACTOR, _LENGTH_FACTOR = 1 / 3, 10.0, 5.0, 1 / 5
+_LOG_FACTOR = 1 / 3
+_LOSS_FACTOR = 10.0
+_APART_FACTOR = 5.0
+_LENGTH_FACTOR = 1 / 5
 _MIN_DIVISOR = 1e-30  # least divisor, so that 0 / 0 is 0
-_DEMAND_INPUTS, _SERIES_INPUTS, _HEDGE_INPUTS, _PAIR_INPUTS = 6, 4, 3, SCENARIO_SETS + 1
+_DEMAND_INPUTS = 6
+_SERIES_INPUTS = 4
+_HEDGE_INPUTS = 3
+_PAIR_INPUTS = SCENARIO_SETS + 1
 _TREND_MATRICES = 12  # newest matrices that tell a trend
 
 

@@ -117,7 +117,6 @@ def action_splits(
     if maximises_value:
         reject = torch.zeros_like(logits[..., :1])
         return torch.cat([logits, reject], -1).softmax(-1)[..., :-1]
-    logits = torch.where(
-        mask.any(-1, keepdim=True), logits, 0
-    )  # a softmax over no path would be NaN
+    # A softmax over no path would be NaN.
+    logits = torch.where(mask.any(-1, keepdim=True), logits, 0)
     return logits.softmax(-1) * mask

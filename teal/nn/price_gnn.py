@@ -145,7 +145,8 @@ class PriceGNN(nn.Module):
         if view.can_be_fused and not torch.is_grad_enabled():
             return self._infer(view, problem, num_rounds, num_bound_rounds)
         encoded = self.encoder(view.static)  # (B, E, H + 1)
-        raw_price, memory = encoded[..., 0], torch.tanh(encoded[..., 1:])
+        raw_price = encoded[..., 0]
+        memory = torch.tanh(encoded[..., 1:])
         results: list[Round] = []
         for round_index in range(num_rounds + 1):
             temperature = _interpolate(self.log_temperature, round_index / max(1, num_rounds))
@@ -162,7 +163,8 @@ class PriceGNN(nn.Module):
                 memory, change = self.update(features, memory)
                 raw_price = raw_price + _PRICE_GAIN * change
         allocating_features = view.allocating_features(response.utilisation).detach()
-        raw_price, memory = raw_price.detach(), memory.detach()
+        raw_price = raw_price.detach()
+        memory = memory.detach()
         for round_index in range(num_bound_rounds):
             temperature = _interpolate(
                 self.bound_log_temperature, round_index / max(1, num_bound_rounds - 1)
@@ -181,7 +183,8 @@ class PriceGNN(nn.Module):
         encoded = self.encoder(view.static)
         raw_price = encoded[..., 0].flatten().numpy().copy()  # (B E,)
         memory = torch.tanh(encoded[..., 1:]).flatten(0, 1).numpy()  # (B E, H)
-        links, weight = view.link_inputs(), np.empty(tuple(problem.capacity.shape), np.float32)
+        links = view.link_inputs()
+        weight = np.empty(tuple(problem.capacity.shape), np.float32)
         splits = torch.zeros(problem.batch, *problem.paths.leaf.shape)
         fused.compute_weights(raw_price, links, weight.reshape(-1))
 
@@ -250,7 +253,8 @@ class _Update(nn.Module):
 
     def forward(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """(B, E, F), (B, E, H) -> (B, E, H), (B, E)."""
-        rows, next_memory = features.flatten(0, 1), memory.flatten(0, 1)
+        rows = features.flatten(0, 1)
+        next_memory = memory.flatten(0, 1)
         next_memory = self.cell(rows, next_memory)
         change = self.move(torch.cat([next_memory, rows], -1))
         return next_memory.view_as(memory), change.view(memory.shape[:2])
@@ -260,14 +264,16 @@ class _View:
     """A problem in units in which networks of all sizes are alike."""
 
     def __init__(self, problem: Problem) -> None:
-        self._problem, self._ops = problem, problem.ops
+        self._problem = problem
+        self._ops = problem.ops
         self._carries_all = problem.demand_set.carries_all
         self.can_be_fused = (
             not self._carries_all
             and problem.demand.dtype == torch.float32
             and problem.ops.backend.name == "numba"
         )
-        self._live, self.inverse_capacity = problem.capacity > 0, problem.inverse_capacity
+        self._live = problem.capacity > 0
+        self.inverse_capacity = problem.inverse_capacity
         # Unit of values and prices; the balanced programs have no values.
         self.mean_value: Tensor | float = (
             1.0 if self._carries_all else mean_value(problem).clamp(min=1e-30)
@@ -276,7 +282,8 @@ class _View:
             self.responses = Responses(
                 problem.paths, problem.demand, problem.demand_value / self.mean_value
             )
-        live, even_utilisation = self._live, self._even_utilisation()
+        live = self._live
+        even_utilisation = self._even_utilisation()
         size = (
             (problem.capacity / mean_capacity(problem).clamp(min=1e-30))
             .clamp(min=_LOG_OFFSET)
@@ -284,9 +291,8 @@ class _View:
         )
         features = [size, (even_utilisation + _LOG_OFFSET).log() / 2, torch.ones_like(size)]
         features = [torch.where(live, feature, 0) for feature in features]
-        self.static = torch.stack(
-            [*features, torch.full_like(size, float(self._carries_all))], -1
-        )  # (B, E, 4)
+        # Shape (B, E, 4).
+        self.static = torch.stack([*features, torch.full_like(size, float(self._carries_all))], -1)
 
     def _even_utilisation(self) -> Tensor:
         """(B, E) utilisation under even splits; under the balanced programs over the largest
@@ -333,7 +339,9 @@ class _View:
 
     def respond(self, raw_price: Tensor, log_temperature: Tensor) -> tuple[Round, _LinkResponse]:
         """The flows of every demand at these prices, and the inputs that links get from them."""
-        problem, prices, temperature = self._problem, self.prices(raw_price), log_temperature.exp()
+        problem = self._problem
+        prices = self.prices(raw_price)
+        temperature = log_temperature.exp()
         path_price = self._ops.path_sum(prices)
         if self._carries_all:
             cheapest = problem.cheapest_path_cost(path_price, unroutable=torch.inf)
@@ -345,9 +353,8 @@ class _View:
         )
         logits = torch.where(problem.path_mask, profit / temperature, -torch.inf)
         if self._carries_all:
-            logits = torch.where(
-                problem.routable[..., None], logits, 0
-            )  # a softmax over no path would be NaN
+            # A softmax over no path would be NaN.
+            logits = torch.where(problem.routable[..., None], logits, 0)
             splits = logits.softmax(-1) * problem.path_mask
         else:
             splits = torch.cat([logits, torch.zeros_like(logits[..., :1])], -1).softmax(-1)[
@@ -361,7 +368,8 @@ class _View:
 
     def _link_response(self, load: Tensor, elasticity: Tensor) -> _LinkResponse:
         """Both over capacity, and under the balanced programs over the largest utilisation."""
-        utilisation, elasticity = load * self.inverse_capacity, elasticity * self.inverse_capacity
+        utilisation = load * self.inverse_capacity
+        elasticity = elasticity * self.inverse_capacity
         if not self._carries_all:
             return _LinkResponse(utilisation, elasticity)
         largest = utilisation.amax(1, keepdim=True).clamp(min=1e-30)

@@ -105,7 +105,8 @@ def parameters_of(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
         cell: updates a link's memory.
         move: Sequential(Linear, SiLU, Linear), the change of a link's raw price.
     """
-    inner, outer = cast(nn.Linear, move[0]), cast(nn.Linear, move[2])
+    inner = cast(nn.Linear, move[0])
+    outer = cast(nn.Linear, move[2])
     return Parameters(
         _transposed(cell.weight_ih),
         _transposed(cell.weight_hh),
@@ -129,7 +130,8 @@ def _transposed(values: Tensor) -> Float32Array:
 @inlined_kernel
 def _sigmoid(row, lanes):  # type: ignore[no-untyped-def]
     """1 / (1 + exp(-x)), lane by lane."""
-    zero, one = fill(np.float32(0), lanes), fill(np.float32(1), lanes)
+    zero = fill(np.float32(0), lanes)
+    one = fill(np.float32(1), lanes)
     power = exponential(where_above(row, zero, zero - row, row))
     return where_above(row, zero, one, power) / (one + power)
 
@@ -142,12 +144,16 @@ def _linear(results, bias, vectors, first, length, matrix, lanes):  # type: igno
     The vectors are the entries from ``first`` on of the rows of ``vectors``, 4 rows of equal
     length.
     """
-    columns, stride = len(bias) // len(lanes), len(vectors) // 4
+    columns = len(bias) // len(lanes)
+    stride = len(vectors) // 4
     for column in range(columns):
         a = load(bias, column, lanes)
-        b, c, d = a, a, a
+        b = a
+        c = a
+        d = a
         for j in range(length):
-            row, place = load(matrix, j * columns + column, lanes), first + j
+            row = load(matrix, j * columns + column, lanes)
+            place = first + j
             a = plus_product(a, spread(vectors, place, lanes), row)
             b = plus_product(b, spread(vectors, stride + place, lanes), row)
             c = plus_product(c, spread(vectors, 2 * stride + place, lanes), row)
@@ -165,7 +171,8 @@ def _write_features(  # type: ignore[no-untyped-def]
     """The features of PriceGNN of link ``row``, with the same numbers, into ``features`` from place
     ``at`` on.
     """
-    utilisation, elasticity = np.float32(0), np.float32(0)
+    utilisation = np.float32(0)
+    elasticity = np.float32(0)
     for block in range(len(sums)):
         utilisation += sums[block, 2 * row]
         elasticity += sums[block, 2 * row + 1]
@@ -208,15 +215,16 @@ def _update_chunk(  # type: ignore[no-untyped-def]
     """Update memory and price of the links of one task, ``_LINKS_PER_TASK`` of them, four at
     once.
     """
-    rows, hidden = len(raw_price), len(parameters.outer)
-    num_features, columns = len(parameters.by_feature) // (3 * hidden), hidden // len(lanes)
-    one, two = fill(np.float32(1), lanes), fill(np.float32(2), lanes)
+    rows = len(raw_price)
+    hidden = len(parameters.outer)
+    num_features = len(parameters.by_feature) // (3 * hidden)
+    columns = hidden // len(lanes)
+    one = fill(np.float32(1), lanes)
+    two = fill(np.float32(2), lanes)
     length = hidden + num_features
     vectors = np.zeros(4 * length, dtype=np.float32)  # of four links: memory, then features
-    of_features, of_memory = (
-        np.empty(12 * hidden, dtype=np.float32),
-        np.empty(12 * hidden, dtype=np.float32),
-    )
+    of_features = np.empty(12 * hidden, dtype=np.float32)
+    of_memory = np.empty(12 * hidden, dtype=np.float32)
     inner = np.empty(4 * hidden, dtype=np.float32)
     for first in range(chunk * _LINKS_PER_TASK, min(rows, (chunk + 1) * _LINKS_PER_TASK), 4):
         count = min(4, rows - first)
@@ -247,7 +255,8 @@ def _update_chunk(  # type: ignore[no-untyped-def]
         _linear(of_memory, parameters.memory_bias, vectors, 0, hidden, parameters.by_memory, lanes)
         for i in range(count):
             for column in range(columns):
-                gates, place = 3 * i * columns + column, (first + i) * columns + column
+                gates = 3 * i * columns + column
+                place = (first + i) * columns + column
                 reset = _sigmoid(
                     load(of_features, gates, lanes) + load(of_memory, gates, lanes), lanes
                 )
@@ -259,9 +268,8 @@ def _update_chunk(  # type: ignore[no-untyped-def]
                 argument = plus_product(
                     load(of_features, gates, lanes), reset, load(of_memory, gates, lanes)
                 )
-                candidate = (
-                    two * _sigmoid(two * argument, lanes) - one
-                )  # tanh x = 2 sigmoid(2 x) - 1
+                # Tanh x = 2 sigmoid(2 x) - 1.
+                candidate = two * _sigmoid(two * argument, lanes) - one
                 store(
                     memory,
                     place,
@@ -271,7 +279,8 @@ def _update_chunk(  # type: ignore[no-untyped-def]
                 vectors[i * length + h] = memory[(first + i) * hidden + h]
         _linear(inner, parameters.inner_bias, vectors, 0, length, parameters.inner, lanes)
         for i in range(count):
-            row, change = first + i, np.float32(parameters.outer_bias)
+            row = first + i
+            change = np.float32(parameters.outer_bias)
             for column in range(columns):
                 argument = load(inner, i * columns + column, lanes)
                 change += total(
@@ -302,7 +311,8 @@ def _make_rounds(
     lanes: tuple[int, ...],
     pair: tuple[int, int],
 ) -> None:
-    rows, num_rounds = len(raw_price), len(sharpness)
+    rows = len(raw_price)
+    num_rounds = len(sharpness)
     for round_index in range(num_rounds):
         for block in prange(len(demands.block_ptr) - 1):
             respond_in_block(
@@ -377,7 +387,8 @@ def make_rounds(
         weight: (B, E) price plus cost, to which the demands respond, ``FAILED_WEIGHT`` for a failed
             link; in place.
     """
-    width, sums = math.gcd(len(parameters.outer), _MAX_LANES), responses.sums
+    width = math.gcd(len(parameters.outer), _MAX_LANES)
+    sums = responses.sums
     with threads_for(max(memory.size * _OPERATIONS_PER_NUMBER, responses.operations)):
         _make_rounds(
             sharpness,

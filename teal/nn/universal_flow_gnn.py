@@ -92,7 +92,8 @@ class UniversalFlowGnn(FlowModel):
     def __init__(self, config: FlowGnnConfig) -> None:
         super().__init__()
         self.config = config
-        width, state = config.width, 2 * config.width
+        width = config.width
+        state = 2 * config.width
         self.link_in = nn.Sequential(nn.Linear(_STATIC, state), nn.SiLU(), nn.Linear(state, state))
         self.path_in = PathEncoder(width)
         self.link_layers = nn.ModuleList(_LinkUpdate(state, width) for _ in range(config.layers))
@@ -102,9 +103,8 @@ class UniversalFlowGnn(FlowModel):
         sharpness = torch.linspace(
             math.log(_FIRST_SHARPNESS), math.log(_LAST_SHARPNESS), config.layers + 1
         )
-        self.log_sharpness = nn.Parameter(
-            sharpness[:, None].repeat(1, 2)
-        )  # of total flow, of the balanced programs
+        # Sharpness under total flow, and of the balanced programs.
+        self.log_sharpness = nn.Parameter(sharpness[:, None].repeat(1, 2))
         self.bound_layer = _LinkUpdate(state, width)
         bound_last = nn.Linear(state, 1)
         nn.init.constant_(bound_last.bias, FIRST_RAW_PRICE)
@@ -149,7 +149,8 @@ class UniversalFlowGnn(FlowModel):
             sharpness = self.log_sharpness[number, int(links.carries_all)].exp()
             relative = price / links.unit(price)
             if number:
-                message, weights = self.messages[number - 1](state), self.path_layers[number - 1]
+                message = self.messages[number - 1](state)
+                weights = self.path_layers[number - 1]
                 assert isinstance(weights, PathUpdate)
                 passes.update(weights, relative, sharpness, message, links.utilisation)
             else:
@@ -181,14 +182,16 @@ class _Links:
 
     def __init__(self, problem: Problem, passes: PathPasses) -> None:
         self.carries_all = problem.demand_set.carries_all
-        self.live, self._inverse = problem.capacity > 0, problem.inverse_capacity
+        self.live = problem.capacity > 0
+        self._inverse = problem.inverse_capacity
         self.mean_value = (
             torch.ones((), dtype=problem.demand.dtype, device=problem.demand.device)
             if self.carries_all
             else mean_value(problem).clamp(min=1e-30)
         )
         self._rate = problem.routable_demand.sum(1, keepdim=True).clamp(min=1e-30)
-        self._load, full = passes.even_load, passes.full_load
+        self._load = passes.even_load
+        full = passes.full_load
         self._weight = torch.where(full > 0, 1 / full.clamp(min=1e-30), 0)
         self.utilisation, self._largest = self._relative(self._load)
         size = (problem.capacity / mean_capacity(problem).clamp(min=1e-30)).clamp(min=_OFFSET).log()
@@ -223,7 +226,8 @@ class _Links:
             price: (B, E) that they were given.
             sums: (B, E, F + 2) load, elasticity, and sum of demand g.
         """
-        self._price, self._load = price, sums[..., 0]
+        self._price = price
+        self._load = sums[..., 0]
         self.utilisation, self._largest = self._relative(self._load)
         self._elasticity = sums[..., 1] * self._inverse / self._largest
         self.of_paths = sums[..., 2:] * self._weight[..., None]

@@ -146,11 +146,9 @@ class FullestLinks:
         """
         for link, (utilisation, index) in ((int(name), values) for name, values in peaks.items()):
             if utilisation > self.utilisation[link]:
-                self.utilisation[link], self.failure[link], self.index[link] = (
-                    utilisation,
-                    failure,
-                    int(index),
-                )
+                self.utilisation[link] = utilisation
+                self.failure[link] = failure
+                self.index[link] = int(index)
 
     def larger(self, failure: str, peaks: LinkPeaks) -> dict[str, list[float]]:
         """The entries that :meth:`add` would take over, so that a journal need not hold every link
@@ -264,9 +262,8 @@ class _Solved:
     def _over_more_paths(self, rows: torch.Tensor, target: float) -> _Solved:
         if not len(rows) or len(rows) * self.problem.paths.leaf.size > _MAX_SLOTS:
             return self
-        known = (
-            self.wider[-1][1].paths if self.wider else self.problem.paths
-        )  # what was found before is not lost
+        # Paths that were found before are kept.
+        known = self.wider[-1][1].paths if self.wider else self.problem.paths
         part = _rows(self.problem.with_paths(known), rows)
         last = complete(improving(part, target=target, max_rounds=_MAX_ROUNDS))
         wider = rows, part.with_paths(last.paths), last.result
@@ -293,7 +290,8 @@ def _decided(before: _Solved, after: _Solved, gap: float) -> tuple[_Solved, _Sol
     target = gap
     while target > _MIN_GAP and len(rows := _open_rows(before, after)):
         target = max(target / _FINER, _MIN_GAP)
-        before, after = before.finer(rows, target), after.finer(rows, target)
+        before = before.finer(rows, target)
+        after = after.finer(rows, target)
     return before, after
 
 

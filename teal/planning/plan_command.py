@@ -168,7 +168,8 @@ def write_plan_page(path: Path, report: PlanReport) -> None:
     """A page: findings, the failures, a map of the links' largest utilisation and of what cables
     cost, the links.
     """
-    topology, objective = report.topology, report.objective
+    topology = report.topology
+    objective = report.objective
     matrices = len({outage.index for outage in report.outages})
     facts = (
         f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {matrices:,} matrices, "
@@ -243,7 +244,8 @@ def _charts(report: PlanReport) -> tuple[Chart, ...]:
     worst = report.by_failure()[:_MAX_FAILURES]
     if not worst:
         return ()
-    label, names = f"{report.objective.rules.loss_label}, %", [one.failure for one in worst]
+    label = f"{report.objective.rules.loss_label}, %"
+    names = [one.failure for one in worst]
     by_time: dict[str, list[float]] = {}
     for outage in report.outages:
         if outage.failure:

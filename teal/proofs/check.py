@@ -73,7 +73,8 @@ def table(file, *names):
 
 def distances(source, outgoing, length):
     """The least sum of lengths from a node to each node that it reaches (Dijkstra)."""
-    best, queue = {}, [(0, source)]
+    best = {}
+    queue = [(0, source)]
     while queue:
         so_far, node = heapq.heappop(queue)
         if node not in best:
@@ -139,10 +140,14 @@ class Program:
             kind in ("class", "level", "cost") or f"{kind} {name}" in known,
             f"{kind[:40]!r} {name[:40]!r} is no program",
         )
-        self.kind, self.name = kind, name
-        self.value, self.bound = whole(value), whole(bound)
-        self.price, self.multiplier = [0] * links, {}
-        self.total, self.reached = 0, 0
+        self.kind = kind
+        self.name = name
+        self.value = whole(value)
+        self.bound = whole(bound)
+        self.price = [0] * links
+        self.multiplier = {}
+        self.total = 0
+        self.reached = 0
         self.level = decimal(name, kind) if kind in ("level", "cost") else None
 
     def add(self, demand, flow, paid, dist):
@@ -244,7 +249,8 @@ class Demand:
 
     def __init__(self, number, row):
         self.number = number
-        self.source, self.target = row["source"], row["target"]
+        self.source = row["source"]
+        self.target = row["target"]
         self.rate = decimal(row["rate"], f"rate of demand {number}")
         self.weight = (
             decimal(row["weight"], f"weight of demand {number}")
@@ -260,17 +266,20 @@ class Flows:
     """
 
     def __init__(self, network, programs, over_all, has_groups):
-        self.network, self.programs = network, programs
-        self.over_all, self.has_groups = over_all, has_groups
+        self.network = network
+        self.programs = programs
+        self.over_all = over_all
+        self.has_groups = has_groups
         self.kinds = {program.kind for program in programs}
         self.lengths = [network.lengths(program) for program in programs]
         self.length_of = [lengths.__getitem__ for lengths in self.lengths]
         self.load = [0] * len(network.start)
-        self.carried, self.left_out, self.listed = {}, 0, hashlib.sha256()
-        self.source, self.reach = (
-            None,
-            [],
-        )  # of the last demand, and the distances from there under each program
+        self.carried = {}
+        self.left_out = 0
+        self.listed = hashlib.sha256()
+        # Source of the last demand, and the distances from there under each program.
+        self.source = None
+        self.reach = []
 
     def add(self, demand, line):
         """Add a demand by its line: its number, multipliers of groups (@group:number), flow:links
@@ -281,7 +290,11 @@ class Flows:
             name == str(demand.number),
             f"expected the flows of demand {demand.number}, found {name[:40]!r}",
         )
-        flow, paid, listed, lost, multipliers = 0, 0, name, {}, {}
+        flow = 0
+        paid = 0
+        listed = name
+        lost = {}
+        multipliers = {}
         least = self.shortest(demand)
         for word in words:
             amount, _, text = word.partition(":")
@@ -290,7 +303,8 @@ class Flows:
             ):  # the multiplier of a group, "" for no failure, before paths
                 multipliers[amount[1:]] = whole(text)
                 continue
-            sent, along = whole(amount), self.network.links_of(text, demand)
+            sent = whole(amount)
+            along = self.network.links_of(text, demand)
             listed = f"{listed} {text}"
             flow += sent
             paid += self.send(sent, along)

@@ -56,7 +56,8 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
         return stored_paths(read_allocation(file), topology, str(file))
     flows: dict[Demand, PathFlows] = defaultdict(dict)
     on_links: dict[Demand, dict[int, float]] = defaultdict(dict)
-    node, link = topology.node_index(), _link_numbers(topology)
+    node = topology.node_index()
+    link = _link_numbers(topology)
     for line, row in enumerate(_rows(file), 2):
         where = f"{file}, row {line}"
         ends = [node.get(str(row.get(name)), -1) for name in ("source", "target")]
@@ -98,17 +99,20 @@ def read_prices(file: Path, topology: Topology) -> FloatArray:
     Raises:
         InputError: no such file or columns; an unknown link; no number of at least 0.
     """
-    number, prices = _link_numbers(topology), np.zeros(topology.num_links)
+    number = _link_numbers(topology)
+    prices = np.zeros(topology.num_links)
     try:
         with file.open(newline="", encoding="utf-8") as stream:
             reader = csv.DictReader(stream)
-            rows, columns = list(reader), reader.fieldnames or ()
+            rows = list(reader)
+            columns = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(str(file), "", "a CSV file of link prices", error) from None
     if not {"link", "price"} <= set(columns):
         raise InputError(str(file), "columns", "link, price", ", ".join(columns) or "none")
     for line, row in enumerate(rows, 2):
-        where, name = f"{file}, line {line}", row.get("link") or ""
+        where = f"{file}, line {line}"
+        name = row.get("link") or ""
         if name not in number:
             raise InputError(where, "link", f"a link of {topology.name}", repr(name))
         prices[number[name]] = amount_of(row.get("price"), where, "price")
@@ -185,7 +189,8 @@ def _decomposed(
                 f"flow from {names[source]} to {names[target]} that is conserved at {names[node]}"
             )
             raise InputError(where, "link, flow", expected, f"{surplus:+.9g} Gbit/s")
-    left, paths = dict(on_links), PathFlows()
+    left = dict(on_links)
+    paths = PathFlows()
     while path := _path(left, topology, source, target):
         amount = min(left[link] for link in path)
         for link in path:

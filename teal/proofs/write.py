@@ -79,10 +79,8 @@ def group_multipliers(
     names, survives = _groups_of_sets(problem, protection)
     survives &= live[:, None]
     d, m = np.nonzero(survives.any(-1))
-    path_row, variable = (
-        np.cumsum(live.reshape(-1)).reshape(live.shape) - 1,
-        np.zeros(names.shape, dtype=np.int64),
-    )
+    path_row = np.cumsum(live.reshape(-1)).reshape(live.shape) - 1
+    variable = np.zeros(names.shape, dtype=np.int64)
     variable[d, m] = np.arange(len(d))
     of_demand, of_set, k = np.nonzero(survives)
     entries = np.ones(len(k)), (path_row[of_demand, k], variable[of_demand, of_set])
@@ -110,7 +108,8 @@ def group_multipliers(
     worth = problem.demand_value.cpu().numpy()
     for lost in np.flatnonzero(~survives.any(-1).all(-1)).tolist():
         name = names[lost, np.flatnonzero(~survives[lost].any(-1))[0]]
-        words[lost], sums[lost] = [f"@{name}:{int((worth[lost] + 1) * 2.0**bits)}"], worth[lost] + 1
+        words[lost] = [f"@{name}:{int((worth[lost] + 1) * 2.0**bits)}"]
+        sums[lost] = worth[lost] + 1
     return words, sums
 
 
@@ -128,10 +127,8 @@ def _groups_of_sets(problem: Problem, protection: Protection) -> tuple[np.ndarra
         carries, chosen_columns(problem.ops, problem.topology.num_links, protection.groups), True, 1
     )
     carries = carries[:, None]
-    names, left = (
-        np.full(sets.shape[:2], "", dtype=object),
-        np.repeat(exists[:, None], sets.shape[1], 1),
-    )
+    names = np.full(sets.shape[:2], "", dtype=object)
+    left = np.repeat(exists[:, None], sets.shape[1], 1)
     is_named = (exists[:, None] & carries == sets).all(-1)  # left by no failure
     for group, failed in enumerate(
         failed_paths(problem.ops, problem.topology.num_links, protection.groups)
@@ -144,13 +141,11 @@ def _groups_of_sets(problem: Problem, protection: Protection) -> tuple[np.ndarra
     return names, left
 
 
-NETWORK, MATRIX, PROOF, GROUPS, CHECKER = (
-    "network.csv",
-    "matrix.csv",
-    "proof.txt",
-    "groups.csv",
-    "check.py",
-)
+NETWORK = "network.csv"
+MATRIX = "matrix.csv"
+PROOF = "proof.txt"
+GROUPS = "groups.csv"
+CHECKER = "check.py"
 FILES = (NETWORK, MATRIX, PROOF, f"{PROOF}.gz", GROUPS, CHECKER)
 _UNIT = float(1 << check.BITS)
 _ROUNDINGS = (40, 34, 28, 22)  # s, one after the other
@@ -190,9 +185,11 @@ class Claim:
         room = 2.0 ** (1 - rounding)  # the flows take half of it
         name = self.name or "-"
         if self.kind == "utilisation":
-            value, bound = self.value * (1 + room), max(0.0, self.bound * (1 - room))
+            value = self.value * (1 + room)
+            bound = max(0.0, self.bound * (1 - room))
         elif self.kind == "cost":
-            value, bound = self.value * (1 + room), max(0.0, self.bound - room * self.terms)
+            value = self.value * (1 + room)
+            bound = max(0.0, self.bound - room * self.terms)
             name = np.format_float_positional(float(self.name) * (1 - room))
         else:
             value = 1.0 if self.kind == "level" else max(0.0, self.value * (1 - room))
@@ -299,10 +296,8 @@ def proved_gap(sentences: Sequence[str]) -> float:
 
 def _require_provable(problem: Problem, over_all: bool) -> None:
     """Raise InputError for a program of which there is no proof."""
-    rules, others = (
-        problem.objective.rules,
-        [c.name for c in problem.conditions if not isinstance(c, Protection)],
-    )
+    rules = problem.objective.rules
+    others = [c.name for c in problem.conditions if not isinstance(c, Protection)]
     is_linear = rules.is_sequence or rules.carries_all or type(rules).value is Rules.value
     if not isinstance(problem.paths, PathSet):
         raise InputError(
@@ -392,11 +387,15 @@ def _by_piece(problem: Problem, splits: Tensor) -> tuple[Problem, Tensor]:
     """
     steps = problem.steps
     assert steps is not None
-    end, level = steps.end[0], steps.level.expand_as(steps.end[0])
+    end = steps.end[0]
+    level = steps.level.expand_as(steps.end[0])
     start = torch.cat([torch.zeros_like(end[:, :1]), end[:, :-1]], 1)
     total = splits.sum(-1)[0]
     filled = (total[:, None] - start).clamp(min=0).minimum(end - start)
-    parts, rates, values, shares = list[PathSet](), list[Tensor](), list[Tensor](), list[Tensor]()
+    parts = list[PathSet]()
+    rates = list[Tensor]()
+    values = list[Tensor]()
+    shares = list[Tensor]()
     for c in range(end.shape[1]):
         rows = torch.ones_like(end[:, c], dtype=torch.bool) if c == 0 else end[:, c] > start[:, c]
         rows = rows.nonzero()[:, 0]
@@ -459,7 +458,8 @@ def claims_of(
 ) -> list[Claim]:
     """The claims about an allocation, by the kind of its program."""
     given = torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
-    rules, name = problem.objective.rules, problem.objective.name
+    rules = problem.objective.rules
+    name = problem.objective.name
     if rules.is_sequence:
         of_programs = allocation.program_prices
         if problem.classes is not None:
@@ -470,7 +470,8 @@ def claims_of(
         if levels:
             return levels
         # No level that links limit is known: the flow is bounded by the rates alone.
-        flow, most = problem.flows(splits).sum(-1)[0], problem.routable_demand[0]
+        flow = problem.flows(splits).sum(-1)[0]
+        most = problem.routable_demand[0]
         value, bound = (float((problem.demand_value * rate).sum()) for rate in (flow, most))
         return [Claim("value", np.zeros(problem.capacity.shape[1]), value, bound, bound)]
     value = float(problem.value(splits)[0])
@@ -496,7 +497,8 @@ def claims_of(
 
 def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
     """The claim of a least cost."""
-    prices, sent = finite_prices(prices), _sent(problem, splits)
+    prices = finite_prices(prices)
+    sent = _sent(problem, splits)
     if not over_all:
         scales = torch.cat([PRICE_SCALES.new_zeros(1), PRICE_SCALES])
         best = problem.program.bounds_along(prices, scales)[:, 0].argmin()
@@ -504,7 +506,8 @@ def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: b
     bound = float(_bound(problem, prices, over_all=over_all)[0])
     least = float(_bound(problem, 0 * prices, over_all=over_all)[0])
     if bound <= least:  # prices that prove less than none do
-        prices, bound = 0 * prices, least
+        prices = 0 * prices
+        bound = least
     carried = sent.sum(-1) / problem.demand.clamp(min=1e-300)
     counts = problem.routable & (problem.demand > 0)
     share = min(1.0, float(torch.where(counts, carried, 1).min())) if bool(counts.any()) else 1.0
@@ -539,27 +542,31 @@ def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Clai
     must carry.
     """
     assert problem.classes is not None
-    carried, claims = problem.flows(splits).sum(-1)[0], list[Claim]()
+    carried = problem.flows(splits).sum(-1)[0]
+    claims = list[Claim]()
     names = _class_names(problem)
     for number, name in enumerate(names):
         own = finite_prices(prices[min(number, len(prices) - 1)][None])
         price = problem.cheapest_path_cost(problem.ops.path_sum(own), unroutable=math.inf)[0]
         room = float(problem.capacity_value(own)[0])
         rows = problem.classes.rows(number)
-        value, profit = (
-            float(carried[rows].sum()),
-            float((problem.demand[0, rows] * (1 - price[rows]).clamp(min=0)).sum()),
-        )
-        bound, terms, multipliers = room + profit, room + profit, {}
+        value = float(carried[rows].sum())
+        profit = float((problem.demand[0, rows] * (1 - price[rows]).clamp(min=0)).sum())
+        bound = room + profit
+        terms = room + profit
+        multipliers = {}
         for upper in range(number):
             rows = problem.classes.rows(upper)
-            demand, paid, kept = problem.demand[0, rows], price[rows], float(carried[rows].sum())
+            demand = problem.demand[0, rows]
+            paid = price[rows]
+            kept = float(carried[rows].sum())
             order = paid.argsort()
             needed = int((demand[order].cumsum(0) < kept).sum())
             multiplier = float(paid[order[min(needed, len(order) - 1)]]) if kept else 0.0
             multiplier = int(multiplier * _UNIT) / _UNIT if math.isfinite(multiplier) else 0.0
             given = float((demand * (multiplier - paid).clamp(min=0)).sum())
-            bound, terms = bound + given - multiplier * kept, terms + given + multiplier * kept
+            bound = bound + given - multiplier * kept
+            terms = terms + given + multiplier * kept
             multipliers[names[upper]] = multiplier
         claims.append(Claim("class", _row(own), value, max(bound, value), terms, name, multipliers))
     return claims
@@ -568,7 +575,9 @@ def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Clai
 def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> list[Claim]:
     """A claim for each level of rates whose growth the prices of its program bound."""
     assert allocation.program_prices is not None
-    rate, weight, claims = problem.flows(splits).sum(-1)[0], problem.demand_value, list[Claim]()
+    rate = problem.flows(splits).sum(-1)[0]
+    weight = problem.demand_value
+    claims = list[Claim]()
     for level, prices in allocation.program_prices.of_row(0):
         level *= 1 - _LEVEL_ROUNDING
         own = _without_unit(prices[None].to(problem.capacity))
@@ -577,7 +586,8 @@ def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> l
         value = float(problem.capacity_value(own)[0])
         growth = growth_from(price, value, rate, grows, level * weight, problem.demand[0])
         if math.isfinite(growth) and level > 0:
-            terms, name = _MAX_TERMS * max(1.0, growth), np.format_float_positional(level)
+            terms = _MAX_TERMS * max(1.0, growth)
+            name = np.format_float_positional(level)
             claims.append(Claim("level", _row(own), 1.0, growth, terms, name))
     return claims
 
@@ -590,7 +600,8 @@ def _class_names(problem: Problem) -> list[str]:
 
 
 def _network(problem: Problem) -> list[dict[str, object]]:
-    topology, names = problem.topology, problem.topology.node_names
+    topology = problem.topology
+    names = problem.topology.node_names
     rows: list[dict[str, object]] = [
         {"source": names[s], "target": names[t], "capacity": repr(abs(c))}
         for s, t, c in zip(
@@ -606,7 +617,8 @@ def _network(problem: Problem) -> list[dict[str, object]]:
 
 
 def _matrix(problem: Problem) -> list[dict[str, object]]:
-    names, rules = problem.topology.node_names, problem.objective.rules
+    names = problem.topology.node_names
+    rules = problem.objective.rules
     rows: list[dict[str, object]] = [
         {"source": names[s], "target": names[t], "rate": repr(abs(rate))}
         for (s, t), rate in zip(
@@ -650,7 +662,8 @@ def _write_flows(
     multipliers: Sequence[Sequence[str]] | None,
 ) -> None:
     """Write the proof; arguments as in :func:`write_proof`, with (D, K) Gbit/s ``sent``."""
-    body, digest = io.StringIO(), hashlib.sha256()
+    body = io.StringIO()
+    digest = hashlib.sha256()
     for line, path_list in _demand_lines(
         problem, sent, 0 if carries_all else rounding, carries_all, over_all, multipliers
     ):
@@ -682,17 +695,16 @@ def _demand_lines(
         mask = mask & (sent.cpu().numpy() > 0)
     demand_index, k = np.nonzero(mask)
     along = links_along(problem.topology, problem.paths, demand_index, k)
-    numbers, starts, links = (
-        [str(i) for i in range(problem.topology.num_links)],
-        along.link_starts.tolist(),
-        along.links,
-    )
+    numbers = [str(i) for i in range(problem.topology.num_links)]
+    starts = along.link_starts.tolist()
+    links = along.links
     factor = (1 - 2.0**-rounding if rounding else 1.0) * _UNIT
     units = [int(x) for x in (sent.cpu().numpy()[demand_index, k] * factor).tolist()]
     ptr = np.searchsorted(demand_index, np.arange(len(mask) + 1)).tolist()
     wanted: AnyArray = problem.demand[0].cpu().numpy() * _UNIT
     for d, rate in enumerate(wanted.tolist()):
-        first, last = ptr[d], ptr[d + 1]
+        first = ptr[d]
+        last = ptr[d + 1]
         flows = units[first:last]
         if carries_all and flows and rate > 0:
             # One unit in 2^52 more than the float: at least the decimal that stands for it.

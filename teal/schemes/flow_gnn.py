@@ -90,8 +90,10 @@ class FlowGnnScheme:
         card: FlowGnnCard | None = None,
         folder: Path = Path(),
     ) -> None:
-        self.model, self.config = model, config or FlowGnnSchemeConfig()
-        self._card, self._folder = card, folder
+        self.model = model
+        self.config = config or FlowGnnSchemeConfig()
+        self._card = card
+        self._folder = folder
         self._passes = RecordedPasses()
         # Operations over the paths of a problem, and over the first K of each demand.
         self._first: tuple[PathOps, PathOps] | None = None
@@ -129,7 +131,8 @@ class FlowGnnScheme:
             InputError: the checkpoint is for another objective.
         """
         self._check(problem)
-        all_paths, config = problem.paths, self.model.config
+        all_paths = problem.paths
+        config = self.model.config
         count = all_paths.num_paths if config.takes_any_paths else config.num_paths
         if all_paths.num_paths != count:
             if self._first is None or self._first[0] is not problem.ops:
@@ -152,17 +155,21 @@ class FlowGnnScheme:
         check_model_knows("teal", problem)
         if problem.demand.is_cuda:
             torch.cuda.synchronize(problem.demand.device)
-        begin, config = time.perf_counter(), self.config
+        begin = time.perf_counter()
+        config = self.config
         balances = problem.demand_set.carries_all
         if config.repair == "admm" or (config.repair == "auto" and not balances):
             splits, prices = self._by_admm(problem)
         else:
             splits, prices = (v.to(torch.float64) for v in self.start(problem))
-            most, gap = 0, 0.0
+            most = 0
+            gap = 0.0
             if config.repair == "pdhg":  # whose first check is of the model's own splits
-                most, gap = _DEFAULT_PDHG_ITERATIONS, config.gap
+                most = _DEFAULT_PDHG_ITERATIONS
+                gap = config.gap
             elif config.repair == "auto":
-                most, gap = BALANCING_ITERATIONS, BALANCED_GAP
+                most = BALANCING_ITERATIONS
+                gap = BALANCED_GAP
             if most and config.iterations >= 0:
                 most = config.iterations
             splits, prices = _finished(problem.to(torch.float64), splits, prices, most, gap)[:2]

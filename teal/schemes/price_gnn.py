@@ -60,7 +60,9 @@ class PriceGnnSchemeConfig:
 
 # Rounds of the allocating pass for a program of n iterations from nothing: 2.2 sqrt(n) within these
 # limits, the fewest after which PDHG ends first in the median, to 1% and to 0.1%.
-_ROUNDS_PER_ROOT, _MIN_ROUNDS, _MAX_ROUNDS = 2.2, 14, 40
+_ROUNDS_PER_ROOT = 2.2
+_MIN_ROUNDS = 14
+_MAX_ROUNDS = 40
 # rounds of each pass on a sample; with more the prices fit it better, and the other demands less
 _SAMPLE_ROUNDS = 6
 
@@ -69,7 +71,8 @@ class PriceGnnScheme:
     """A PriceGNN as a scheme."""
 
     def __init__(self, model: PriceGNN, config: PriceGnnSchemeConfig | None = None) -> None:
-        self.model, self.config = model, config or PriceGnnSchemeConfig()
+        self.model = model
+        self.config = config or PriceGnnSchemeConfig()
         self._passes = RecordedPasses()
         self._rehearsed: set[bool] = set()  # forms of the kernels that were called
 
@@ -133,16 +136,20 @@ class PriceGnnScheme:
 
     def _solve(self, problem: Problem) -> Allocation:
         check_model_knows("price-gnn", problem)
-        begin, config = time.perf_counter(), self.config
+        begin = time.perf_counter()
+        config = self.config
         start = self.start(problem)
         problem = problem.to(torch.float64)
         # Without iterations only the engine's projection is done, which is compiled; float32 needs
         # no further kernels.
-        max_iterations, gap = 0, 0.0
+        max_iterations = 0
+        gap = 0.0
         if config.repair == "pdhg":
-            max_iterations, gap = config.iterations, config.gap
+            max_iterations = config.iterations
+            gap = config.gap
         elif problem.demand_set.carries_all:
-            max_iterations, gap = BALANCING_ITERATIONS, BALANCED_GAP
+            max_iterations = BALANCING_ITERATIONS
+            gap = BALANCED_GAP
         result = pdhg.solve(
             problem.weighted,
             gap=gap,

@@ -85,9 +85,8 @@ def _load_factory(module: str, name: str) -> SchemeFactory:
     Raises:
         InputError: no such module, or nothing of this name that can be called.
     """
-    sys.path.insert(
-        0, ""
-    )  # commands do not search the current folder; a scheme under development is there
+    # Commands do not search the current folder; a scheme under development is there.
+    sys.path.insert(0, "")
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError as error:

@@ -105,7 +105,8 @@ def _projected(coordinates: FloatArray) -> FloatArray:
 
 
 # A utilisation in two bytes: steps of 0.1% up to 6,553%, and one value for a failed link.
-_STEPS_PER_UNIT, _FAILED = 1000, 65535
+_STEPS_PER_UNIT = 1000
+_FAILED = 65535
 
 
 def packed_utilisation(utilisation: Float32Array) -> str:

@@ -90,7 +90,8 @@ def ranking_table(scores: Sequence[Score]) -> Table:
 
 def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
     """A page with the ranking, scores by case as a chart, and what is not valid and why."""
-    tracks, ranking = _tracks(scores), means(scores)
+    tracks = _tracks(scores)
+    ranking = means(scores)
     series = tuple(
         Series(program, "points", [s.case for s in own], [100 * s.score for s in own])
         for program in ranking

@@ -165,7 +165,8 @@ def make_set(
     for name in names:
         if name not in _SOURCES:
             raise InputError("--network", "", "one of: " + ", ".join(_SOURCES), repr(name))
-    networks, traffic = {}, {}
+    networks = {}
+    traffic = {}
     for name in names:
         networks[name] = topology = dataclasses.replace(
             load_topology(_SOURCES[name].topology), name=name
@@ -216,7 +217,8 @@ def _solved(bench: BenchSet, case: Case) -> Case:
 
 def optimum_of(bench: BenchSet, case: Case) -> tuple[Problem, OverAllPaths]:
     """The program of a case over its first paths, and its optimum over all paths."""
-    topology, traffic = bench.network_of(case), bench.traffic[case.network]
+    topology = bench.network_of(case)
+    traffic = bench.traffic[case.network]
     paths = compute_paths(bench.networks[case.network], traffic.pairs, num_paths=_FIRST_PATHS)
     problem = Problem.create(
         bench.networks[case.network],
@@ -263,7 +265,8 @@ def read_set(folder: Path) -> BenchSet:
         cases = tuple(
             Case(**{**case, "failed": tuple(case["failed"])}) for case in content["cases"]
         )
-        names, key = content["networks"], content["key"]
+        names = content["networks"]
+        key = content["key"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         expected = "a set of problems (teal bench --set)"
         raise InputError(str(file), "", expected, f"{type(error).__name__}: {error}") from None

@@ -174,14 +174,18 @@ def score_of(
 
 def _value(bench: BenchSet, case: Case, paths: Paths) -> tuple[float, str]:
     """Value of an allocation, and what is wrong with it."""
-    topology, traffic = bench.network_of(case), bench.traffic[case.network]
+    topology = bench.network_of(case)
+    traffic = bench.traffic[case.network]
     demand = {
         (int(s), int(t)): rate
         for (s, t), rate in zip(traffic.pairs, traffic.read([case.matrix])[0], strict=True)
     }
-    names, load, carried = topology.node_names, np.zeros(topology.num_links), 0.0
+    names = topology.node_names
+    load = np.zeros(topology.num_links)
+    carried = 0.0
     for ends, of_demand in paths.items():
-        rate, total = demand.get(ends, 0.0), 0.0
+        rate = demand.get(ends, 0.0)
+        total = 0.0
         for links, share in of_demand:
             if not (share >= -_TOLERANCE and math.isfinite(share)):
                 return math.nan, f"a share of {share:g} from {names[ends[0]]} to {names[ends[1]]}"

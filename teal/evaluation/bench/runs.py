@@ -53,7 +53,8 @@ def run_scheme(
     """
     make_hedge(scheme, model)
     is_hedge_only = not _is_scheme(scheme, model)
-    results, seconds = {}, {}
+    results = {}
+    seconds = {}
     chosen = functools.cache(functools.partial(_chosen_paths, bench))
     for case in bench.cases:
         report(case.name)
@@ -62,10 +63,8 @@ def run_scheme(
         paths = chosen(case.network, case.objective)
         problem = _problem(bench, case, paths)
         if case.track == "next":
-            past, hedge = (
-                Past(problem, bench.traffic[case.network].part(0, case.matrix)),
-                make_hedge(scheme, model),
-            )
+            past = Past(problem, bench.traffic[case.network].part(0, case.matrix))
+            hedge = make_hedge(scheme, model)
             begin = time.perf_counter()
             splits = hedge.allocate(past)
         else:
