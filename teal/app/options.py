@@ -68,8 +68,8 @@ def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Opti
         InputError: an unknown name, a value of another kind or out of its range, or none where
             one is needed.
     """
-    hints = get_type_hints(kind)  # type: ignore[arg-type]
-    names = [field.name for field in dataclasses.fields(kind)]
+    hints = get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     values = dict[str, Any]()
     for name, value in settings.items():
         if name not in names:
