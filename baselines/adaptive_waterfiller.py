@@ -103,7 +103,7 @@ def waterfill(
     """
     links = len(capacity)
     flows = len(weight)
-    left = capacity.copy()
+    residual = capacity.copy()
     active = np.zeros(links)
     for i in range(flows):
         for j in range(flow_ptr[i], flow_ptr[i + 1]):
@@ -114,12 +114,12 @@ def waterfill(
     queue.pop()
     for e in range(links):
         if active[e] > 0:
-            heapq.heappush(queue, (left[e] / active[e], e))
+            heapq.heappush(queue, (residual[e] / active[e], e))
     while len(queue):
         level, e = heapq.heappop(queue)
         if active[e] <= 0:
             continue
-        now = max(0.0, left[e]) / active[e]
+        now = max(0.0, residual[e]) / active[e]
         if now > level * (1 + _CHANGED):
             heapq.heappush(queue, (now, e))
             continue
@@ -130,7 +130,7 @@ def waterfill(
             is_fixed[i] = 1
             rate[i] = weight[i] * now
             for k in range(flow_ptr[i], flow_ptr[i + 1]):
-                left[flow_link[k]] -= rate[i]
+                residual[flow_link[k]] -= rate[i]
                 active[flow_link[k]] -= weight[i]
         active[e] = 0.0
     return rate

@@ -72,9 +72,11 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
         build_s.append(built - begin)
         solve_s.append(time.perf_counter() - built)
         if status.usable:
-            found = torch.zeros_like(columns.live, dtype=splits.dtype)
-            found[columns.live] = torch.from_numpy(np.maximum(shares.value, 0)).to(found)
-            splits[b] = row.rewritten.splits(found)[0]
+            dual_prices = torch.zeros_like(columns.live, dtype=splits.dtype)
+            dual_prices[columns.live] = torch.from_numpy(np.maximum(shares.value, 0)).to(
+                dual_prices
+            )
+            splits[b] = row.rewritten.splits(dual_prices)[0]
             links = problem.topology.num_links
             # Duals are those of rows scaled by the limit.
             dual = torch.from_numpy(np.maximum(rows.dual_value, 0)[:links]).to(prices)
@@ -93,8 +95,8 @@ def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, 
     d, _ = np.nonzero(mask)
     demand = problem.demand[0].cpu().numpy()
     limit = columns.limit[0].cpu().numpy()
-    worth = problem.demand_value if utility is None else utility.worth[0]
-    weight = (worth * problem.demand[0]).cpu().numpy()
+    utility_weight = problem.demand_value if utility is None else utility.worth[0]
+    weight = (utility_weight * problem.demand[0]).cpu().numpy()
     unit = float(weight.sum()) or 1.0
     weight = weight / unit
     on_rows = columns.columns.incidence(len(limit))[:, np.flatnonzero(mask.reshape(-1))]
@@ -104,10 +106,10 @@ def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, 
     shares = cvxpy.Variable(len(d), nonneg=True)
     total = of_demand @ shares
     has_weight = weight > 0
-    further = []
+    extra_constraints = []
     largest = getattr(columns.demand_set, "max_share", None)
     if largest is not None:
-        further.append(shares <= largest[0].cpu().numpy()[mask])
+        extra_constraints.append(shares <= largest[0].cpu().numpy()[mask])
     if utility is not None:
         alpha = utility.curve.alpha
         power = None if alpha == 1 else cvxpy.power(total[has_weight], 1 - alpha)
@@ -118,12 +120,17 @@ def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, 
         end = steps.end[0].cpu().numpy()
         level = np.broadcast_to(steps.level.cpu().numpy(), end.shape)
         parts = [cvxpy.Variable(len(demand), nonneg=True) for _ in end.T]
-        further += [
+        extra_constraints += [
             part <= width for part, width in zip(parts, np.diff(end, prepend=0.0).T, strict=True)
         ]
-        further.append(sum(parts) == total)
+        extra_constraints.append(sum(parts) == total)
         goal = sum(
             (weight * of_piece) @ part for of_piece, part in zip(level.T, parts, strict=True)
         )
     links = use @ shares <= 1
-    return cvxpy.Problem(cvxpy.Maximize(goal), [total <= 1, links, *further]), shares, links, unit
+    return (
+        cvxpy.Problem(cvxpy.Maximize(goal), [total <= 1, links, *extra_constraints]),
+        shares,
+        links,
+        unit,
+    )

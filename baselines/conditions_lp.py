@@ -101,12 +101,12 @@ class _Lps:
         self._demand_of = self._column // live.shape[1]
         self._class_of = of_demand[self._demand_of]
         rows = program.columns.incidence(len(self._limit))[:, self._column]
-        served = sp.csr_array(
+        demand_rows = sp.csr_array(
             (np.ones(len(self._column)), (self._demand_of, np.arange(len(self._column)))),
             shape=(len(demand), len(self._column)),
         )
-        self._rows = sp.vstack([rows, served], format="csr")
-        self._right = np.concatenate([self._limit, demand]) / self._unit
+        self._rows = sp.vstack([rows, demand_rows], format="csr")
+        self._rhs = np.concatenate([self._limit, demand]) / self._unit
         self._value = program.value.expand(live.shape).cpu().numpy().reshape(-1)[self._column]
         largest = np.ones(len(self._column))
         if isinstance(program.demand_set, Capped):
@@ -119,14 +119,14 @@ class _Lps:
     def program(self, number: int) -> LinearProgram:
         """That of a class, after those of the higher ones."""
         value = (self._class_of == number).astype(float) if self._is_ordered else self._value
-        kept = [
+        constraints = [
             sp.csr_array(-(self._class_of == above).astype(float)[None]) for above in range(number)
         ]
         upper = np.where(self._class_of <= number, self._upper, 0.0)
         return LinearProgram(
             -value,
-            sp.csr_array(sp.vstack([self._rows, *kept])),
-            np.concatenate([self._right, [-flow * (1 - _SLACK) for flow in self._reached]]),
+            sp.csr_array(sp.vstack([self._rows, *constraints])),
+            np.concatenate([self._rhs, [-flow * (1 - _SLACK) for flow in self._reached]]),
             upper=upper,
             size=self._upper,
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from baselines.greedy import place
+from baselines.greedy import place_demands
 from baselines.matrix import Matrix, MatrixResult, per_matrix, require_objective
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
@@ -50,10 +50,10 @@ class Cspf:
     def _solve(self, matrix: Matrix) -> MatrixResult:
         order = np.argsort(-matrix.demand, kind="stable")
         residual = matrix.capacity.copy()
-        flow = place(matrix, order, residual, whole=True, first_only=False)
+        flow = place_demands(matrix, order, residual, unsplittable=True, first_only=False)
         if self.partial:
             rejected = order[flow[order].sum(1) == 0]
-            flow += place(matrix, rejected, residual, whole=False, first_only=False)
+            flow += place_demands(matrix, rejected, residual, unsplittable=False, first_only=False)
         return MatrixResult(flow)
 
 

@@ -157,7 +157,7 @@ class _Model:
             value = problem.path_value.cpu().numpy().reshape(-1)[self.paths]
             goal = cvxpy.Maximize(value @ self.flow)
             self.capacity_rows = utilisation <= 1
-            served = by_demand @ self.flow <= self.demand
+            demand_constraint = by_demand @ self.flow <= self.demand
         elif problem.objective.may_shed:
             alpha = cvxpy.Variable(nonneg=True)
             goal = cvxpy.Maximize(alpha)
@@ -165,15 +165,15 @@ class _Model:
             min_served = by_demand @ self.flow >= cvxpy.multiply(
                 self.demand, alpha * np.ones(len(self.demands))
             )
-            served = by_demand @ self.flow <= self.demand
+            demand_constraint = by_demand @ self.flow <= self.demand
             rows = [min_served, alpha <= 1]
         else:
             theta = cvxpy.Variable(nonneg=True)
             goal = cvxpy.Minimize(theta)
             self.capacity_rows = utilisation <= theta
-            served = by_demand @ self.flow == self.demand
+            demand_constraint = by_demand @ self.flow == self.demand
         self.capacity = capacity
-        self.program = cvxpy.Problem(goal, [self.capacity_rows, served, *rows])
+        self.program = cvxpy.Problem(goal, [self.capacity_rows, demand_constraint, *rows])
 
     def solution(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         """Splits (D, K) and prices (E,), value per Gbit/s, of the solved program.

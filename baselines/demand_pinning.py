@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from baselines.greedy import first_path_flow, place
+from baselines.greedy import first_path_flow, place_demands
 from baselines.largest import ByLargest
 from baselines.lp_solver import solve_program
 from baselines.matrix import Matrix, MatrixResult, heuristic_status
@@ -33,8 +33,8 @@ class DemandPinning(ByLargest):
         optimised = self.optimised(matrix)
         residual = matrix.capacity.copy()
         if matrix.network.objective.maximises_value:
-            pinned = place(
-                matrix, np.flatnonzero(~optimised), residual, whole=False, first_only=True
+            pinned = place_demands(
+                matrix, np.flatnonzero(~optimised), residual, unsplittable=False, first_only=True
             )
             lp = path_program(matrix, optimised, residual)
         else:

@@ -48,9 +48,9 @@ class Ffc:
             InputError: another objective than total_flow.
         """
         require_objective("ffc", problem.objective, ObjectiveName.TOTAL_FLOW)
-        kept = promises(problem, groups_to_survive(problem, self.groups), self.settings)
+        guaranteed = promises(problem, groups_to_survive(problem, self.groups), self.settings)
         return dataclasses.replace(
-            kept, prices=None, status=tuple(map(heuristic_status, kept.status))
+            guaranteed, prices=None, status=tuple(map(heuristic_status, guaranteed.status))
         )
 
 

@@ -12,7 +12,9 @@ from teal.runtime.parallel import kernel
 
 
 @kernel
-def _place(order, demand, mask, path_ptr, path_links, residual, whole, first_only, flow):
+def _place_demands(
+    order, demand, mask, path_ptr, path_links, residual, unsplittable, first_only, flow
+):
     """The loop of :func:`place`; changes ``residual`` (E,) and ``flow`` (D, K)."""
     paths = mask.shape[1]
     for d in order:
@@ -25,7 +27,7 @@ def _place(order, demand, mask, path_ptr, path_links, residual, whole, first_onl
             for i in range(begin, end):
                 available = min(available, residual[path_links[i]])
             placed = min(available, demand[d])
-            if placed > 0 and (not whole or placed >= demand[d]):
+            if placed > 0 and (not unsplittable or placed >= demand[d]):
                 flow[d, k] += placed
                 for i in range(begin, end):
                     residual[path_links[i]] = max(0.0, residual[path_links[i]] - placed)
@@ -34,7 +36,9 @@ def _place(order, demand, mask, path_ptr, path_links, residual, whole, first_onl
                 break
 
 
-def place(matrix: Matrix, order: Array, residual: Array, *, whole: bool, first_only: bool) -> Array:
+def place_demands(
+    matrix: Matrix, order: Array, residual: Array, *, unsplittable: bool, first_only: bool
+) -> Array:
     """(D, K) flow: each demand of ``order`` in turn on its first live path with enough residual
     capacity.
 
@@ -48,14 +52,14 @@ def place(matrix: Matrix, order: Array, residual: Array, *, whole: bool, first_o
     """
     flow = np.zeros(matrix.mask.shape)
     network = matrix.network
-    _place(
+    _place_demands(
         order,
         matrix.demand,
         matrix.mask,
         network.path_ptr,
         network.path_links,
         residual,
-        whole,
+        unsplittable,
         first_only,
         flow,
     )

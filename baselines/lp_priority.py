@@ -40,7 +40,7 @@ def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
     solve_s = []
     for b, matrix in enumerate(matrices(problem)):
         begin = time.perf_counter()
-        flow, prices[b], status, seconds = _one(
+        flow, prices[b], status, seconds = _solve_class(
             matrix, problem.classes.of_demand, len(problem.classes), settings
         )
         demand = matrix.demand[:, None]
@@ -59,7 +59,7 @@ def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
     )
 
 
-def _one(
+def _solve_class(
     matrix: Matrix, of_demand: Array, count: int, settings: LpSettings
 ) -> tuple[Array, Array, Status, float]:
     """Flow (D, K) of the last LP, prices (C, E) of all, the status, and the seconds that the solver

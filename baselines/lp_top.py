@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from baselines.greedy import first_path_flow, place
+from baselines.greedy import first_path_flow, place_demands
 from baselines.largest import ByLargest
 from baselines.lp_solver import solve_program
 from baselines.matrix import Matrix, MatrixResult, heuristic_status
@@ -30,8 +30,8 @@ class LpTop(ByLargest):
         flow = lp.flow(solution)
         if matrix.network.objective.maximises_value:
             residual = np.maximum(matrix.capacity - matrix.loads(flow), 0)
-            flow = flow + place(
-                matrix, np.flatnonzero(~optimised), residual, whole=False, first_only=True
+            flow = flow + place_demands(
+                matrix, np.flatnonzero(~optimised), residual, unsplittable=False, first_only=True
             )
         else:
             flow = flow + np.where(optimised[:, None], 0, first_path_flow(matrix))

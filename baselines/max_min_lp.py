@@ -135,9 +135,9 @@ class ExactMaxMin:
         while low <= high:
             count = (low + high) // 2
             grows = is_open & (whole_at > (ends[count - 1] if count else 0.0))
-            most = ends[count] if count < len(ends) else 0.0
+            max_rate = ends[count] if count < len(ends) else 0.0
             solution = growing.raised(
-                grows, np.where(is_open & ~grows, growing.demand, rate), most, self.settings
+                grows, np.where(is_open & ~grows, growing.demand, rate), max_rate, self.settings
             )
             seconds = seconds + solution.seconds
             level = float(solution.x[-1])
@@ -149,7 +149,7 @@ class ExactMaxMin:
             else:
                 best = (solution, grows)
                 low = count + 1
-                if level < most * (1 - _SLACK):
+                if level < max_rate * (1 - _SLACK):
                     break
         return *(best or (solution, grows)), seconds
 
@@ -170,7 +170,9 @@ class _Growing:
     demand: Array
     weight: Array
 
-    def raised(self, grows: Array, rate: Array, most: float, settings: LpSettings) -> LpSolution:
+    def raised(
+        self, grows: Array, rate: Array, max_rate: float, settings: LpSettings
+    ) -> LpSolution:
         """Maximise the common level t of the demands that grow, at most ``most``; the others keep
         their rates.
         """
@@ -183,7 +185,7 @@ class _Growing:
             format="csr",
         )
         b_ub = np.concatenate([base.b_ub, np.zeros(a_open.shape[0]), -rate[~grows] * (1 - _SLACK)])
-        upper = np.append(np.full(width, np.inf), most)
+        upper = np.append(np.full(width, np.inf), max_rate)
         program = LinearProgram(
             np.append(np.zeros(width), -1.0), sp.csr_array(a_ub), b_ub, upper=upper
         )

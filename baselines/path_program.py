@@ -79,7 +79,7 @@ def path_program(
     variables = matrix.path_variables(selected)
     links = np.unique(variables.link)
     loads = variables.link_incidence(len(capacity))[links]
-    served = variables.demand_incidence()
+    demand_rows = variables.demand_incidence()
     width = len(variables.path)
     demand = matrix.demand[variables.demands]
     rate = demand[variables.demand_row]
@@ -96,11 +96,11 @@ def path_program(
         costs = -matrix.network.value.reshape(-1)[variables.path]
         size = np.minimum(rate, bottleneck)
         if rules.carries_all:
-            program = LinearProgram(costs, loads, capacity[links], served, demand, size=size)
+            program = LinearProgram(costs, loads, capacity[links], demand_rows, demand, size=size)
         else:
             program = LinearProgram(
                 costs,
-                sp.vstack([loads, served], format="csr"),
+                sp.vstack([loads, demand_rows], format="csr"),
                 np.concatenate([capacity[links], demand]),
                 size=size,
             )
@@ -128,7 +128,7 @@ def path_program(
         np.append(np.zeros(width), 1.0),
         sp.vstack([sp.hstack([loads, theta]), floor], format="csr"),
         np.append(-fixed[links], -min_theta),
-        sp.hstack([served, sp.csr_array((len(demand), 1))], format="csr"),
+        sp.hstack([demand_rows, sp.csr_array((len(demand), 1))], format="csr"),
         demand,
         size=np.append(np.minimum(rate, feasible_theta * bottleneck), feasible_theta),
     )
@@ -151,13 +151,13 @@ def may_decide(
         fixed: (m,) flow of other demands on the links.
         balances: whether the objective minimises the largest utilisation.
     """
-    least = 1.0
+    min_utilisation = 1.0
     if balances:
         # Failed links have no capacity, and nobody's flow.
         load = fixed + loads @ forced
         lowest = np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0)
-        least = (1 - _ROUNDING) * float(lowest.max(initial=0.0))
-    return np.asarray(fixed + loads @ rate >= least * capacity)
+        min_utilisation = (1 - _ROUNDING) * float(lowest.max(initial=0.0))
+    return np.asarray(fixed + loads @ rate >= min_utilisation * capacity)
 
 
 def without_overload(problem: Problem, allocation: Allocation) -> Allocation:

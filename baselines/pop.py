@@ -111,10 +111,10 @@ def split(demand: Array, replicas: int, phi: float, seed: int) -> Array:
             for i, rate in enumerate(sorted(rates, reverse=True)):
                 replica_demands[order[i % replicas], d] += rate
                 num_pieces[order[i % replicas]] += 1
-    whole = np.array([d for d, rates in pieces.items() if len(rates) == 1], np.int64)
-    replica_demands[rng.permutation(np.resize(rng.permutation(replicas), len(whole))), whole] = (
-        demand[whole]
-    )
+    unsplit = np.array([d for d, rates in pieces.items() if len(rates) == 1], np.int64)
+    replica_demands[
+        rng.permutation(np.resize(rng.permutation(replicas), len(unsplit))), unsplit
+    ] = demand[unsplit]
     return replica_demands
 
 

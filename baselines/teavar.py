@@ -173,11 +173,11 @@ class Teavar:
         excess = sparse_ones(np.arange(count), width + losses + np.arange(count), (count, total))
         alpha = sparse_ones(np.arange(count), np.full(count, total - 1), (count, total))
         incidences = (paths.link_incidence(links), paths.demand_incidence())
-        loads, served = (
+        loads, demand_rows = (
             sp.hstack([m, sp.csr_array((m.shape[0], total - width))]) for m in incidences
         )
         rows = sp.vstack(
-            [loads, served, -delivered - lost, scenario_loss - excess - alpha], format="csr"
+            [loads, demand_rows, -delivered - lost, scenario_loss - excess - alpha], format="csr"
         )
         limits = np.concatenate([matrix.capacity, demand, -demand[loss_demand], np.zeros(count)])
         not_enumerated = max(0.0, 1 - float(scenarios.probability.sum()))

@@ -119,7 +119,7 @@ class _NetworkProgram:
         self._path = self._variables.path
         self._used_links = np.unique(self._variables.link)
         self._loads = self._variables.link_incidence(problem.topology.num_links)[self._used_links]
-        self._served = self._variables.demand_incidence()
+        self._demand_rows = self._variables.demand_incidence()
         # Tolerances are absolute: rates are in a unit in which the mean capacity is near 1.
         capacity = problem.capacity[0].cpu().numpy()
         mean = capacity[capacity > 0].mean() if (capacity > 0).any() else 1.0
@@ -130,11 +130,11 @@ class _NetworkProgram:
 
     def fits(self, problem: Problem) -> bool:
         """Whether a problem has the paths, objective and values that this program was made for."""
-        own = self._problem
+        known_problem = self._problem
         return (
-            problem.paths is own.paths
-            and problem.objective == own.objective
-            and torch.equal(problem.path_value, own.path_value)
+            problem.paths is known_problem.paths
+            and problem.objective == known_problem.objective
+            and torch.equal(problem.path_value, known_problem.path_value)
         )
 
     def solve(self, demand: Array, capacity: Array, is_live: Array) -> tuple[Array, Array, Status]:
@@ -205,20 +205,20 @@ class _NetworkProgram:
         """Make the program, with right-hand sides of 1: rows of links, then of demands."""
         rules = self._rules
         loads = self._loads[np.flatnonzero(self._has_row)]
-        served = self._served
+        demand_rows = self._demand_rows
         cost = -self._problem.path_value.cpu().numpy().reshape(-1)[self._path]
         size = rate[self._variables.demand_row]
         if rules.balances:
             # The last variable is theta.
             theta = sp.csr_array(-limit[self._has_row][:, None])
             loads = sp.hstack([loads, theta], format="csr")
-            served = sp.hstack([served, sp.csr_array((len(rate), 1))], format="csr")
+            demand_rows = sp.hstack([demand_rows, sp.csr_array((len(rate), 1))], format="csr")
             cost = np.append(np.zeros(len(cost)), 1.0)
             size = np.append(size, 1.0)
         if self._units is not None:
             size = self._units
-        a_ub = loads if rules.carries_all else sp.vstack([loads, served], format="csr")
-        a_eq = served if rules.carries_all else None
+        a_ub = loads if rules.carries_all else sp.vstack([loads, demand_rows], format="csr")
+        a_eq = demand_rows if rules.carries_all else None
         b_eq = None if a_eq is None else np.ones(len(rate))
         program = LinearProgram(cost, sp.csr_array(a_ub), np.ones(a_ub.shape[0]), a_eq, b_eq)
         self._program, self._units, self._row_units = program.scaled(size)

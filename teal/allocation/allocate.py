@@ -170,13 +170,13 @@ class HistoryAllocator:
             AllocatedMatrix(
                 index=row,
                 timestamp=str(traffic.timestamps[row]),
-                status=assessment.status[place].value,
+                status=assessment.status[index].value,
                 solve_s=solve_s / len(rows),
-                exact_value=float(result.value[place]),
-                moved=float(movement[place]),
-                **vars(assessment.figures(place)),
+                exact_value=float(result.value[index]),
+                moved=float(movement[index]),
+                **vars(assessment.figures(index)),
             )
-            for place, row in enumerate(rows)
+            for index, row in enumerate(rows)
         ]
         return AllocatedBatch(problem, allocation, matrices)
 

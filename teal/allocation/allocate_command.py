@@ -64,15 +64,18 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
     instance = allocator.instance
     require_same(journal, instance_key(instance), config.topology)
     write_candidates(out / PATHS, instance.topology, instance.paths)
-    done = {
+    finished_parts = {
         entry["part"]: len(entry["found"])
         for entry in journal.entries("part")
         if files_of_parts.file(entry["part"]).is_file()
     }
-    missing = [part for part in range(allocator.num_parts) if part not in done]
+    missing = [part for part in range(allocator.num_parts) if part not in finished_parts]
     _check_disk_space(files_of_parts, missing, notify)
     with progress_bar(
-        total=allocator.num_matrices, initial=sum(done.values()), desc="allocating", unit="matrix"
+        total=allocator.num_matrices,
+        initial=sum(finished_parts.values()),
+        desc="allocating",
+        unit="matrix",
     ) as bar:
         for part, matrices in _allocate_parts(files_of_parts, missing):
             journal.add(

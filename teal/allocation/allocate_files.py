@@ -71,26 +71,26 @@ class PartFiles:
         entries = self.config.entries
         splits = batch.allocation.splits
         weights = table_weights(splits, entries).cpu().numpy() if entries else None
-        for place, matrix in enumerate(batch.matrices):
+        for index, matrix in enumerate(batch.matrices):
             figures = {"objective": str(instance.objective.spec), **json_value(matrix)}
             write_allocation(
                 self.config.out / MATRICES / f"{matrix.index:06d}.{self.config.each}",
                 instance.topology,
                 instance.paths,
                 instance.traffic.read([matrix.index])[0],
-                splits[place].double().cpu().numpy(),
-                None if weights is None else weights[place],
+                splits[index].double().cpu().numpy(),
+                None if weights is None else weights[index],
                 figures,
                 instance.traffic.classes,
             )
 
     def _write_proofs(self, batch: AllocatedBatch) -> None:
         """Write the proof of each matrix to a folder of its own."""
-        for place, matrix in enumerate(batch.matrices):
+        for index, matrix in enumerate(batch.matrices):
             write_proof(
                 self.config.out / PROOFS / f"{matrix.index:06d}",
-                batch.problem.row(place),
-                batch.allocation.rows(slice(place, place + 1)),
+                batch.problem.row(index),
+                batch.allocation.rows(slice(index, index + 1)),
                 compressed=True,
             )
 

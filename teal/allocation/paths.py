@@ -83,10 +83,10 @@ def run_improve(config: ImproveConfig, notify: Callable[[str], None]) -> Improve
     rows = spread(instance.split.train, config.matrices)
     problem = instance.problem(instance.traffic.read(rows))
 
-    def report(done: ColumnRound) -> None:
+    def report(column_round: ColumnRound) -> None:
         notify(
-            f"{done.num_paths:,} paths: gap to the optimum over all paths "
-            f"{100 * done.gap_all_paths:.2f}%; {done.added:,} added"
+            f"{column_round.num_paths:,} paths: gap to the optimum over all paths "
+            f"{100 * column_round.gap_all_paths:.2f}%; {column_round.added:,} added"
         )
 
     last = improve(problem, target=config.gap, max_rounds=config.rounds, report=report)

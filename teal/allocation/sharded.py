@@ -91,11 +91,11 @@ class ShardedReport(SolveFigures):
 
     @override
     def describe(self) -> str:
-        sent = (
+        exchanged = (
             f", {self.sent_bytes / max(self.rounds, 1) / 1e6:.3g} MB sent and received a round"
             * bool(self.sent_bytes)
         )
-        return f"{super().describe()}\n{self.shards} shards, {self.rounds} rounds{sent}"
+        return f"{super().describe()}\n{self.shards} shards, {self.rounds} rounds{exchanged}"
 
     @override
     def to_json(self) -> dict[str, float | int | str | None]:
@@ -236,11 +236,11 @@ def finish(
     )
 
 
-def _links_part(problem: Problem, prices: Tensor, most: float = 1e6) -> float:
+def _links_part(problem: Problem, prices: Tensor, max_entries: float = 1e6) -> float:
     """The part of the links in the bound of the program as a maximum, at prices (1, E); the rest is
     that of demands.
     """
-    prices = usable_prices(problem, prices, most)
+    prices = usable_prices(problem, prices, max_entries)
     return float(problem.price_set.support(problem.capacity_value(prices)))
 
 
@@ -258,7 +258,7 @@ def _report(
     largest_utilisation = float(network.utilisation_of(load).amax())
     violation = max(float(overload(network, load)), *(part.violation for part in parts))
     value = objective.rules.value_of_parts([part.value for part in parts], largest_utilisation)
-    links_part = _links_part(network, torch.from_numpy(result.prices)[None], most=math.inf)
+    links_part = _links_part(network, torch.from_numpy(result.prices)[None], max_entries=math.inf)
     bound, bound_all_paths = (
         float(from_score(network, torch.tensor(links_part + sum(profits), dtype=torch.float64)))
         for profits in ([part.profit for part in parts], [part.profit_all_paths for part in parts])
@@ -298,8 +298,8 @@ def _bar(count: int) -> Iterator[Callable[[int, int], None]]:
     """A progress bar of the shards whose paths are found."""
     with progress_bar(total=count, desc="paths", unit="shard") as bar:
 
-        def report(done: int, total: int) -> None:
+        def report(num_done: int, total: int) -> None:
             bar.total = total
-            bar.update(done - bar.n)
+            bar.update(num_done - bar.n)
 
         yield report

@@ -89,17 +89,17 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
                 "none",
                 "a condition that splits in force need not keep",
             )
-    kept = live_part(problem.program, previous)
-    difference = splits - kept
+    live_splits = live_part(problem.program, previous)
+    difference = splits - live_splits
     change = torch.maximum(difference.clamp(min=0).sum(-1), (-difference).clamp(min=0).sum(-1))
     is_kept = change <= share
     while True:
-        mixed = torch.where(is_kept[..., None], kept, splits)
+        mixed = torch.where(is_kept[..., None], live_splits, splits)
         is_over = problem.loads(mixed.to(problem.demand)) > problem.capacity * (
             1 + _CAPACITY_TOLERANCE
         )
         on_full = problem.ops.path_max(is_over.to(problem.capacity))[0] > 0
-        too_much = is_kept & (on_full & (kept > 0)).any(-1)
+        too_much = is_kept & (on_full & (live_splits > 0)).any(-1)
         if not bool(too_much.any()):
             return mixed
         is_kept = is_kept & ~too_much
@@ -202,8 +202,8 @@ class SolveFigures(Figures):
         share = (
             {} if self.largest_share is None else dict(zip(names, self.largest_share, strict=True))
         )
-        known = {"objective": self.objective.spec, **figures, **lost, **share, **loss, **latency}
-        return dict(json_value({**known, **parts, **moved}))
+        entries = {"objective": self.objective.spec, **figures, **lost, **share, **loss, **latency}
+        return dict(json_value({**entries, **parts, **moved}))
 
     def unit_hint(self) -> str:
         """A hint where demand and capacity seem to be in different units; ``""`` if they do not."""

@@ -131,7 +131,7 @@ def _in_steps(paths: NamedPaths, before: FloatArray, after: FloatArray, steps: i
     if middle is None:
         middle = np.stack([np.minimum(before, after)] * (steps - 1))
     flows = np.vstack([before, _within_capacities(paths, before, middle, after), after])
-    return Update(flows, _kept(paths, flows))
+    return Update(flows, _carried_share(paths, flows))
 
 
 def _by_demand(paths: NamedPaths) -> sp.csr_array:
@@ -141,12 +141,12 @@ def _by_demand(paths: NamedPaths) -> sp.csr_array:
     return sp.csr_array((np.ones(count), (paths.demand, np.arange(count))), shape=(demands, count))
 
 
-def _kept(paths: NamedPaths, flows: FloatArray) -> float:
+def _carried_share(paths: NamedPaths, flows: FloatArray) -> float:
     """Rho of flows (s + 1, P), in float64."""
     carried = (_by_demand(paths) @ flows.T).T
-    least = np.minimum(carried[0], carried[-1])
-    counts = least > 0
-    return float(np.minimum(1.0, carried[1:-1, counts] / least[counts]).min(initial=1.0))
+    min_carried = np.minimum(carried[0], carried[-1])
+    counts = min_carried > 0
+    return float(np.minimum(1.0, carried[1:-1, counts] / min_carried[counts]).min(initial=1.0))
 
 
 def _within_capacities(
@@ -159,21 +159,21 @@ def _within_capacities(
     links.
     """
     middle = middle.copy()
-    for step, known in ((0, before), (-1, after)):
-        stays = np.minimum(middle[step], known)
-        more = np.maximum(middle[step] - known, 0)
-        room = np.maximum(paths.capacity - paths.through @ known, 0)
-        middle[step] = stays + more * _share(paths, room, more)
+    for step, flows in ((0, before), (-1, after)):
+        stays = np.minimum(middle[step], flows)
+        more = np.maximum(middle[step] - flows, 0)
+        residual = np.maximum(paths.capacity - paths.through @ flows, 0)
+        middle[step] = stays + more * _share(paths, residual, more)
     for step in range(len(middle) - 1):
         share = _share(paths, paths.capacity, np.maximum(middle[step], middle[step + 1]))
         middle[step : step + 2] *= share
     return middle
 
 
-def _share(paths: NamedPaths, room: FloatArray, flows: FloatArray) -> FloatArray:
+def _share(paths: NamedPaths, residual: FloatArray, flows: FloatArray) -> FloatArray:
     """(P,) share of the flow of each path at which all loads are at most ``room`` (E,)."""
     load = paths.through @ flows
-    of_link = np.where(load > room, room / np.where(load > 0, load, 1), 1.0)
+    of_link = np.where(load > residual, residual / np.where(load > 0, load, 1), 1.0)
     share = np.ones(len(flows))
     link, path = paths.through.nonzero()
     np.minimum.at(share, path, of_link[link])
@@ -193,7 +193,7 @@ def _solved(
     of_demand = _by_demand(paths)
     carried = np.stack([of_demand @ before, of_demand @ after])
     volume = carried.max(0)
-    least = carried.min(0)
+    min_carried = carried.min(0)
     unit = volume[paths.demand]  # Gbit/s of each path's variables
     per_unit = np.where(unit > 0, 1 / np.where(unit > 0, unit, 1), 0)
     is_live = paths.capacity > 0
@@ -208,22 +208,22 @@ def _solved(
 
     def block(rows: sp.csr_array, number: int) -> sp.csr_array:
         """``rows`` on the variables of one f (0 .. inner - 1) or m (inner ..)."""
-        place = sp.csr_array(([1.0], ([0], [number])), shape=(1, inner + steps))
-        return sp.csr_array(sp.hstack([sp.kron(place, rows), sp.csr_array((rows.shape[0], 1))]))
+        selector = sp.csr_array(([1.0], ([0], [number])), shape=(1, inner + steps))
+        return sp.csr_array(sp.hstack([sp.kron(selector, rows), sp.csr_array((rows.shape[0], 1))]))
 
     a_ub = []
     b_ub = []
     for a in range(steps):
         a_ub.append(block(through, inner + a))
         b_ub.append(np.maximum(1, through @ (before * per_unit)))  # before may be over by rounding
-        for flow, known in ((a - 1, before), (a, after)):
+        for flow, end_flow in ((a - 1, before), (a, after)):
             if 0 <= flow < inner:
                 a_ub.append(block(eye, flow) - block(eye, inner + a))
                 b_ub.append(np.zeros(count))
             else:
                 a_ub.append(-block(eye, inner + a))
-                b_ub.append(-known * per_unit)
-    share = np.where(volume > 0, least / np.where(volume > 0, volume, 1), 0)
+                b_ub.append(-end_flow * per_unit)
+    share = np.where(volume > 0, min_carried / np.where(volume > 0, volume, 1), 0)
     last = (np.arange(demands), np.full(demands, width - 1))
     for a in range(inner):
         a_ub.append(
@@ -300,9 +300,9 @@ def _as_json(
     nodes = topology.node_names
     largest = update.flows.max(0)
     carried: dict[_Demand, list[dict[str, Any]]] = {}
-    for (demand, links), rate, most in zip(keys, flows.tolist(), largest.tolist(), strict=True):
+    for (demand, links), rate, max_rate in zip(keys, flows.tolist(), largest.tolist(), strict=True):
         paths_of = carried.setdefault(demand, [])
-        if rate > _MIN_SHARE * most:
+        if rate > _MIN_SHARE * max_rate:
             along = [
                 nodes[topology.link_source[links[0]]],
                 *(nodes[topology.link_target[link]] for link in links),
@@ -315,9 +315,9 @@ def _as_json(
         total = sum(path["rate"] for path in paths)
         for path in paths:
             path["split"] = path["rate"] / total
-        one = {"target": target, "demand": total, "admitted": total, "shed": 0.0}
+        entry = {"target": target, "demand": total, "admitted": total, "shed": 0.0}
         routers.setdefault(router, []).append(
-            one | ({"class": name} if name else {}) | {"paths": paths}
+            entry | ({"class": name} if name else {}) | {"paths": paths}
         )
     figures = {"step": step, "steps": update.steps, "kept": update.kept}
     return {"topology": topology.name, "unit": "Gbit/s", "figures": figures, "routers": routers}

@@ -71,8 +71,8 @@ class Chart:
     def labelled(self, labels: Mapping[str, str]) -> Chart:
         """The chart with other names of schemes."""
         series = (
-            dataclasses.replace(one, scheme=labels.get(one.scheme, one.scheme))
-            for one in self.series
+            dataclasses.replace(plotted, scheme=labels.get(plotted.scheme, plotted.scheme))
+            for plotted in self.series
         )
         return dataclasses.replace(self, series=tuple(series))
 

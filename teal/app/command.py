@@ -138,7 +138,7 @@ def print_tables(tables: Iterable[Table], *, wide: bool = True) -> None:
     """Print tables as wide as the terminal, or so wide that they can be read from a file."""
     from rich.console import Console
 
-    for table in (one.of_terminal() for one in tables):
+    for table in (each_table.of_terminal() for each_table in tables):
         console = Console(
             width=None if sys.stdout.isatty() else _WIDE_TABLE_WIDTH if wide else _TABLE_WIDTH
         )

@@ -539,8 +539,8 @@ def busiest_node(topology: Topology, pairs: IntArray, demand: FloatArray) -> tup
         has = np.bincount(ends, topology.capacity, topology.num_nodes)
         wants = np.bincount(pairs[:, side], demand, topology.num_nodes)
         needs.append(np.where(has > 0, wants / np.where(has > 0, has, 1.0), 0.0))
-    most = np.maximum(*needs)
-    return float(most.max()), int(most.argmax())
+    largest_need = np.maximum(*needs)
+    return float(largest_need.max()), int(largest_need.argmax())
 
 
 def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> FloatArray:

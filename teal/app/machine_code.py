@@ -56,12 +56,12 @@ def _compiled(level: str, tasks: Sequence[str], work: Path) -> list[Path]:
     """Forms that the tasks load for one level, and their markers: kernels that other kernels alone
     call are part of those.
     """
-    kept = work / "kernels"
+    kernel_folder = work / "kernels"
     _call(level, tasks, work)
     after = time.time()
     time.sleep(_CLOCK_S)
     _call(level, tasks, work)
-    used = [file for file in kept.iterdir() if file.stat().st_mtime > after]
+    used = [file for file in kernel_folder.iterdir() if file.stat().st_mtime > after]
     return [file for file in used if file.suffix in (".nbc", ".done")]
 
 
@@ -96,20 +96,22 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=shipped_kernels.FOLDER, help="folder of the package"
     )
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     possible = shipped_kernels.levels()
-    for level in given.level or ():
+    for level in arguments.level or ():
         if level not in possible:
             parser.error(f"--level: this machine has {', '.join(possible) or 'none'}, not {level}")
     if not possible:  # kernels are compiled at their first use, as without the package's
-        shutil.rmtree(given.out, ignore_errors=True)
+        shutil.rmtree(arguments.out, ignore_errors=True)
         print("no machine code: the package has no level for this machine's processor")
         return
-    levels = given.level or (possible[:1] if given.best else possible)
+    levels = arguments.level or (possible[:1] if arguments.best else possible)
     begin = time.perf_counter()
-    number = make(levels, given.task or (), given.work, given.out)
-    size = sum(file.stat().st_size for file in given.out.iterdir()) / 2**20
-    print(f"{number} forms, {size:.1f} MiB, in {time.perf_counter() - begin:.0f} s: {given.out}")
+    number = make(levels, arguments.task or (), arguments.work, arguments.out)
+    size = sum(file.stat().st_size for file in arguments.out.iterdir()) / 2**20
+    print(
+        f"{number} forms, {size:.1f} MiB, in {time.perf_counter() - begin:.0f} s: {arguments.out}"
+    )
 
 
 if __name__ == "__main__":

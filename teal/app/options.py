@@ -43,9 +43,9 @@ def with_options(
 
         @functools.wraps(function)
         def call(*positional: Any, **settings: Any) -> _Report:
-            own = {name: settings.pop(name) for name in names if name in settings}
-            given = usual.bind(*positional, **own, options=options_of(kind, settings))
-            return function(*given.args, **given.kwargs)
+            group_settings = {name: settings.pop(name) for name in names if name in settings}
+            bound = usual.bind(*positional, **group_settings, options=options_of(kind, settings))
+            return function(*bound.args, **bound.kwargs)
 
         call.options = kind  # type: ignore[attr-defined]
         call.__signature__ = usual.replace(parameters=[*first, *named.parameters.values()])  # type: ignore[attr-defined]

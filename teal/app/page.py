@@ -183,7 +183,10 @@ def write_page(path: Path, heading: str, introduction: str, sections: Sequence[S
     styles = Styles(
         tuple(
             dict.fromkeys(
-                s.scheme for one in sections for chart in one.charts for s in chart.series
+                s.scheme
+                for each_section in sections
+                for chart in each_section.charts
+                for s in chart.series
             )
         )
     )
@@ -203,9 +206,9 @@ def write_page(path: Path, heading: str, introduction: str, sections: Sequence[S
         network_map=network_map_js(),
         figures=figures,
         maps={
-            f"network-{number}": one.map
-            for number, one in enumerate(sections)
-            if one.map is not None
+            f"network-{number}": each_section.map
+            for number, each_section in enumerate(sections)
+            if each_section.map is not None
         },
     )
     path.write_text(page, encoding="utf-8")

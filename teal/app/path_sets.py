@@ -157,8 +157,8 @@ def chosen_paths(
         gap=choice.gap,
         max_paths=choice.most,
         deadline=_seconds(end or Deadline()),
-        report=lambda row, done: progress(
-            done, f"candidate paths, matrix {row + 1} of {len(demand)}, "
+        report=lambda row, column_round: progress(
+            column_round, f"candidate paths, matrix {row + 1} of {len(demand)}, "
         ),
     )
     worst = float(chosen.gaps.max())
@@ -195,9 +195,9 @@ def _representative(traffic: TrafficMatrices, paths: PathSet) -> FloatArray:
     demand = demand[demand.sum(1) > 0]
     if traffic.classes is None:
         return demand
-    place = _places(traffic.pairs, paths.pairs)
+    position = _places(traffic.pairs, paths.pairs)
     together = np.zeros((len(demand), paths.num_demands))
-    np.add.at(together.T, place, demand.T)
+    np.add.at(together.T, position, demand.T)
     return together
 
 
@@ -236,10 +236,10 @@ class RoundsProgress:
         self._progress = seldom(notify, every_s)
         self._rounds = 0
 
-    def __call__(self, done: ColumnRound, matrix: str = "") -> None:
+    def __call__(self, column_round: ColumnRound, matrix: str = "") -> None:
         """Show a step, as ``report`` of :func:`teal.solvers.columns.improving`; ``matrix`` says
         which one.
         """
         self._rounds += 1
-        line = describe_gap_over_all_paths(proven(done.gap_all_paths))
-        self._progress(f"{matrix}round {self._rounds}: {line}; {done.added:,} paths added")
+        line = describe_gap_over_all_paths(proven(column_round.gap_all_paths))
+        self._progress(f"{matrix}round {self._rounds}: {line}; {column_round.added:,} paths added")

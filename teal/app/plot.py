@@ -116,6 +116,6 @@ def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
         return ax
     import matplotlib.pyplot as plt
 
-    made: Any = plt.subplots(figsize=size, layout="constrained")
-    axes: Axes = made[1]
+    figure_and_axes: Any = plt.subplots(figsize=size, layout="constrained")
+    axes: Axes = figure_and_axes[1]
     return axes

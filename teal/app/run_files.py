@@ -57,15 +57,15 @@ def inputs_of(settings: Any) -> dict[str, str]:
     """SHA-256 of each file or folder that a setting names, or a pattern of one finds; of all
     settings but OUT.
     """
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         texts = value if isinstance(value, tuple) else (value,)
         for text in texts if field.name != "out" else ():
             if isinstance(text, str | Path) and str(text):
                 names = sorted(glob.glob(str(text))) if glob.has_magic(str(text)) else [str(text)]
-                found |= {name: file_key(Path(name)) for name in names if os.path.exists(name)}
-    return found
+                hashes |= {name: file_key(Path(name)) for name in names if os.path.exists(name)}
+    return hashes
 
 
 def describe_machine() -> dict[str, Any]:

@@ -68,9 +68,9 @@ class PathConfig:
         spec = parse_spec(self.num_paths)
         if spec.name != "auto":
             raise InputError("--num-paths", "", "a whole number, or auto", self.num_paths)
-        given = spec.parse_options(gap=0.01, most=USUAL_MOST_PATHS)
-        gap = float(given["gap"])
-        most = int(given["most"])
+        options = spec.parse_options(gap=0.01, most=USUAL_MOST_PATHS)
+        gap = float(options["gap"])
+        most = int(options["most"])
         if not 0 < gap < 1:
             raise InputError("--num-paths", "gap", "a number in (0, 1)", gap)
         if not 1 <= most <= _MOST_PATHS:

@@ -123,16 +123,18 @@ class Table:
         """The table with those of the headings that it has, after the first column and in this
         order; with all columns where it has none of them.
         """
-        known = self.by_heading
-        columns = [known[heading] for heading in headings if heading in known]
+        columns_by_heading = self.by_heading
+        columns = [
+            columns_by_heading[heading] for heading in headings if heading in columns_by_heading
+        ]
         if not columns:
             return self
-        names = [one for one in self.columns[1:] if one.is_name and one not in columns]
+        names = [column for column in self.columns[1:] if column.is_name and column not in columns]
         return dataclasses.replace(self, columns=(self.columns[0], *names, *columns))
 
     def labelled(self, labels: Mapping[str, str]) -> Table:
         """The table with other names in its first column, and in others that name records."""
-        first, *others = self.columns
+        first, *later_columns = self.columns
 
         def labelled(column: Column) -> Column:
             def label(record: Any) -> str:
@@ -141,8 +143,10 @@ class Table:
 
             return dataclasses.replace(column, value=label, show=None, text=None)
 
-        rest = [labelled(column) if column.is_name else column for column in others]
-        return dataclasses.replace(self, columns=(labelled(first), *rest))
+        labelled_columns = [
+            labelled(column) if column.is_name else column for column in later_columns
+        ]
+        return dataclasses.replace(self, columns=(labelled(first), *labelled_columns))
 
     @property
     def lines(self) -> list[list[Cell]]:
@@ -219,8 +223,11 @@ def writers(tables: Iterable[Table], name: str) -> dict[str, Callable[[Path], No
     """Functions that write tables as ``name.md`` and ``name.tex``, for
     :func:`teal.app.run_files.write_files`.
     """
-    kept = list(tables)
-    texts = {f"{name}.md": map(Table.markdown, kept), f"{name}.tex": map(Table.latex, kept)}
+    written_tables = list(tables)
+    texts = {
+        f"{name}.md": map(Table.markdown, written_tables),
+        f"{name}.tex": map(Table.latex, written_tables),
+    }
     return {file: partial(_write, text="\n".join(parts)) for file, parts in texts.items()}
 
 

@@ -85,13 +85,13 @@ def _of_union(kinds: Iterable[Any], value: Any) -> Any:
 
 def _of_words(words: Iterable[Any], value: Any) -> Any:
     """The word of a choice that equals the value."""
-    known = list(words)
+    choices = list(words)
     if isinstance(value, enum.Enum):
         value = value.value
-    for word in known:
+    for word in choices:
         if type(word) is type(value) and word == value:
             return word
-    raise SettingTypeError("one of: " + ", ".join(map(str, known)), value)
+    raise SettingTypeError("one of: " + ", ".join(map(str, choices)), value)
 
 
 def _of_several(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
@@ -101,10 +101,10 @@ def _of_several(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     is_single = isinstance(value, str | os.PathLike) or not isinstance(value, Iterable)
     several = [value] if is_single else list(value)
     if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(typed(kinds[0], one) for one in several)
+        return tuple(typed(kinds[0], text) for text in several)
     if len(several) != len(kinds):
         raise SettingTypeError(f"{len(kinds)} values", value)
-    return tuple(typed(kind, one) for kind, one in zip(kinds, several, strict=True))
+    return tuple(typed(kind, text) for kind, text in zip(kinds, several, strict=True))
 
 
 def _bool(value: Any) -> bool:

@@ -252,11 +252,11 @@ def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:
         names: names of tasks.
         workers: processes; 0 for one per core.
     """
-    for done in call_all(run_task, [(name,) for name in names], workers=workers):
-        yield names[done]
+    for task in call_all(run_task, [(name,) for name in names], workers=workers):
+        yield names[task]
         where = folder()
         if where is not None:
-            (where / _marker(names[done])).touch()
+            (where / _marker(names[task])).touch()
 
 
 def missing(names: Sequence[str] = _FIRST) -> list[str]:
@@ -324,7 +324,7 @@ def compile_first(
     notify: Callable[[str], None],
     num_demands: int = 0,
     schemes: Collection[str] = (),
-    further: Collection[str] = (),
+    extra_tasks: Collection[str] = (),
 ) -> None:
     """Compile what a first solve needs, unless that was done before; announced, since it takes a
     while.  How long is measured: the progress bar estimates the time of the remaining parts from
@@ -336,7 +336,7 @@ def compile_first(
         schemes: specifications of the schemes that solve.
         further: names of tasks beside those of a first solve.
     """
-    names = missing((*further, *first_tasks(num_demands, schemes)))
+    names = missing((*extra_tasks, *first_tasks(num_demands, schemes)))
     if names:
         notify(
             f"compiling for this machine, once: {len(names)} parts (teal warm-up compiles all "

@@ -84,28 +84,28 @@ def _main(arguments: Sequence[str] | None) -> int:
         if arguments[:1] == ["--completion"]:
             sys.stdout.write(completion(COMMANDS, arguments[1:]))
             return EXIT_OK
-        name, rest = _command(arguments)
+        name, remaining = _command(arguments)
         if not name:
             sys.stdout.write(_overview())
             return EXIT_OK
         command = COMMANDS[name]
-        if {"--help", "-h", "--help-all"} & set(rest):
+        if {"--help", "-h", "--help-all"} & set(remaining):
             sys.stdout.write(
-                command_help(name, command.settings, _EPILOGUE, has_all="--help-all" in rest)
+                command_help(name, command.settings, _EPILOGUE, has_all="--help-all" in remaining)
             )
             return EXIT_OK
-        if command.first_word and rest and not rest[0].startswith("-"):
-            rest = [f"--{command.first_word}", *rest]
-        check_options(name, COMMANDS, rest)
-        rest = [
+        if command.first_word and remaining and not remaining[0].startswith("-"):
+            remaining = [f"--{command.first_word}", *remaining]
+        check_options(name, COMMANDS, remaining)
+        remaining = [
             "--from_" if word == "--from" else word.replace("--from=", "--from_=", 1)
-            for word in rest
+            for word in remaining
         ]
         config = tyro.cli(
             command.settings,
             prog=f"teal {name}",
-            args=rest,
-            default=_resumed(command, rest),
+            args=remaining,
+            default=_resumed(command, remaining),
             config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction),
         )
         with _noted_warnings(notify), _silent() if is_quiet else contextlib.nullcontext():
@@ -139,12 +139,12 @@ def _noted_warnings(notify: Notify) -> Iterator[None]:
         show_others = warnings.showwarning
 
         def show(
-            message: Warning | str, category: type[Warning], *place: Any, **further: Any
+            message: Warning | str, category: type[Warning], *location: Any, **options: Any
         ) -> None:
             if issubclass(category, InputWarning):
                 notify(f"{WARNING}{message}")
             else:
-                show_others(message, category, *place, **further)
+                show_others(message, category, *location, **options)
 
         warnings.showwarning = show
         warnings.filterwarnings("always", category=InputWarning)
@@ -183,24 +183,26 @@ def _command(arguments: list[str]) -> tuple[str, list[str]]:
     raise InputError("teal", "", f"{expected} (teal --help lists them{missing})", repr(typed))
 
 
-def _resumed(command: Command, rest: Sequence[str]) -> Any:
+def _resumed(command: Command, arguments: Sequence[str]) -> Any:
     """The settings of the run that ``--resume`` continues, if its options are not repeated; else no
     default.
     """
     options = {
-        word.partition("=")[0]: word.partition("=")[2] for word in rest if word.startswith("--")
+        word.partition("=")[0]: word.partition("=")[2]
+        for word in arguments
+        if word.startswith("--")
     }
     if "--resume" not in options or not set(options) <= _WITH_RESUME:
         return MISSING_NONPROP
-    out = options.get("--out") or dict(itertools.pairwise(rest)).get("--out")
+    out = options.get("--out") or dict(itertools.pairwise(arguments)).get("--out")
     if not out:
         return MISSING_NONPROP
     from teal.app.run_files import stored_settings
 
-    found = stored_settings(command.settings, Path(out))
-    if found is None:
+    settings = stored_settings(command.settings, Path(out))
+    if settings is None:
         raise InputError(out, "resume", "the folder of an interrupted run", "none")
-    return dataclasses.replace(found, overwrite=False)
+    return dataclasses.replace(settings, overwrite=False)
 
 
 def _overview() -> str:
@@ -219,7 +221,7 @@ def _run(command: Command, config: Any, notify: Notify, *, as_json: bool) -> int
             check_topology_name(text)
         from teal.app.warm_up import compile_first
 
-        compile_first(notify, further=command.further_kernels)
+        compile_first(notify, extra_tasks=command.further_kernels)
     from teal.runtime.kernel_cache import announced
 
     with announced(notify):

@@ -102,9 +102,9 @@ def _all() -> tuple[dict[str, Command], dict[str, str]]:
         except ImportError as error:
             missing[package] = str(error)
             continue
-        taken = sorted(set(announced) & set(commands))
-        if taken:
-            missing[package] = f"its commands are taken: {', '.join(taken)}"
+        duplicates = sorted(set(announced) & set(commands))
+        if duplicates:
+            missing[package] = f"its commands are taken: {', '.join(duplicates)}"
         else:
             commands |= announced
     return commands, missing

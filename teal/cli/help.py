@@ -130,22 +130,25 @@ def check_options(name: str, commands: Mapping[str, Command], arguments: list[st
     """
     config = commands[name].settings
     moved = {
-        f"--{option.replace('_', '-')}": other
-        for other, command in commands.items()
+        f"--{option.replace('_', '-')}": command_name
+        for command_name, command in commands.items()
         for option in command.formerly.get(name, ())
     }
-    known = {f"--{_option(field)}" for field in dataclasses.fields(config)} | {
+    option_names = {f"--{_option(field)}" for field in dataclasses.fields(config)} | {
         "--help",
         "--help-all",
     }
     for argument in arguments:
         typed = argument.partition("=")[0].replace("_", "-")
-        if typed.startswith("--") and typed not in known:
+        if typed.startswith("--") and typed not in option_names:
             if typed in moved:
                 expected = f"teal {moved[typed]}, which has this option now"
                 raise InputError(argument, "", expected, f"teal {name}")
             raise InputError(
-                argument, "", f"an option of teal {name}{did_you_mean(typed, known)}", "another one"
+                argument,
+                "",
+                f"an option of teal {name}{did_you_mean(typed, option_names)}",
+                "another one",
             )
 
 
@@ -286,14 +289,16 @@ def completion(commands: Mapping[str, Any], words: Sequence[str]) -> str:
     two = "\n".join(
         f'    "{name}") words="{text}" ;;' for name, text in options.items() if " " in name
     )
-    one = {name: text for name, text in options.items() if " " not in name}
-    one |= {name: " ".join(part) for name, part in inner.items()}
+    completions = {name: text for name, text in options.items() if " " not in name}
+    completions |= {name: " ".join(part) for name, part in inner.items()}
     return _SCRIPT.format(
         shell=words[0],
         first=_ZSH if words[0] == "zsh" else "",
-        names=" ".join(one),
+        names=" ".join(completions),
         two_words=two,
-        one_word="\n".join(f'      {name}) words="{text}" ;;' for name, text in one.items()),
+        one_word="\n".join(
+            f'      {name}) words="{text}" ;;' for name, text in completions.items()
+        ),
     )
 
 

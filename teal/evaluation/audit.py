@@ -214,7 +214,7 @@ def audit(
     rows = np.unique(np.linspace(0, count - 1, min(CHILDREN, count)).round().astype(int))
     parents = np.stack([allowed.within(rates) for rates in instance.traffic.read(rows)])
     problem = instance.problem(parents)
-    whole = float(instance.topology.capacity.sum()) if of_capacity else 0.0
+    total_capacity = float(instance.topology.capacity.sum()) if of_capacity else 0.0
     tried = 0
     share = _FIRST_SHARE
     history = list[Generation]()
@@ -237,7 +237,7 @@ def audit(
     def improved(matrices: FloatArray) -> bool:
         """Try some matrices; whether one of them is worse for the scheme than all before."""
         nonlocal tried, best, demand
-        losses = _losses(problem.with_demand(matrices), schemes, whole)
+        losses = _losses(problem.with_demand(matrices), schemes, total_capacity)
         tried += len(matrices)
         at = int(np.nan_to_num(losses[:, 0], nan=-np.inf).argmax())
         if not losses[at, 0] > best[0]:
@@ -263,7 +263,7 @@ def audit(
             )
     except KeyboardInterrupt:
         pass
-    last = _losses(problem.with_demand(demand[None]), schemes, whole, _LAST_GAP)[0]
+    last = _losses(problem.with_demand(demand[None]), schemes, total_capacity, _LAST_GAP)[0]
     if last[0] > best[0]:
         best = last
         note()
@@ -337,15 +337,17 @@ def _patterns(instance: Instance, allowed: AllowedDemands) -> FloatArray:
     hops = instance.paths.hops[:, 0]
     distances = np.unique(hops[hops > 1])
     places = np.unique(np.linspace(0, len(distances) - 1, _PATTERN_DISTANCES).round().astype(int))
-    some = distances[places] if len(distances) else []
+    sample = distances[places] if len(distances) else []
     span = allowed.high - allowed.low
     patterns = [
         allowed.within(
             allowed.low
             + span
-            * np.where(hops >= least, share * (1 - _BELOW_ROUND_SHARE), np.where(hops == 1, 1.0, 0))
+            * np.where(
+                hops >= min_distance, share * (1 - _BELOW_ROUND_SHARE), np.where(hops == 1, 1.0, 0)
+            )
         )
-        for least in some
+        for min_distance in sample
         for share in _PATTERN_SHARES
     ]
     return np.array(patterns).reshape(-1, len(hops))
@@ -371,7 +373,7 @@ def _groups(instance: Instance) -> list[Int64Array]:
 
 
 def _losses(
-    problem: Problem, schemes: Sequence[Scheme], whole: float, gap: float = _SEARCH_GAP
+    problem: Problem, schemes: Sequence[Scheme], total_capacity: float, gap: float = _SEARCH_GAP
 ) -> FloatArray:
     """(B, 3) loss, mean value and optimum of each matrix; NaN where a scheme has no usable
     allocation.
@@ -387,11 +389,11 @@ def _losses(
     for b in range(problem.batch):
         single = problem.row(b)
         assessed = [assess(single, scheme.solve(single)) for scheme in schemes]
-        if all(one.status[0].usable for one in assessed) and optimum[b] > 0:
-            values = [float(one.value[0]) for one in assessed]
+        if all(assessment.status[0].usable for assessment in assessed) and optimum[b] > 0:
+            values = [float(assessment.value[0]) for assessment in assessed]
             value = sum(values) / len(values)
             best = max(optimum[b], *values)
-            losses[b] = (best - value) / (whole or best), value, best
+            losses[b] = (best - value) / (total_capacity or best), value, best
     return losses
 
 
@@ -401,8 +403,8 @@ def plot_audit(path: Path, generations: Sequence[Generation], scheme: str, measu
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.step(
-        [one.evaluations for one in generations],
-        [100 * one.loss for one in generations],
+        [generation.evaluations for generation in generations],
+        [100 * generation.loss for generation in generations],
         where="post",
         color=COLOURS[0],
         marker="o",
@@ -431,8 +433,8 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
     instance = load_instance(config, notify)
     if instance.objective.rules.carries_all or instance.objective.rules.is_sequence:
         raise InputError("--objective", "", "one that maximises a value", instance.objective.name)
-    given = model_of_each(config.scheme, config.model, notify)
-    schemes = [make_scheme(scheme, given[scheme]) for scheme in config.scheme]
+    model_by_scheme = model_of_each(config.scheme, config.model, notify)
+    schemes = [make_scheme(scheme, model_by_scheme[scheme]) for scheme in config.scheme]
 
     def say(generation: Generation) -> None:
         notify(
@@ -483,9 +485,9 @@ def audit_outcome(config: AuditConfig, notify: Notify) -> Outcome:
     result = run_audit(config, notify)
     first = result.generations[0]
     last = result.generations[-1]
-    whole = "" if config.measure == "optimum" else " of the sum of all capacities"
+    unit = "" if config.measure == "optimum" else " of the sum of all capacities"
     return Outcome(
-        text=f"{', '.join(config.scheme)} loses at least {100 * last.loss:.2f}%{whole} "
+        text=f"{', '.join(config.scheme)} loses at least {100 * last.loss:.2f}%{unit} "
         f"({last.value:.6g} of "
         f"{last.optimum:.6g} Gbit/s); on the matrices given, within the limits, "
         f"{100 * first.loss:.2f}%",

@@ -111,8 +111,8 @@ def fairness_of(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[s
         for name, result in results.items()
         if result.assessment.status[0].usable
     }
-    least = _MIN_RATE * float(problem.topology.capacity.max())
-    return {name: float(fairness(rate, rates[best], least)[0]) for name, rate in rates.items()}
+    min_rate = _MIN_RATE * float(problem.topology.capacity.max())
+    return {name: float(fairness(rate, rates[best], min_rate)[0]) for name, rate in rates.items()}
 
 
 def _best(problem: Problem, results: Mapping[str, SchemeResult]) -> str | None:

@@ -102,8 +102,8 @@ def _networks(
     measuring.
     """
     complete = {entry["network"] for entry in entries.entries("complete")}
-    begun = {entry["network"]: entry for entry in entries.entries("network")}
-    names = [(entry["topology"], entry["traffic"]) for entry in begun.values()]
+    entry_by_network = {entry["network"]: entry for entry in entries.entries("network")}
+    names = [(entry["topology"], entry["traffic"]) for entry in entry_by_network.values()]
     networks = {}
 
     def compile_kernels(topology: Topology) -> None:
@@ -116,8 +116,8 @@ def _networks(
             continue
         loaded = load_instance(of_network, notify, on_topology=compile_kernels)
         instance, cases = study.prepared(loaded)
-        if number in begun:
-            if begun[number]["content"] != study.content(instance):
+        if number in entry_by_network:
+            if entry_by_network[number]["content"] != study.content(instance):
                 expected = "the topology, traffic and paths of the interrupted run"
                 raise InputError(of_network.topology, "", expected, "a different one")
         else:

@@ -54,7 +54,7 @@ def fairness_curve(problem: Problem) -> list[FairnessPoint]:
         return []
     points = []
     for spec in OBJECTIVES:
-        own = Problem.create(
+        scaled_problem = Problem.create(
             problem.topology,
             problem.paths,
             Objective(spec),
@@ -62,11 +62,16 @@ def fairness_curve(problem: Problem) -> list[FairnessPoint]:
             capacity=problem.capacity.cpu().numpy(),
             device=problem.demand.device,
         )
-        result = solve(own, gap=_GAP, deadline=_DEADLINE_S, max_iterations=_MAX_ITERATIONS)
-        splits = project(own, result.splits, refill=_REFILL_ROUNDS)
+        result = solve(
+            scaled_problem, gap=_GAP, deadline=_DEADLINE_S, max_iterations=_MAX_ITERATIONS
+        )
+        splits = project(scaled_problem, result.splits, refill=_REFILL_ROUNDS)
         points.append(
             FairnessPoint(
-                spec, total_share(own, splits), least_share(own, splits), float(result.gap[0])
+                spec,
+                total_share(scaled_problem, splits),
+                least_share(scaled_problem, splits),
+                float(result.gap[0]),
             )
         )
     return points

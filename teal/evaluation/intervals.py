@@ -101,24 +101,26 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
     """
     shares = shares_of_optimum(rows)
     for group, schemes in _groups(rows):
-        for scheme, own in schemes.items():
-            failed = sum(not row.usable for row in own)
-            is_maximum = Objective(own[0].objective).rules.sense > 0
+        for scheme, scheme_rows in schemes.items():
+            failed = sum(not row.usable for row in scheme_rows)
+            is_maximum = Objective(scheme_rows[0].objective).rules.sense > 0
             for measure in _MEASURES:
-                known = _known([(row.index, _counted(row, measure, shares)) for row in own])
-                if known:
-                    found = interval_of_mean(known)
+                cases = _finite_cases(
+                    [(row.index, _counted(row, measure, shares)) for row in scheme_rows]
+                )
+                if cases:
+                    interval = interval_of_mean(cases)
                     yield MeanRow(
                         *group,
                         scheme,
                         measure,
-                        len(known),
+                        len(cases),
                         failed,
-                        found.matrices,
-                        found.mean,
-                        found.low,
-                        found.high,
-                        (min if is_maximum else max)(value for _, value in known)
+                        interval.matrices,
+                        interval.mean,
+                        interval.low,
+                        interval.high,
+                        (min if is_maximum else max)(value for _, value in cases)
                         if measure == OF_OPTIMUM
                         else math.nan,
                     )
@@ -130,37 +132,40 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
     """
     shares = shares_of_optimum(rows)
     for group, schemes in _groups(rows):
-        for (other, of_other), (scheme, own) in itertools.combinations(schemes.items(), 2):
-            by_case = {(row.draw, row.index): row for row in of_other}
+        for (first_scheme, first_rows), (second_scheme, second_rows) in itertools.combinations(
+            schemes.items(), 2
+        ):
+            by_case = {(row.draw, row.index): row for row in first_rows}
             pairs = [
                 (row, by_case[row.draw, row.index])
-                for row in own
+                for row in second_rows
                 if (row.draw, row.index) in by_case
             ]
             for measure in _MEASURES:
-                known = _known(
+                cases = _finite_cases(
                     [
                         (
-                            one.index,
+                            minuend.index,
                             _difference(
-                                _counted(one, measure, shares), _counted(less, measure, shares)
+                                _counted(minuend, measure, shares),
+                                _counted(subtrahend, measure, shares),
                             ),
                         )
-                        for one, less in pairs
+                        for minuend, subtrahend in pairs
                     ]
                 )
-                if known:
-                    found = interval_of_mean(known)
+                if cases:
+                    interval = interval_of_mean(cases)
                     yield DifferenceRow(
                         *group,
-                        scheme,
-                        other,
+                        second_scheme,
+                        first_scheme,
                         measure,
-                        len(known),
-                        found.matrices,
-                        found.mean,
-                        found.low,
-                        found.high,
+                        len(cases),
+                        interval.matrices,
+                        interval.mean,
+                        interval.low,
+                        interval.high,
                     )
 
 
@@ -173,7 +178,11 @@ def _groups(rows: list[Row]) -> Iterator[tuple[tuple[str, str, str, str], dict[s
             schemes: dict[str, list[Row]] = {}
             for row in of_level:
                 schemes.setdefault(row.scheme, []).append(row)
-            worked = {name: own for name, own in schemes.items() if any(row.usable for row in own)}
+            worked = {
+                name: scheme_rows
+                for name, scheme_rows in schemes.items()
+                if any(row.usable for row in scheme_rows)
+            }
             yield (topology, traffic, protocol, level), worked
 
 
@@ -182,12 +191,12 @@ def _counted(row: Row, measure: str, shares: Mapping[int, float]) -> float:
     return shares[id(row)] if measure == OF_OPTIMUM else row.counted(measure)
 
 
-def _difference(one: float, less: float) -> float:
+def _difference(minuend: float, subtrahend: float) -> float:
     """One number less another; infinite where either is."""
-    return math.inf if math.isinf(one) or math.isinf(less) else one - less
+    return math.inf if math.isinf(minuend) or math.isinf(subtrahend) else minuend - subtrahend
 
 
-def _known(cases: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+def _finite_cases(cases: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """The cases with a value; none where one is infinite, since there is then no mean."""
     if any(math.isinf(value) for _, value in cases):
         return []

@@ -378,12 +378,14 @@ def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
     The gap is the narrowest that is reached by then: times of runs to neighbouring targets may be
     the wrong way round, by chance.
     """
-    kept = [run for run in runs if not math.isnan(run.gap)]
-    targets = dict.fromkeys("none" if math.isnan(run.target) else run.target for run in kept)
+    finite_runs = [run for run in runs if not math.isnan(run.gap)]
+    targets = dict.fromkeys("none" if math.isnan(run.target) else run.target for run in finite_runs)
     points = []
     for target in targets:
         group = [
-            run for run in kept if ("none" if math.isnan(run.target) else run.target) == target
+            run
+            for run in finite_runs
+            if ("none" if math.isnan(run.target) else run.target) == target
         ]
         gap = float(np.median([run.gap for run in group]))
         points.append(
@@ -408,7 +410,10 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
     models = config.models_by_network()
     names = config.scheme or DEFAULT_SCHEMES
     schemes = [
-        {n: make_scheme(n, own) for n, own in model_of_each(names, model, notify).items()}
+        {
+            n: make_scheme(n, model_of_scheme)
+            for n, model_of_scheme in model_of_each(names, model, notify).items()
+        }
         for model in models
     ]
     runs = []

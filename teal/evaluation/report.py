@@ -120,7 +120,7 @@ class Charts:
         )
 
     def _fairness(self, rows: list[Row], curve: Sequence[FairnessPoint]) -> Chart:
-        least, total = (
+        lowest, total = (
             [100 * getattr(point, name) for point in curve]
             for name in ("least_share", "total_share")
         )
@@ -145,7 +145,7 @@ class Charts:
             "the schemes.",
             "least share of a demand (%)",
             "share of all demand (%)",
-            (Series("alpha-fair", "marked", least, total), *schemes),
+            (Series("alpha-fair", "marked", lowest, total), *schemes),
         )
 
     def over_time(self, rows: list[Row]) -> Chart:
@@ -237,8 +237,8 @@ class Charts:
             is_complete = [len(v) == count > 0 for v, count in zip(values, counts, strict=True)]
             if any(is_complete):
                 means = [
-                    float(v.mean()) if whole else None
-                    for v, whole in zip(values, is_complete, strict=True)
+                    float(v.mean()) if is_whole else None
+                    for v, is_whole in zip(values, is_complete, strict=True)
                 ]
                 series.append(Series(scheme, "marked", list(levels), means))
         return Chart(
@@ -284,14 +284,14 @@ def findings(rows: list[Row]) -> list[str]:
     """
     levels = by_level(rows)
     offline = levels.pop((Protocol.OFFLINE.value, ""), [])
-    said = list(_of_unchanged(offline)) if offline else []
+    sentences = list(_of_unchanged(offline)) if offline else []
     for (protocol, level), of_level in levels.items():
         ranked = _ranked(summarise(of_level), of_level[0].objective)
         if len(ranked) > 1:
             best = ranked[0]
             worst = ranked[-1]
             text = _text(best, of_level[0].objective)
-            said.append(
+            sentences.append(
                 f"Under {protocol} {level}: best {best.scheme} ({text}), last {worst.scheme} "
                 f"({_text(worst, of_level[0].objective)})."
             )
@@ -301,8 +301,8 @@ def findings(rows: list[Row]) -> list[str]:
             failed[row.scheme] = failed.get(row.scheme, 0) + 1
     for scheme, count in failed.items():
         total = sum(row.scheme == scheme for row in rows)
-        said.append(f"{scheme} gave no usable allocation in {count:,} of {total:,} cases.")
-    return said
+        sentences.append(f"{scheme} gave no usable allocation in {count:,} of {total:,} cases.")
+    return sentences
 
 
 def _of_unchanged(rows: list[Row]) -> Iterator[str]:
@@ -312,33 +312,36 @@ def _of_unchanged(rows: list[Row]) -> Iterator[str]:
     if not ranked:
         yield "No scheme gave a usable allocation."
         return
-    best = [one for one in ranked if _behind(one, ranked[0], objective) <= _SAME]
-    names = _list([one.scheme for one in best])
+    best = [summary for summary in ranked if _behind(summary, ranked[0], objective) <= _SAME]
+    names = _list([summary.scheme for summary in best])
     yield f"Best: {names}, {_text(ranked[0], objective)}" + (
         " (no more than 0.05% apart)." if len(best) > 1 else "."
     )
     near = [
-        one
-        for one in ranked
-        if _behind(one, ranked[0], objective) <= _NEAR and not math.isnan(one.total_s)
+        summary
+        for summary in ranked
+        if _behind(summary, ranked[0], objective) <= _NEAR and not math.isnan(summary.total_s)
     ]
     if near and len(ranked) > 1:
-        fast = min(near, key=lambda one: one.total_s)
+        fast = min(near, key=lambda summary: summary.total_s)
         slow = max(
-            (one for one in ranked if not math.isnan(one.total_s)), key=lambda one: one.total_s
+            (summary for summary in ranked if not math.isnan(summary.total_s)),
+            key=lambda summary: summary.total_s,
         )
         yield (
             f"Fastest of those within 1% of it: {fast.scheme}, {time_text(fast.total_s)} a matrix "
             "in the median; the "
             f"slowest of all is {slow.scheme}, {time_text(slow.total_s)}."
         )
-    proven = [one for one in ranked if not math.isnan(one.gap)]
+    proven = [summary for summary in ranked if not math.isnan(summary.gap)]
     if proven:
-        tight = min(proven, key=lambda one: one.gap)
+        tight = min(proven, key=lambda summary: summary.gap)
         yield f"Narrowest certified gap on average: {tight.scheme}, {percent(tight.gap)}."
-    timed = [one for one in ranked if not math.isnan(one.latency_mean)]
+    timed = [summary for summary in ranked if not math.isnan(summary.latency_mean)]
     if len(timed) > 1:
-        low, high = (choose(timed, key=lambda one: one.latency_mean) for choose in (min, max))
+        low, high = (
+            choose(timed, key=lambda summary: summary.latency_mean) for choose in (min, max)
+        )
         yield (
             f"Mean latency lies between {milliseconds(low.latency_mean)} ({low.scheme}) and "
             f"{milliseconds(high.latency_mean)} ({high.scheme})."
@@ -347,28 +350,32 @@ def _of_unchanged(rows: list[Row]) -> Iterator[str]:
 
 def _ranked(summaries: Sequence[Summary], objective: str) -> list[Summary]:
     """The summaries with a quality, the best first."""
-    known = [one for one in summaries if math.isfinite(_goodness(one, objective))]
-    return sorted(known, key=lambda one: -_goodness(one, objective))
+    finite = [summary for summary in summaries if math.isfinite(_goodness(summary, objective))]
+    return sorted(finite, key=lambda summary: -_goodness(summary, objective))
 
 
-def _goodness(one: Summary, objective: str) -> float:
+def _goodness(summary: Summary, objective: str) -> float:
     """A number that is larger where the quality is better."""
     rules = Quality.of(objective).objective.rules
-    return rules.sense * one.value if rules.measure_label else one.satisfied_demand
+    return rules.sense * summary.value if rules.measure_label else summary.satisfied_demand
 
 
-def _behind(one: Summary, best: Summary, objective: str) -> float:
+def _behind(summary: Summary, best: Summary, objective: str) -> float:
     """Relative loss of quality against the best."""
-    most = _goodness(best, objective)
-    return (most - _goodness(one, objective)) / abs(most) if most else 0.0
+    best_goodness = _goodness(best, objective)
+    return (
+        (best_goodness - _goodness(summary, objective)) / abs(best_goodness)
+        if best_goodness
+        else 0.0
+    )
 
 
-def _text(one: Summary, objective: str) -> str:
+def _text(summary: Summary, objective: str) -> str:
     measure = Quality.of(objective).objective.rules.measure_label
     return (
-        f"{measure} {one.value:.4g}"
+        f"{measure} {summary.value:.4g}"
         if measure
-        else f"{percent(one.satisfied_demand)} of the demand carried"
+        else f"{percent(summary.satisfied_demand)} of the demand carried"
     )
 
 
@@ -578,15 +585,15 @@ def _fullest(
     """The links that are fullest on average under the scheme with the smallest gap, in a sentence;
     [] if unknown.
     """
-    known = [one for one in summaries if not math.isnan(one.gap_known)]
-    if not networks or not known:
+    finite = [summary for summary in summaries if not math.isnan(summary.gap_known)]
+    if not networks or not finite:
         return []
     network = networks[0]
-    best = min(known, key=lambda one: one.gap_known)
+    best = min(finite, key=lambda summary: summary.gap_known)
     loads = [
         record.utilisation.get(ResultKey.of(row)) for row in offline if row.scheme == best.scheme
     ]
-    shares = [one for one in loads if one is not None and np.isfinite(one).all()]
+    shares = [summary for summary in loads if summary is not None and np.isfinite(summary).all()]
     if not shares:
         return []
     mean = np.mean(shares, axis=0)

@@ -122,16 +122,16 @@ def _headings(text: str, tables: Sequence[Table]) -> list[str]:
     Raises:
         InputError: no table has such a heading.
     """
-    known = {
+    column_by_heading = {
         heading: column.label for table in tables for heading, column in table.by_heading.items()
     }
     first = {table.columns[0].label.lower() for table in tables}  # in any case
-    wanted = [" ".join(part.lower().split()) for part in text.split(";") if part.strip()]
-    for heading in wanted:
-        if heading not in known and heading not in first:
-            labels = "; ".join(" ".join(label.split()) for label in known.values())
+    requested = [" ".join(part.lower().split()) for part in text.split(";") if part.strip()]
+    for heading in requested:
+        if heading not in column_by_heading and heading not in first:
+            labels = "; ".join(" ".join(label.split()) for label in column_by_heading.values())
             raise InputError("--columns", "", f"headings such as {labels}", heading)
-    return [heading for heading in wanted if heading in known]
+    return [heading for heading in requested if heading in column_by_heading]
 
 
 def _labels(texts: Sequence[str], reported: Reported) -> dict[str, str]:
@@ -151,8 +151,8 @@ def _labels(texts: Sequence[str], reported: Reported) -> dict[str, str]:
         # A scheme's options have = too, so that the longest scheme that fits is meant.
         fitting = [name for name in schemes if text.startswith(f"{name}=")]
         if not fitting:
-            known = ", ".join(schemes)
-            raise InputError("--label", "", f"SCHEME=TEXT of a scheme: {known}", repr(text))
+            scheme_names = ", ".join(schemes)
+            raise InputError("--label", "", f"SCHEME=TEXT of a scheme: {scheme_names}", repr(text))
         name = max(fitting, key=len)
         labels[name] = text[len(name) + 1 :].strip()
         if not labels[name]:

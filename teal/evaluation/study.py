@@ -106,7 +106,7 @@ class Study:
         Raises:
             InputError: a scheme that does not suit, where that is an error.
         """
-        done = {
+        finished = {
             entry["key"]: [from_text(Row, row) for row in entry["rows"]]
             for entry in self._of_network("case", number)
         }
@@ -124,7 +124,7 @@ class Study:
             notify=self._notify,
             already_excluded=dict(excluded),
         )
-        with _closing(evaluation.run(cases, done)) as results:
+        with _closing(evaluation.run(cases, finished)) as results:
             for result in results:
                 if not is_described:
                     network = NetworkRecord.of(
@@ -177,11 +177,11 @@ class Study:
         self._notify("what fairness costs: alpha-fair shares of the first matrix, for the chart")
         first = next(iter(cases))
         try:
-            found = fairness_curve(instance.problem(first.demand, capacity=first.capacity))
+            curve = fairness_curve(instance.problem(first.demand, capacity=first.capacity))
         except Exception as error:  # the results of the run do not depend on its chart
             self._notify(f"no chart of what fairness costs: {error}")
             return []
-        return [dataclasses.astuple(point) for point in found]
+        return [dataclasses.astuple(point) for point in curve]
 
     def _interval_s(self, instance: Instance) -> float:
         """Seconds of an interval of the online protocol; 0 without it."""
@@ -280,15 +280,15 @@ def schemes_of(
     by_network: list[dict[str, Scheme]] = []
     for model in models:
         by_network.append({})
-        for name, own in model_of_each(chosen_schemes(options), model, notify).items():
+        for name, model_of_scheme in model_of_each(chosen_schemes(options), model, notify).items():
             try:
-                by_network[-1][name] = make_scheme(name, own)
+                by_network[-1][name] = make_scheme(name, model_of_scheme)
             except InputError as error:
                 by_network[-1][name] = _Unavailable(error)
     for name in {name for schemes in by_network for name in schemes}:
-        made = [schemes[name] for schemes in by_network if name in schemes]
-        if all(isinstance(scheme, _Unavailable) for scheme in made):
-            raise made[0].error  # type: ignore[attr-defined]
+        instances = [schemes[name] for schemes in by_network if name in schemes]
+        if all(isinstance(scheme, _Unavailable) for scheme in instances):
+            raise instances[0].error  # type: ignore[attr-defined]
     return by_network
 
 

@@ -175,19 +175,19 @@ def _run(
     results = folder / "results"
     if not (config.resume and (folder / RUN).is_file()):
         run_train(training, notify)
-    found = json.loads((folder / RUN).read_text(encoding="utf-8"))
-    if found["gain"] is None:  # no validation had a finite score: there is no model
-        return SweepRun(name, seed, found["step"], 0, *[math.nan] * 9)
+    stored = json.loads((folder / RUN).read_text(encoding="utf-8"))
+    if stored["gain"] is None:  # no validation had a finite score: there is no model
+        return SweepRun(name, seed, stored["step"], 0, *[math.nan] * 9)
     if not (config.resume and (results / ROWS).is_file()):
         _evaluate(config, training, results, notify)
-    trained, start = found["gain"]["rows"][:2]
+    trained, start = stored["gain"]["rows"][:2]
     rows = [row for row in read_csv(results / ROWS, Row) if row.scheme == training.scheme]
     return SweepRun(
         name,
         seed,
-        found["step"],
-        found["best_step"],
-        found["best"],
+        stored["step"],
+        stored["best_step"],
+        stored["best"],
         trained["cut"],
         trained["gap"],
         start["cut"],
@@ -204,7 +204,7 @@ def _evaluate(
 ) -> None:
     names = {field.name for field in dataclasses.fields(EvaluateConfig)}
     # Options that have another meaning in an evaluation.
-    own = (
+    checkpoint = (
         "topology",
         "traffic",
         "model",
@@ -215,7 +215,7 @@ def _evaluate(
     shared = {
         field.name: getattr(training, field.name)
         for field in dataclasses.fields(TrainConfig)
-        if field.name in names and field.name not in own
+        if field.name in names and field.name not in checkpoint
     }
     study = EvaluateConfig(
         topology=(training.topology,),
@@ -244,14 +244,18 @@ def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
         # One model, measured once for each run; of random weights one for each seed.
         summaries.append(_summary(_START, measure, values, kept=len(set(values)) == 1))
     for settings in dict.fromkeys(run.settings for run in runs):
-        own = [run for run in runs if run.settings == settings]
-        kept = sum(not run.best_step for run in own)
+        setting_runs = [run for run in runs if run.settings == settings]
+        num_unfinished = sum(not run.best_step for run in setting_runs)
         for measure in _MEASURES:
-            values = [getattr(run, measure) for run in own]
-            is_one_model = kept == len(own) and len({run.start_cut for run in own}) == 1
+            values = [getattr(run, measure) for run in setting_runs]
+            is_one_model = (
+                num_unfinished == len(setting_runs)
+                and len({run.start_cut for run in setting_runs}) == 1
+            )
             summaries.append(
                 dataclasses.replace(
-                    _summary(settings, measure, values, kept=is_one_model), kept_start=kept
+                    _summary(settings, measure, values, kept=is_one_model),
+                    kept_start=num_unfinished,
                 )
             )
     return summaries
@@ -279,22 +283,22 @@ def sweep_outcome(config: SweepConfig, notify: Notify) -> Outcome:
 
 
 def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
-    of = {(one.settings, one.measure): one for one in summaries}
+    of = {(summary.settings, summary.measure): summary for summary in summaries}
 
     def interval(label: str, measure: str, show: Callable[[float], str]) -> Column:
         def text(settings: str) -> str:
-            one = of.get((settings, measure))
-            if one is None:
+            summary = of.get((settings, measure))
+            if summary is None:
                 return "-"
-            if math.isnan(one.low):
-                return show(one.mean)
-            return f"{show(one.mean)} ({show(one.low)}, {show(one.high)})"
+            if math.isnan(summary.low):
+                return show(summary.mean)
+            return f"{show(summary.mean)} ({show(summary.low)}, {show(summary.high)})"
 
         return Column(label, lambda settings: _mean_of(of.get((settings, measure))), text=text)
 
     def kept(settings: str) -> str:
-        one = of[settings, "cut"]
-        return "-" if settings == _START else f"{one.kept_start} of {one.runs}"
+        summary = of[settings, "cut"]
+        return "-" if settings == _START else f"{summary.kept_start} of {summary.runs}"
 
     columns = (
         Column("settings", str),
@@ -306,8 +310,8 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
         interval("gap by the best bound", "gap_known", percent),
     )
     title = f"{config.seeds} seeds each: mean and 95% interval of the mean"
-    return Table(title, columns, list(dict.fromkeys(one.settings for one in summaries)))
+    return Table(title, columns, list(dict.fromkeys(summary.settings for summary in summaries)))
 
 
-def _mean_of(one: SweepSummary | None) -> float:
-    return math.nan if one is None else one.mean
+def _mean_of(summary: SweepSummary | None) -> float:
+    return math.nan if summary is None else summary.mean

@@ -221,13 +221,13 @@ def difference_tables(rows: list[Row]) -> Iterator[Table]:
         Column("95%", "low", text=lambda row: f"{_points(row.low)} to {_points(row.high)}"),
         Column("cases", "cases", str),
     )
-    found: dict[tuple[str, str], list[DifferenceRow]] = {}
+    by_network: dict[tuple[str, str], list[DifferenceRow]] = {}
     for row in difference_rows(rows):
         if row.measure == OF_OPTIMUM:
-            found.setdefault((row.topology, row.traffic), []).append(row)
-    for (topology, traffic), own in found.items():
+            by_network.setdefault((row.topology, row.traffic), []).append(row)
+    for (topology, traffic), network_rows in by_network.items():
         title = f"{topology}, {traffic}: share of LP-all's optimum, of a scheme less another one's"
-        yield Table(title, columns, own)
+        yield Table(title, columns, network_rows)
 
 
 def _points(share: float) -> str:
@@ -317,8 +317,10 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
             summaries
         ):  # two lines leave room for the names of schemes
             columns = {
-                key: dataclasses.replace(one, label=one.label.replace(" ", "\n", 1))
-                for key, one in columns.items()
+                key: dataclasses.replace(
+                    shown_column, label=shown_column.label.replace(" ", "\n", 1)
+                )
+                for key, shown_column in columns.items()
             }
         failed = [
             s for s in summaries if _BAD & {part.split(" ", 1)[1] for part in s.status.split(", ")}
@@ -359,7 +361,7 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
             "quality": Column("satisfied", "satisfied_demand", percent, most_is_best=True),
             "value": Column("value, Gbit/s", "value", _number, most_is_best=True),
         }
-    classes = dict.fromkeys(one.name for s in summaries for one in s.classes)
+    classes = dict.fromkeys(class_figures.name for s in summaries for class_figures in s.classes)
     return {
         "scheme": Column("scheme", "scheme"),
         "fairness": Column("fairness", "fairness", ratio_text, most_is_best=True, optional=True),
@@ -402,7 +404,14 @@ def _class_column(name: str) -> Column:
     """Satisfied demand of a class, and its gap in brackets."""
 
     def satisfied(summary: Summary) -> float:
-        return next((one.satisfied_demand for one in summary.classes if one.name == name), math.nan)
+        return next(
+            (
+                class_figures.satisfied_demand
+                for class_figures in summary.classes
+                if class_figures.name == name
+            ),
+            math.nan,
+        )
 
     return Column(f"{name} (gap)", satisfied, text=lambda s: class_text(s, name), most_is_best=True)
 
@@ -428,7 +437,9 @@ def class_text(summary: Summary, name: str) -> str:
     """Satisfied demand of a class and its gap, such as ``99.83% (0.15%)``; ``-`` if the scheme has
     none.
     """
-    figures = next((one for one in summary.classes if one.name == name), None)
+    figures = next(
+        (class_figures for class_figures in summary.classes if class_figures.name == name), None
+    )
     return (
         "-" if figures is None else f"{percent(figures.satisfied_demand)} ({percent(figures.gap)})"
     )

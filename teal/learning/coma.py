@@ -124,13 +124,13 @@ def _changes(
     for b in range(batch):
         before = _soft_maximum(utilisation[b], sharpness)
         for d in prange(demands):
-            one = utilisation[b].copy()
+            link_utilisation = utilisation[b].copy()
             for k in range(node.shape[2]):
                 at = node[b, d, k]
                 while at >= 0:
-                    one[link[at]] += moved[b, d, k] * inverse[b, link[at]]
+                    link_utilisation[link[at]] += moved[b, d, k] * inverse[b, link[at]]
                     at = parent[at]
-            change[b, d] = before - _soft_maximum(one, sharpness)
+            change[b, d] = before - _soft_maximum(link_utilisation, sharpness)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,7 +225,7 @@ class _OwnChange:
         passing = torch.zeros_like(capacity).scatter_add(
             1, link, torch.where(exists, value, 0).flatten(1)
         )
-        self._others = at(passing, link) - value
+        self._other_value = at(passing, link) - value
         self._slope = problem.ops.path_sum(slope) - at(slope, link)
         self._before = self._change(self._flow)
 
@@ -243,7 +243,7 @@ class _OwnChange:
         return (
             self._change(flow)
             - self._before
-            + (self._slope * moved + self._others * granted).sum(-1)
+            + (self._slope * moved + self._other_value * granted).sum(-1)
         )
 
 

@@ -68,11 +68,11 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
         self._problem = Problem.create(topology, paths, objective, traffic.read([0]))
         self._scale = float(topology.capacity[topology.capacity > 0].mean())
         shape = (paths.num_demands, paths.num_paths)
-        most = np.float32(_MAX_OBSERVED)
+        upper = np.float32(_MAX_OBSERVED)
         self.action_space = gymnasium.spaces.Box(-_MAX_LOGIT, _MAX_LOGIT, shape, np.float32)
         self.observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment]
-            demand=gymnasium.spaces.Box(0, most, shape[:1], np.float32),
-            capacity=gymnasium.spaces.Box(0, most, (topology.num_links,), np.float32),
+            demand=gymnasium.spaces.Box(0, upper, shape[:1], np.float32),
+            capacity=gymnasium.spaces.Box(0, upper, (topology.num_links,), np.float32),
         )
 
     def reset(
@@ -100,10 +100,10 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
         problem = self._problem
         logits = torch.as_tensor(np.asarray(action), dtype=torch.float64)[None]
         if logits.shape != problem.path_mask.shape or bool(logits.isnan().any()):
-            found = (
+            outcome = (
                 "NaN" if logits.shape == problem.path_mask.shape else str(tuple(logits.shape[1:]))
             )
-            raise InputError("environment", "action", f"{self.action_space.shape} numbers", found)
+            raise InputError("environment", "action", f"{self.action_space.shape} numbers", outcome)
         logits = logits.clamp(-_MAX_LOGIT, _MAX_LOGIT).masked_fill(~problem.path_mask, -torch.inf)
         splits = torch.nan_to_num(logits.softmax(-1))  # a demand without a live path has none
         if problem.objective.maximises_value:

@@ -177,27 +177,31 @@ def measure_gain(
     else:
         schemes[START] = make_scheme(scheme_name, Path(start))
         schemes[RANDOM] = make_scheme(f"{scheme_name}:weights=random", folder)
-    found: dict[str, list[_Measured]] = {}
+    measured_by_case: dict[str, list[_Measured]] = {}
     for row in progress_bar(range(len(rows)), desc="comparing", unit="matrix", disable=not show):
         problem = problem_of(rows[row : row + 1])
         for name, scheme in schemes.items():
-            found.setdefault(name, []).append(_of_model(problem, scheme))
+            measured_by_case.setdefault(name, []).append(_of_model(problem, scheme))
         shortest = problem.path_mask & (problem.path_mask.cumsum(-1) == 1)
         for name, splits in ((SHORTEST, shortest), (NULL, torch.zeros_like(shortest))):
-            found.setdefault(name, []).append(_of_splits(problem, splits.to(problem.demand)))
-        found.setdefault(OPTIMUM, []).append(_optimum(problem))
-    best = found[OPTIMUM]
-    trained, first = list(found.values())[:2]
+            measured_by_case.setdefault(name, []).append(
+                _of_splits(problem, splits.to(problem.demand))
+            )
+        measured_by_case.setdefault(OPTIMUM, []).append(_optimum(problem))
+    best = measured_by_case[OPTIMUM]
+    trained, first = list(measured_by_case.values())[:2]
     return Gain(
         part,
         len(rows),
         kept_start,
-        tuple(_carried(name, measured, best) for name, measured in found.items()),
+        tuple(_carried(name, measured, best) for name, measured in measured_by_case.items()),
         {
             measure: interval_of_mean(
                 [
-                    (row, getattr(one, measure) - getattr(less, measure))
-                    for row, one, less in zip(rows.tolist(), trained, first, strict=True)
+                    (row, getattr(trained_value, measure) - getattr(first_value, measure))
+                    for row, trained_value, first_value in zip(
+                        rows.tolist(), trained, first, strict=True
+                    )
                 ]
             )
             for measure in _MEASURES
@@ -226,8 +230,8 @@ def _of_splits(problem: Problem, splits: Tensor) -> _Measured:
 def _optimum(problem: Problem) -> _Measured:
     result = pdhg.solve(problem, gap=_OPTIMUM_GAP, deadline=_OPTIMUM_S)
     share = _share(problem, result.splits)
-    own = gap(problem, problem.value(result.splits.to(problem.demand)), result.bound)
-    return _Measured(share, share, float(own), float(own))
+    own_gap = gap(problem, problem.value(result.splits.to(problem.demand)), result.bound)
+    return _Measured(share, share, float(own_gap), float(own_gap))
 
 
 def _share(problem: Problem, splits: Tensor) -> float:
@@ -237,8 +241,8 @@ def _share(problem: Problem, splits: Tensor) -> float:
 def _carried(name: str, measured: list[_Measured], best: list[_Measured]) -> Carried:
     means = _Measured(*torch.tensor(measured, dtype=torch.float64).mean(0).tolist())
     of_optimum = [
-        one.cut / most.cut if most.cut > 0 else 1.0
-        for one, most in zip(measured, best, strict=True)
+        value.cut / optimum.cut if optimum.cut > 0 else 1.0
+        for value, optimum in zip(measured, best, strict=True)
     ]
     mean_of_optimum = sum(of_optimum) / len(of_optimum)
     return Carried(name, means.cut, mean_of_optimum, means.repaired, means.gap, means.repaired_gap)

@@ -60,9 +60,9 @@ class ReadAhead(Generic[T]):
         """
         reading = self._ahead.get(step) or self._thread.submit(self._read, step)
         self._ahead.clear()  # also where reading fails: then it is tried again
-        found = reading.result()
+        batch = reading.result()
         self._ahead[step + 1] = self._thread.submit(self._read, step + 1)
-        return found
+        return batch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -70,15 +70,15 @@ class RowStreams:
 
     def __init__(self, seeds: Tensor) -> None:
         self._seeds = seeds
-        self._taken = 0  # numbers of 64 bits, of each stream
+        self._num_drawn = 0  # numbers of 64 bits, of each stream
 
     def normal(self, like: Tensor) -> Tensor:
         """Normal numbers, as in :meth:`Noise.normal`."""
         count = math.prod(like.shape[1:])
         # Each number of 64 bits gives two: a cosine and a sine.
         pairs = -(-count // 2)
-        places = torch.arange(1, pairs + 1, device=like.device) + self._taken
-        self._taken += pairs
+        places = torch.arange(1, pairs + 1, device=like.device) + self._num_drawn
+        self._num_drawn += pairs
         bits = _mixed(self._seeds[:, None] + places * _GAMMA)
         scale = 2.0**-_HALF_BITS
         radius = (_shifted(bits, _HALF_BITS) + 1).to(like.dtype).mul_(scale)  # in (0, 1]

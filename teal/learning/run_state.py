@@ -121,10 +121,10 @@ def log_of(folder: Path, step: int) -> Iterator[Log]:
         step: step that the run has reached.
     """
     file = folder / TRAINING_LOG
-    kept = list[list[str]]()
+    rows = list[list[str]]()
     if step and file.is_file():
         with file.open(newline="", encoding="utf-8") as stream:
-            kept = [
+            rows = [
                 row for row in csv.reader(stream) if len(row) == len(_HEADER) and row[0].isdigit()
             ]
     with (
@@ -133,7 +133,7 @@ def log_of(folder: Path, step: int) -> Iterator[Log]:
     ):
         writer = csv.writer(stream)
         writer.writerow(_HEADER)
-        writer.writerows(row for row in kept if int(row[0]) <= step)
+        writer.writerows(row for row in rows if int(row[0]) <= step)
         yield _Logs(writer, stream, tensorboard)
 
 

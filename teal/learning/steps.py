@@ -56,10 +56,10 @@ def clipped_step(
         InputError: a loss or the gradient of this step is not finite; no weight has changed.
     """
     record = record_of(model, losses)
-    found = finite_losses(record, step)
+    finite = finite_losses(record, step)
     optimiser.prepare()
     update(optimiser, model, max_norm, record)
-    return found
+    return finite
 
 
 def record_of(model: nn.Module, losses: Tensor) -> Tensor:
@@ -111,8 +111,8 @@ class Matrices(NamedTuple):
         """
         # NumPy's conversion: the thread that reads ahead would start threads of torch of its own.
         numbers = demand.astype(np.float32 if like.dtype == torch.float32 else np.float64)
-        found = cls(torch.from_numpy(numbers), torch.from_numpy(seeds))
-        return cls(*(one.pin_memory() for one in found)) if like.is_cuda else found
+        matrices = cls(torch.from_numpy(numbers), torch.from_numpy(seeds))
+        return cls(*(tensor.pin_memory() for tensor in matrices)) if like.is_cuda else matrices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,8 +199,8 @@ class Steps:
         batch = len(matrices.demand)
         if batch not in self._places:
             self._places[batch] = self._new_place(batch)
-        place = self._places[batch]
-        place.run(matrices, form, partial(self._add_from, place, number))
+        graph_slot = self._places[batch]
+        graph_slot.run(matrices, form, partial(self._add_from, graph_slot, number))
 
     def _new_place(self, batch: int) -> _Place:
         nothing = self._problem.demand.new_zeros(batch, self._problem.paths.num_demands)
@@ -210,11 +210,11 @@ class Steps:
         program.take(problem)
         return _Place(program, batch, self._pool)
 
-    def _add_from(self, place: _Place, number: int) -> None:
+    def _add_from(self, graph_slot: _Place, number: int) -> None:
         """:meth:`add` of the part in a place."""
-        streams = RowStreams(place.seeds)
-        noisy = self._augmentation.noisy(place.program.demand, streams)
-        self._add(place.program.problem().with_demand(noisy), streams, number)
+        streams = RowStreams(graph_slot.seeds)
+        noisy = self._augmentation.noisy(graph_slot.program.demand, streams)
+        self._add(graph_slot.program.problem().with_demand(noisy), streams, number)
 
     def _add(self, problem: Problem, noise: Noise, number: int) -> None:
         """The losses of a part and their gradients, without waiting for a GPU."""

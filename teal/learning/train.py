@@ -233,8 +233,10 @@ def rows_of_gain(config: TrainOptions, problem: Problem, split: Split) -> tuple[
 
 
 def _spread_rows(config: TrainOptions, problem: Problem, rows: Int64Array) -> Int64Array:
-    most = config.validation_matrices
-    return spread(rows, min(most, _SAMPLED_VALIDATION) if sample_size(config, problem) else most)
+    max_rows = config.validation_matrices
+    return spread(
+        rows, min(max_rows, _SAMPLED_VALIDATION) if sample_size(config, problem) else max_rows
+    )
 
 
 class Trainer:
@@ -400,9 +402,9 @@ class Trainer:
     def _read(self, step: int) -> tuple[int, list[Matrices]]:
         """The number of matrices of a step's batch, and those of this process in parts."""
         rows = self._batch_rows(step)
-        own = rows[self.peers.rank :: self.peers.size]
+        peer_rows = rows[self.peers.rank :: self.peers.size]
         size = self._micro_batch
-        parts = [own[begin : begin + size] for begin in range(0, len(own), size)]
+        parts = [peer_rows[begin : begin + size] for begin in range(0, len(peer_rows), size)]
         return len(rows), [
             Matrices.of(
                 self.traffic.read(part),

@@ -154,9 +154,9 @@ class _PriceTask:
             held_out = tuple[str, ...]()
         else:
             self.model, first = checkpoint.load_price_gnn(model_folder(Path(config.start)))
-            own = problem.topology.name.lower()
+            network_name = problem.topology.name.lower()
             networks = first.networks + 1
-            held_out = tuple(name for name in first.held_out if family_of(name) not in own)
+            held_out = tuple(name for name in first.held_out if family_of(name) not in network_name)
         self._card = checkpoint.PriceGnnCard(
             self.model.config,
             problem.paths.num_paths,
@@ -214,10 +214,13 @@ def check_names(config: TrainOptions) -> None:
         _shape(config, num_paths=1)
     if config.start != "none":
         kind = _TASKS[config.model].kind
-        found = checkpoint.kind_of(model_folder(Path(config.start)))
-        if found != kind:
+        stored_kind = checkpoint.kind_of(model_folder(Path(config.start)))
+        if stored_kind != kind:
             raise InputError(
-                "--from", config.start, f"a {kind}, which --model {config.model} trains", found
+                "--from",
+                config.start,
+                f"a {kind}, which --model {config.model} trains",
+                stored_kind,
             )
 
 
@@ -238,10 +241,10 @@ def train_task(config: TrainOptions, problem: Problem, training: dict[str, Any])
 
 def _shape(config: TrainOptions, num_paths: int) -> FlowGnnConfig:
     """The shape of a model with random weights."""
-    given = config.first_shape
-    form = given["form"] or UNIVERSAL
-    width = given["width"] or (_UNIVERSAL_WIDTH if form == UNIVERSAL else _WIDTH)
-    return FlowGnnConfig(num_paths, given["layers"] or _LAYERS, width, form)
+    shape = config.first_shape
+    form = shape["form"] or UNIVERSAL
+    width = shape["width"] or (_UNIVERSAL_WIDTH if form == UNIVERSAL else _WIDTH)
+    return FlowGnnConfig(num_paths, shape["layers"] or _LAYERS, width, form)
 
 
 def _first_flow_model(config: TrainOptions, problem: Problem) -> FlowModel:

@@ -76,9 +76,9 @@ def _train_with_restarts(ray: Any, config: TrainConfig) -> TrainState:
             return _train_together(ray, config)
         except ray.exceptions.RayError as error:
             restarts += 1
-            told = cause(error, f"training on Ray ended after {_MAX_RESTARTS} restarts")
+            message = cause(error, f"training on Ray ended after {_MAX_RESTARTS} restarts")
             if restarts > _MAX_RESTARTS or _is_of_user(error):
-                raise told from None
+                raise message from None
 
 
 def _is_of_user(error: Exception) -> bool:
@@ -122,22 +122,22 @@ def _error_of(ray: Any, ended: Sequence[Any], running: Sequence[Any]) -> Excepti
     of another one.
     """
 
-    def errors(some: Sequence[Any]) -> list[Exception]:
-        found: list[Exception] = []
-        for result in some:
+    def errors(values: Sequence[Any]) -> list[Exception]:
+        exceptions: list[Exception] = []
+        for result in values:
             try:
                 ray.get(result)
             except ray.exceptions.RayError as error:
-                found.append(error)
-        return found
+                exceptions.append(error)
+        return exceptions
 
-    found = errors(ended)
-    if found:
-        found += errors(
+    exceptions = errors(ended)
+    if exceptions:
+        exceptions += errors(
             ray.wait(running, num_returns=len(running), timeout=_MAX_WAIT_FOR_CAUSE_S)[0]
         )
-    of_user = [error for error in found if _is_of_user(error)]
-    return next(iter(of_user or found), None)
+    of_user = [error for error in exceptions if _is_of_user(error)]
+    return next(iter(of_user or exceptions), None)
 
 
 class _Process:
@@ -218,10 +218,10 @@ def _train(config: TrainConfig) -> TrainState:
 @contextlib.contextmanager
 def _progress_bar(out: Path, total: int, progress: bool) -> Iterator[Any]:
     """A progress bar that shows what rank 0 writes."""
-    done = threading.Event()
+    is_finished = threading.Event()
 
     def follow(bar: Any) -> None:
-        while not done.wait(_PROGRESS_EVERY_S):
+        while not is_finished.wait(_PROGRESS_EVERY_S):
             with contextlib.suppress(OSError, ValueError):  # not written yet
                 state = json.loads((out / _PROGRESS).read_text(encoding="utf-8"))
                 bar.update(state["step"] - bar.n)
@@ -235,5 +235,5 @@ def _progress_bar(out: Path, total: int, progress: bool) -> Iterator[Any]:
         try:
             yield bar
         finally:
-            done.set()
+            is_finished.set()
             thread.join()

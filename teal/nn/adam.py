@@ -125,7 +125,7 @@ class Adam:
                 )
             parameter = self._parameters[int(number)]
             is_count = slot == "step"
-            own = value.to(self._rate.device if is_count else parameter, copy=True)
-            self._state.setdefault(int(number), {})[slot] = own
+            tensor = value.to(self._rate.device if is_count else parameter, copy=True)
+            self._state.setdefault(int(number), {})[slot] = tensor
         if any(set(slots) != set(_SLOTS) for slots in self._state.values()):
             raise ValueError(f"each of {', '.join(_SLOTS)} for each parameter")

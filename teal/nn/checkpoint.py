@@ -279,7 +279,7 @@ def _checked(fields: _Fields) -> _Fields:
             else isinstance(value, plain) and not isinstance(value, bool)
         )
         if plain is tuple:
-            good = good and all(isinstance(one, str) for one in value)
+            good = good and all(isinstance(item, str) for item in value)
         if not good:
             raise ValueError(f"{name}: {type(value).__name__} in place of {plain.__name__}")
         if (
@@ -305,13 +305,13 @@ def kind_of(folder: Path) -> str:
 
 def check_kind(folder: Path, kind: str, scheme: str) -> None:
     """Raise InputError unless the checkpoint in ``folder`` is of a kind that a scheme takes."""
-    found = kind_of(folder)
-    if found != kind:
+    stored_kind = kind_of(folder)
+    if stored_kind != kind:
         raise InputError(
             scheme,
             f"model {folder}",
             f"a model of the kind {kind} (or {scheme}:model=FOLDER)",
-            found,
+            stored_kind,
         )
 
 

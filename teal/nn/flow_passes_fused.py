@@ -127,9 +127,9 @@ def _bounded(profit):
 def _activated(row, lanes):
     """X / (1 + exp(-x)), lane by lane."""
     zero = fill(np.float32(0), lanes)
-    one = fill(np.float32(1), lanes)
+    ones = fill(np.float32(1), lanes)
     power = exponential(where_above(row, zero, zero - row, row))
-    return where_above(row, zero, row, row * power) / (one + power)
+    return where_above(row, zero, row, row * power) / (ones + power)
 
 
 @inlined_kernel
@@ -152,7 +152,7 @@ def _encode(
     state,
     price,
     worst,
-    other,
+    scratch,
     hops,
     actions,
     weights,
@@ -164,7 +164,7 @@ def _encode(
     """
     price[0] = 0
     worst[0] = -np.inf
-    other[0] = np.inf
+    scratch[0] = np.inf
     hops[0] = 0
     cost = np.zeros(nodes + 1, dtype=np.float32)
     for i in range(nodes):
@@ -173,7 +173,7 @@ def _encode(
         price[i + 1] = price[above] + links.price[b, e]
         cost[i + 1] = cost[above] + demands.cost[e]
         worst[i + 1] = max(worst[above], links.logarithm[b, e])
-        other[i + 1] = min(other[above], capacity[b, e])
+        scratch[i + 1] = min(scratch[above], capacity[b, e])
         hops[i + 1] = hops[above] + np.float32(1)
     path = scan.path_ptr[s]
     unit = np.float32(1) if demands.rejects else np.float32(0)
@@ -184,7 +184,7 @@ def _encode(
             row = fill(np.float32(0), lanes)
             action = np.float32(-np.inf)
             if price[node] < _DEAD:
-                size = np.float32(math.log1p(np.float32(10) * demands.rate[b, d] / other[node]))
+                size = np.float32(math.log1p(np.float32(10) * demands.rate[b, d] / scratch[node]))
                 value = demands.value[d] - cost[node]
                 length = np.float32(math.log(hops[node])) - np.float32(2)
                 row = load(weights.bias, 0, lanes)
@@ -212,7 +212,7 @@ def _update(
     share,
     price,
     worst,
-    other,
+    scratch,
     hops,
     along,
     actions,
@@ -228,7 +228,7 @@ def _update(
     nothing = fill(np.float32(0), lanes)
     price[0] = 0
     worst[0] = -np.inf
-    other[0] = -np.inf
+    scratch[0] = -np.inf
     hops[0] = 0
     store(along, 0, nothing)
     for i in range(nodes):
@@ -236,7 +236,7 @@ def _update(
         e = np.int64(scan.link[first + i])
         price[i + 1] = price[above] + links.price[b, e] + demands.cost[e]
         worst[i + 1] = max(worst[above], links.logarithm[b, e])
-        other[i + 1] = max(other[above], links.excess[b, e])
+        scratch[i + 1] = max(scratch[above], links.excess[b, e])
         hops[i + 1] = hops[above] + np.float32(1)
         store(along, i + 1, load(along, above, lanes) + load(links.message[b], e, lanes))
     path = scan.path_ptr[s]
@@ -268,7 +268,9 @@ def _update(
                     of_demand, load(along, node, lanes), fill(np.float32(1) / hops[node], lanes)
                 )
                 second = fill(worst[node], lanes) * load(weights.features, 0, lanes)
-                row = plus_product(row, fill(other[node], lanes), load(weights.features, 1, lanes))
+                row = plus_product(
+                    row, fill(scratch[node], lanes), load(weights.features, 1, lanes)
+                )
                 second = plus_product(second, fill(profit, lanes), load(weights.features, 2, lanes))
                 row = plus_product(row, fill(share[path], lanes), load(weights.features, 3, lanes))
                 for j in range(0, width, 2):
@@ -287,7 +289,7 @@ def _update(
 @inlined_kernel
 def _divide(s, scan, rejects, actions, shares, work, bits):
     """The shares of the paths of source ``s`` from their actions."""
-    place = 0
+    position = 0
     path = scan.path_ptr[s]
     begin = path
     for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
@@ -297,23 +299,23 @@ def _divide(s, scan, rejects, actions, shares, work, bits):
             largest = max(largest, actions[path + k - begin])
         if largest == -np.inf:
             largest = np.float32(0)
-        work[place] = -largest if rejects else np.float32(-np.inf)
+        work[position] = -largest if rejects else np.float32(-np.inf)
         for k in range(n):
-            work[place + 1 + k] = actions[path + k - begin] - largest
-        place += n + 1
+            work[position + 1 + k] = actions[path + k - begin] - largest
+        position += n + 1
         path += n
-    exponentials(work, bits, place)
-    place = 0
+    exponentials(work, bits, position)
+    position = 0
     path = begin
     for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
         n = scan.path_count[d]
-        whole = np.float32(0)
+        total = np.float32(0)
         for k in range(n + 1):
-            whole += work[place + k]
-        scale = np.float32(1) / whole if whole > 0 else np.float32(0)
+            total += work[position + k]
+        scale = np.float32(1) / total if total > 0 else np.float32(0)
         for k in range(n):
-            shares[path + k] = work[place + 1 + k] * scale
-        place += n + 1
+            shares[path + k] = work[position + 1 + k] * scale
+        position += n + 1
         path += n
 
 
@@ -383,7 +385,7 @@ def _pass_over_block(
     all_states = answers.states
     price = np.empty(max_slots, dtype=np.float32)
     worst = np.empty(max_slots, dtype=np.float32)
-    other = np.empty(max_slots, dtype=np.float32)
+    scratch = np.empty(max_slots, dtype=np.float32)
     hops = np.empty(max_slots, dtype=np.float32)
     along = np.empty(max_slots * width, dtype=np.float32)
     of_pair = np.empty(max_slots * 2, dtype=np.float32)
@@ -410,7 +412,7 @@ def _pass_over_block(
                     state,
                     price,
                     worst,
-                    other,
+                    scratch,
                     hops,
                     actions,
                     weights,
@@ -430,7 +432,7 @@ def _pass_over_block(
                     shares,
                     price,
                     worst,
-                    other,
+                    scratch,
                     hops,
                     along,
                     actions,

@@ -135,7 +135,9 @@ def gate_inputs(
         recent_losses: recent losses of the hedges, less that of the mixture.
     """
     mixture = torch.einsum("h,hdk->dk", weights, decisions)
-    prices, peaked = zip(*(_prices(problem, mixture, one) for one in scenario_sets), strict=True)
+    prices, peaked = zip(
+        *(_prices(problem, mixture, scenarios) for scenarios in scenario_sets), strict=True
+    )
     price = torch.stack(prices)
     demand, series = _demand_inputs(recent)
     moved = decisions - mixture

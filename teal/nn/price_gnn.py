@@ -117,13 +117,17 @@ class PriceGNN(nn.Module):
         """The model with other default numbers of rounds, and its temperatures at as many places in
         between.
         """
-        other = PriceGNN(dataclasses.replace(self.config, rounds=rounds, bound_rounds=bound_rounds))
+        resized = PriceGNN(
+            dataclasses.replace(self.config, rounds=rounds, bound_rounds=bound_rounds)
+        )
         weights = self.state_dict()
         for name in ("log_temperature", "bound_log_temperature"):
-            places = torch.linspace(0, 1, len(other.state_dict()[name])).tolist()
-            weights[name] = torch.stack([_interpolate(weights[name], place) for place in places])
-        other.load_state_dict(weights)
-        return other
+            places = torch.linspace(0, 1, len(resized.state_dict()[name])).tolist()
+            weights[name] = torch.stack(
+                [_interpolate(weights[name], position) for position in places]
+            )
+        resized.load_state_dict(weights)
+        return resized
 
     def forward(
         self, problem: Problem, rounds: int | None = None, bound_rounds: int | None = None
@@ -235,9 +239,9 @@ def _interpolate(knots: Tensor, progress: float) -> Tensor:
     """() linear interpolation between equally spaced values, the first at progress 0 and the last
     at 1.
     """
-    place = progress * (len(knots) - 1)
-    below = min(int(place), max(0, len(knots) - 2))
-    return knots[below].lerp(knots[min(below + 1, len(knots) - 1)], place - below)
+    position = progress * (len(knots) - 1)
+    below = min(int(position), max(0, len(knots) - 2))
+    return knots[below].lerp(knots[min(below + 1, len(knots) - 1)], position - below)
 
 
 class _Update(nn.Module):

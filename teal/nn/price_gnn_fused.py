@@ -131,9 +131,9 @@ def _transposed(values: Tensor) -> Float32Array:
 def _sigmoid(row, lanes):  # type: ignore[no-untyped-def]
     """1 / (1 + exp(-x)), lane by lane."""
     zero = fill(np.float32(0), lanes)
-    one = fill(np.float32(1), lanes)
+    ones = fill(np.float32(1), lanes)
     power = exponential(where_above(row, zero, zero - row, row))
-    return where_above(row, zero, one, power) / (one + power)
+    return where_above(row, zero, ones, power) / (ones + power)
 
 
 @inner_kernel
@@ -153,11 +153,11 @@ def _linear(results, bias, vectors, first, length, matrix, lanes):  # type: igno
         d = a
         for j in range(length):
             row = load(matrix, j * columns + column, lanes)
-            place = first + j
-            a = plus_product(a, spread(vectors, place, lanes), row)
-            b = plus_product(b, spread(vectors, stride + place, lanes), row)
-            c = plus_product(c, spread(vectors, 2 * stride + place, lanes), row)
-            d = plus_product(d, spread(vectors, 3 * stride + place, lanes), row)
+            position = first + j
+            a = plus_product(a, spread(vectors, position, lanes), row)
+            b = plus_product(b, spread(vectors, stride + position, lanes), row)
+            c = plus_product(c, spread(vectors, 2 * stride + position, lanes), row)
+            d = plus_product(d, spread(vectors, 3 * stride + position, lanes), row)
         store(results, column, a)
         store(results, columns + column, b)
         store(results, 2 * columns + column, c)
@@ -219,7 +219,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
     hidden = len(parameters.outer)
     num_features = len(parameters.by_feature) // (3 * hidden)
     columns = hidden // len(lanes)
-    one = fill(np.float32(1), lanes)
+    ones = fill(np.float32(1), lanes)
     two = fill(np.float32(2), lanes)
     length = hidden + num_features
     vectors = np.zeros(4 * length, dtype=np.float32)  # of four links: memory, then features
@@ -256,7 +256,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
         for i in range(count):
             for column in range(columns):
                 gates = 3 * i * columns + column
-                place = (first + i) * columns + column
+                position = (first + i) * columns + column
                 reset = _sigmoid(
                     load(of_features, gates, lanes) + load(of_memory, gates, lanes), lanes
                 )
@@ -269,11 +269,11 @@ def _update_chunk(  # type: ignore[no-untyped-def]
                     load(of_features, gates, lanes), reset, load(of_memory, gates, lanes)
                 )
                 # Tanh x = 2 sigmoid(2 x) - 1.
-                candidate = two * _sigmoid(two * argument, lanes) - one
+                candidate = two * _sigmoid(two * argument, lanes) - ones
                 store(
                     memory,
-                    place,
-                    plus_product(candidate, keep, load(memory, place, lanes) - candidate),
+                    position,
+                    plus_product(candidate, keep, load(memory, position, lanes) - candidate),
                 )
             for h in range(hidden):
                 vectors[i * length + h] = memory[(first + i) * hidden + h]

@@ -263,8 +263,8 @@ class _Solved:
         if not len(rows) or len(rows) * self.problem.paths.leaf.size > _MAX_SLOTS:
             return self
         # Paths that were found before are kept.
-        known = self.wider[-1][1].paths if self.wider else self.problem.paths
-        part = _rows(self.problem.with_paths(known), rows)
+        known_paths = self.wider[-1][1].paths if self.wider else self.problem.paths
+        part = _rows(self.problem.with_paths(known_paths), rows)
         last = complete(improving(part, target=target, max_rounds=_MAX_ROUNDS))
         wider = rows, part.with_paths(last.paths), last.result
         return dataclasses.replace(
@@ -324,13 +324,13 @@ def _outages_of(
     instance: Instance, block: Int64Array, before: _Solved, after: _Solved, failure: Failure
 ) -> tuple[list[Outage], LinkPeaks]:
     everything = torch.arange(len(block))
-    found: dict[int, tuple[Figures, Status]] = {}
+    figures_by_case: dict[int, tuple[Figures, Status]] = {}
     utilisation = np.zeros((len(block), instance.topology.num_links))
     for rows, problem, result in ((everything, after.problem, after.result), *after.wider):
         assessment = assess(problem, result)
         utilisation[rows.cpu().numpy()] = np.nan_to_num(assessment.utilisation.cpu().numpy())
         for b, row in enumerate(rows.tolist()):
-            found[row] = assessment.figures(b), assessment.status[b]
+            figures_by_case[row] = assessment.figures(b), assessment.status[b]
     problem = after.problem
     stranded = (problem.demand * ~problem.routable).sum(1) / problem.demand.sum(1).clamp(min=1e-300)
     value_before = before.value
@@ -344,8 +344,8 @@ def _outages_of(
             value_before=float(value_before[b]),
             bound_before=float(before.bound[b]),
             stranded=float(stranded[b]),
-            status=found[b][1].value,
-            **vars(found[b][0]),
+            status=figures_by_case[b][1].value,
+            **vars(figures_by_case[b][0]),
         )
         for b, index in enumerate(block.tolist())
     ]

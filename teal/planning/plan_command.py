@@ -41,8 +41,8 @@ def failure_tables(outages: Sequence[Outage], worst: int, objective: Objective) 
     ranked = by_failure(outages, objective)
     tables = []
     for kind in dict.fromkeys(o.kind for o in outages if o.failure):
-        failures = [one for one in ranked if one.kind == kind]
-        costly = sum(one.worst > 0 or one.stranded > 0 for one in failures)
+        failures = [failure for failure in ranked if failure.kind == kind]
+        costly = sum(failure.worst > 0 or failure.stranded > 0 for failure in failures)
         title = f"{costly} of {len(failures)} {kind}s cost something certainly"
         tables.append(Table(title, _columns(objective, kind), failures, worst))
     return tables
@@ -55,7 +55,7 @@ def _columns(objective: Objective, label: str, *more: Column) -> tuple[Column, .
         *more,
         Column(f"{objective.rules.loss_label}, certainly", "worst", percent, most_is_best=True),
         Column("at most", "worst_at_most", percent, most_is_best=True),
-        Column("at", lambda one: minute(one.worst_at)),
+        Column("at", lambda failure: minute(failure.worst_at)),
         Column("mean", "mean", percent, most_is_best=True),
         Column("demand without a path", "stranded", percent, most_is_best=True),
     )
@@ -106,30 +106,30 @@ def plan_findings(report: PlanReport) -> list[str]:
     if not ranked:
         return [f"No failure was tried, over {matrices}."]
     label = report.objective.rules.loss_label
-    costly = [one for one in ranked if one.worst > 0 or one.stranded > _STRANDS]
-    said = [
+    costly = [failure for failure in ranked if failure.worst > 0 or failure.stranded > _STRANDS]
+    sentences = [
         f"{len(costly):,} of {len(ranked):,} failures certainly cost something, over {matrices}."
         if costly
         else f"No failure certainly costs anything, over {matrices}."
     ]
-    too_much = [one.failure for one in ranked if not math.isfinite(one.worst)]
+    too_much = [failure.failure for failure in ranked if not math.isfinite(failure.worst)]
     if too_much:
-        said.append(
+        sentences.append(
             f"{_count(len(too_much), 'failure leaves', 'failures leave')} too little capacity for "
             f"all demand: {', '.join(too_much)}."
         )
-    finite = [one for one in ranked if math.isfinite(one.worst)]
-    worst = max(finite, key=lambda one: one.worst, default=ranked[0])
+    finite = [failure for failure in ranked if math.isfinite(failure.worst)]
+    worst = max(finite, key=lambda failure: failure.worst, default=ranked[0])
     if worst.worst > 0:
-        said.append(
+        sentences.append(
             f"The worst is that of {worst.failure} ({worst.kind}), at {minute(worst.worst_at)}: "
             f"{label} "
             f"{percent_at_least(worst.worst, 2)} certainly and "
             f"{percent_at_most(worst.worst_at_most, 2)} at most."
         )
-    stranding = max(ranked, key=lambda one: one.stranded)
-    leaving = sum(one.stranded > _STRANDS for one in ranked)
-    said.append(
+    stranding = max(ranked, key=lambda failure: failure.stranded)
+    leaving = sum(failure.stranded > _STRANDS for failure in ranked)
+    sentences.append(
         f"{stranding.failure} leaves {percent(stranding.stranded)} of the demand without a path, "
         "on average; "
         f"{_count(leaving, 'failure leaves', 'failures leave')} some."
@@ -139,29 +139,29 @@ def plan_findings(report: PlanReport) -> list[str]:
     first = report.links()[0]
     if report.objective.may_shed:
         full = int(np.count_nonzero(report.fullest.utilisation >= 1 - 1e-6))
-        said.append(
+        sentences.append(
             f"{_count(full, 'link is', 'links are')} full in some case: this program fills links "
             "before it leaves "
             "demand out."
         )
     else:
         under = f"when {first.failure} fails" if first.failure else "without failure"
-        said.append(
+        sentences.append(
             f"The fullest link is {first.link}: {percent(first.failed_utilisation)} {under}, at "
             f"{minute(first.timestamp)} ({percent(first.utilisation)} at most without failure)."
         )
-    open_cases = sum(one.worst <= 0 < one.worst_at_most - 1e-3 for one in ranked)
+    open_cases = sum(failure.worst <= 0 < failure.worst_at_most - 1e-3 for failure in ranked)
     if open_cases:
-        said.append(
+        sentences.append(
             f"Of {_count(open_cases, 'failure', 'failures')} it is not known whether they cost "
             "anything: a smaller "
             "--gap says."
         )
-    return said
+    return sentences
 
 
-def _count(number: int, one: str, several: str) -> str:
-    return f"{number:,} {one if number == 1 else several}"
+def _count(number: int, singular: str, plural: str) -> str:
+    return f"{number:,} {singular if number == 1 else plural}"
 
 
 def write_plan_page(path: Path, report: PlanReport) -> None:
@@ -200,8 +200,8 @@ def write_plan_page(path: Path, report: PlanReport) -> None:
                 Column("capacity, Gbit/s", "capacity", digits(6)),
                 Column("without failure", "utilisation", percent, most_is_best=True),
                 Column("in the worst case", "failed_utilisation", percent, most_is_best=True),
-                Column("when this fails", lambda one: one.failure or "nothing"),
-                Column("at", lambda one: minute(one.timestamp)),
+                Column("when this fails", lambda failure: failure.failure or "nothing"),
+                Column("at", lambda failure: minute(failure.timestamp)),
             ),
             report.links(),
         ),
@@ -220,19 +220,19 @@ def _map(report: PlanReport) -> dict[str, Any]:
     """
     topology = report.topology
     cost = {
-        one.failure: max(one.worst, one.stranded, 0.0)
-        for one in report.by_failure()
-        if one.kind == "cable"
+        ranked.failure: max(ranked.worst, ranked.stranded, 0.0)
+        for ranked in report.by_failure()
+        if ranked.kind == "cable"
     }
-    most = max(cost.values(), default=0.0)
+    max_cost = max(cost.values(), default=0.0)
     cases = {
         "largest utilisation without failure": np.maximum(report.normal.utilisation, 0),
         "largest utilisation under any failure": np.maximum(report.fullest.utilisation, 0),
     }
-    if most > 0:
+    if max_cost > 0:
         of_links = np.zeros(topology.num_links)
         for failure in cable_failures(topology):
-            of_links[list(failure.links)] = cost.get(failure.name, 0.0) / most
+            of_links[list(failure.links)] = cost.get(failure.name, 0.0) / max_cost
         cases["cost of each cable's failure, share of the largest"] = of_links
     return utilisation_map(
         drawing_of(topology), {case: {"all matrices": links} for case, links in cases.items()}
@@ -245,7 +245,7 @@ def _charts(report: PlanReport) -> tuple[Chart, ...]:
     if not worst:
         return ()
     label = f"{report.objective.rules.loss_label}, %"
-    names = [one.failure for one in worst]
+    names = [failure.failure for failure in worst]
     by_time: dict[str, list[float]] = {}
     for outage in report.outages:
         if outage.failure:
@@ -260,8 +260,15 @@ def _charts(report: PlanReport) -> tuple[Chart, ...]:
             "failure",
             label,
             (
-                Series("at most", "points", names, [100 * one.worst_at_most for one in worst]),
-                Series("certainly", "points", names, [100 * max(0.0, one.worst) for one in worst]),
+                Series(
+                    "at most", "points", names, [100 * failure.worst_at_most for failure in worst]
+                ),
+                Series(
+                    "certainly",
+                    "points",
+                    names,
+                    [100 * max(0.0, failure.worst) for failure in worst],
+                ),
             ),
             x_scale="category",
         )
@@ -302,7 +309,7 @@ class FailurePlan(PlanReport):
         """A pandas frame, a row for each failure, the worst first."""
         import pandas as pd
 
-        return pd.DataFrame([dataclasses.asdict(one) for one in self.by_failure()])
+        return pd.DataFrame([dataclasses.asdict(failure) for failure in self.by_failure()])
 
     def plot(self, path: Path | str) -> None:
         """Write the heat map of what failures cost."""
@@ -365,13 +372,13 @@ def plan_outcome(config: PlanConfig, notify: Notify) -> Outcome:
     """`teal plan`."""
     report = run_plan(config, notify)
     findings = plan_findings(report)
-    others = ", ".join(name for name in FILES if name != PAGE)
+    file_names = ", ".join(name for name in FILES if name != PAGE)
     return Outcome(
         text="\n".join(findings),
         tables=failure_tables(report.outages, config.worst, report.objective),
         written=(
             f"{config.out / PAGE}: open it in a browser; {len(report.outages):,} cases are in "
-            f"{others} beside it"
+            f"{file_names} beside it"
         ),
         data=lambda: {
             "findings": findings,

@@ -86,18 +86,23 @@ def _sweep(
     what: str,
 ) -> list[Outage]:
     """Solve the parts of these failures that are missing; all outages so far."""
-    done = {SweepPart(*entry["part"]) for entry in entries.entries("outages")}
+    finished_parts = {SweepPart(*entry["part"]) for entry in entries.entries("outages")}
     firsts = range(0, len(rows), BLOCK_MATRICES)
     parts = {SweepPart(int(rows[first]), failure.name) for first in firsts for failure in failures}
     fullest = _fullest(instance, entries)
     with progress_bar(
-        total=len(parts), initial=len(parts & done), desc=what, unit=f"x {BLOCK_MATRICES} matrices"
+        total=len(parts),
+        initial=len(parts & finished_parts),
+        desc=what,
+        unit=f"x {BLOCK_MATRICES} matrices",
     ) as bar:
-        for part, part_outages, peaks in outages(instance, rows, options.gap, failures, done):
+        for part, part_outages, peaks in outages(
+            instance, rows, options.gap, failures, finished_parts
+        ):
             larger = fullest.larger(part.failure, peaks)
             fullest.add(part.failure, larger)
-            found = [vars(outage) for outage in part_outages]
-            entries.add("outages", {"part": part, "found": found, "peaks": larger})
+            outage_rows = [vars(outage) for outage in part_outages]
+            entries.add("outages", {"part": part, "found": outage_rows, "peaks": larger})
             bar.update()
     return [from_text(Outage, o) for entry in entries.entries("outages") for o in entry["found"]]
 
@@ -118,7 +123,7 @@ def _costs(
     results: Sequence[Outage], cables: Sequence[Failure], objective: Objective
 ) -> dict[str, float]:
     """Mean cost of each cable's failure alone: of stranded demand and of the value lost."""
-    by_name = {one.failure: one for one in by_failure(results, objective)}
+    by_name = {cost.failure: cost for cost in by_failure(results, objective)}
     return {
         cable.name: float(np.nan_to_num(by_name[cable.name].mean + by_name[cable.name].stranded))
         for cable in cables

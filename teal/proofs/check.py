@@ -38,7 +38,7 @@ def need(condition, reason):
         raise ValueError(reason)
 
 
-def whole(text):
+def integer(text):
     need(
         text.isascii() and text.isdigit() and len(text) <= 100,
         f"{text[:40]!r} is no whole number of at least 0",
@@ -126,8 +126,8 @@ class Network:
         along = [self.number.get(i) for i in path.split(",")]
         ends = [demand.source, *map(self.end.__getitem__, along)] if None not in along else []
         if not ends or ends != [*map(self.start.__getitem__, along), demand.target]:
-            said = f"the links {path[:60]} do not lead from {demand.source} to {demand.target}"
-            raise ValueError(f"demand {demand.number}: {said}")
+            text = f"the links {path[:60]} do not lead from {demand.source} to {demand.target}"
+            raise ValueError(f"demand {demand.number}: {text}")
         return along
 
 
@@ -135,15 +135,15 @@ class Program:
     """A claim: ``total`` sums the demands' part of its inequality, ``reached`` its value."""
 
     def __init__(self, links, kind, name, value, bound):
-        known = ("value -", "promise -", "utilisation -", "concurrent -")
+        kinds = ("value -", "promise -", "utilisation -", "concurrent -")
         need(
-            kind in ("class", "level", "cost") or f"{kind} {name}" in known,
+            kind in ("class", "level", "cost") or f"{kind} {name}" in kinds,
             f"{kind[:40]!r} {name[:40]!r} is no program",
         )
         self.kind = kind
         self.name = name
-        self.value = whole(value)
-        self.bound = whole(bound)
+        self.value = integer(value)
+        self.bound = integer(bound)
         self.price = [0] * links
         self.multiplier = {}
         self.total = 0
@@ -190,8 +190,12 @@ class Program:
             self.kind != "class" or {self.name, *self.multiplier} <= set(carried),
             "no demand has such a class",
         )
-        room = sum(y * up for y, (_, up) in zip(self.price, capacity))
-        paid = room + self.total - sum(m * carried[name] for name, m in self.multiplier.items())
+        capacity_value = sum(y * up for y, (_, up) in zip(self.price, capacity))
+        paid = (
+            capacity_value
+            + self.total
+            - sum(m * carried[name] for name, m in self.multiplier.items())
+        )
         need(
             self.kind not in LINEAR or self.reached >= self.value,
             f"{self.kind}: the flows do not reach the value",
@@ -201,10 +205,12 @@ class Program:
             "cost: the flows cost more than is claimed",
         )
         proves = {
-            "level": self.value == SQUARE and self.total > room,
-            "utilisation": self.bound == 0 or self.total * SQUARE >= max(1, self.bound * room),
-            "cost": self.total - room >= self.bound,
-            "concurrent": self.bound >= SQUARE or self.bound * self.total >= max(1, SQUARE * room),
+            "level": self.value == SQUARE and self.total > capacity_value,
+            "utilisation": self.bound == 0
+            or self.total * SQUARE >= max(1, self.bound * capacity_value),
+            "cost": self.total - capacity_value >= self.bound,
+            "concurrent": self.bound >= SQUARE
+            or self.bound * self.total >= max(1, SQUARE * capacity_value),
         }
         need(
             proves.get(self.kind, paid <= self.bound),
@@ -223,10 +229,10 @@ class Program:
         rounded up.
         """
         gap = -(-(high - low) * 10**8 // max(1, high)) / 10**6
-        least = low * 10**9 // SQUARE
-        most = -(-high * 10**9 // SQUARE)
-        low, high = (f"{n // 10**9}.{n % 10**9:09}" for n in (least, most))
-        kept = (
+        lower = low * 10**9 // SQUARE
+        upper = -(-high * 10**9 // SQUARE)
+        low, high = (f"{n // 10**9}.{n % 10**9:09}" for n in (lower, upper))
+        kept_text = (
             f" while {', '.join(sorted(self.multiplier))} keep their flow"
             if self.multiplier
             else ""
@@ -239,7 +245,7 @@ class Program:
                 "without a path"
             )
         return (
-            f"{kind}{kept}: the optimum is from {low} to {high}, gap {gap:.6f}%, {left_out} "
+            f"{kind}{kept_text}: the optimum is from {low} to {high}, gap {gap:.6f}%, {left_out} "
             "demands without a path"
         )
 
@@ -295,36 +301,36 @@ class Flows:
         listed = name
         lost = {}
         multipliers = {}
-        least = self.shortest(demand)
+        distance = self.shortest(demand)
         for word in words:
             amount, _, text = word.partition(":")
             if (
                 amount[:1] == "@" and listed == name
             ):  # the multiplier of a group, "" for no failure, before paths
-                multipliers[amount[1:]] = whole(text)
+                multipliers[amount[1:]] = integer(text)
                 continue
-            sent = whole(amount)
+            amount_sent = integer(amount)
             along = self.network.links_of(text, demand)
             listed = f"{listed} {text}"
-            flow += sent
-            paid += self.send(sent, along)
+            flow += amount_sent
+            paid += self.send(amount_sent, along)
             if not self.over_all:
-                least = [
-                    min(known, sum(map(length, along)))
-                    for known, length in zip(least, self.length_of)
+                distance = [
+                    min(shortest, sum(map(length, along)))
+                    for shortest, length in zip(distance, self.length_of)
                 ]
             if self.has_groups:
-                self.lose(demand, sent, along, multipliers, lost)
+                self.lose(demand, amount_sent, along, multipliers, lost)
         self.listed.update(f"{listed}\n".encode())
         self.carried[demand.of_class] = self.carried.get(demand.of_class, 0) + flow
-        self.left_out += min(least) >= CLOSED and demand.rate[1] > 0
+        self.left_out += min(distance) >= CLOSED and demand.rate[1] > 0
         if "promise" in self.kinds:
-            least = [sum(multipliers.values())]
+            distance = [sum(multipliers.values())]
             flow = min(demand.rate[0], flow - max(lost.values(), default=0))
         ends = f"from {demand.source} to {demand.target}"
         is_within = "utilisation" in self.kinds or flow <= demand.rate[0]
         need(is_within, f"demand {demand.number} {ends} exceeds its rate")
-        for program, dist in zip(self.programs, least):
+        for program, dist in zip(self.programs, distance):
             program.add(demand, flow, paid, dist)
 
     def shortest(self, demand):
@@ -340,14 +346,14 @@ class Flows:
             ]
         return [best.get(demand.target, CLOSED) for best in self.reach]
 
-    def send(self, sent, along):
+    def send(self, amount, along):
         """Put flow on the links of a path; the cost that it pays, rounded up."""
-        for i in along if sent else ():
-            self.load[i] += sent
+        for i in along if amount else ():
+            self.load[i] += amount
         cost = self.network.cost
-        return sent * sum(cost[i][1] for i in along) if self.network.has_cost else 0
+        return amount * sum(cost[i][1] for i in along) if self.network.has_cost else 0
 
-    def lose(self, demand, sent, along, multipliers, lost):
+    def lose(self, demand, amount, along, multipliers, lost):
         """Note what each group takes of a promise; the multipliers of the others are at most the
         path's price.
         """
@@ -355,16 +361,16 @@ class Flows:
         pays = sum(m for group, m in multipliers.items() if group not in hit)
         is_paid = pays <= sum(self.lengths[0][i] for i in along)
         need(is_paid, f"demand {demand.number}: multipliers above a path's price")
-        lost.update((group, lost.get(group, 0) + sent) for group in hit)
+        lost.update((group, lost.get(group, 0) + amount) for group in hit)
 
     def check_loads(self):
         """No link carries more than its capacity, or than the claimed utilisation of it."""
         network = self.network
-        most = self.programs[0].value if "utilisation" in self.kinds else SQUARE
-        for i, (sent, (room, _)) in enumerate(zip(self.load, network.capacity)):
-            if sent * SQUARE > most * room:
+        max_utilisation = self.programs[0].value if "utilisation" in self.kinds else SQUARE
+        for i, (load, (capacity, _)) in enumerate(zip(self.load, network.capacity)):
+            if load * SQUARE > max_utilisation * capacity:
                 ends = f"{network.start[i]} to {network.end[i]}"
-                raise ValueError(f"link {i}, {ends}: {sent / ONE} of {room / ONE} Gbit/s")
+                raise ValueError(f"link {i}, {ends}: {load / ONE} of {capacity / ONE} Gbit/s")
 
 
 def read_scope(lines, files):
@@ -386,9 +392,9 @@ def read_programs(lines, network):
         elif key == "prices" and programs:
             for link, _, price in (word.partition(":") for word in words):
                 need(link in network.number, f"prices: there is no link {link[:40]!r}")
-                last.price[network.number[link]] = whole(price)
+                last.price[network.number[link]] = integer(price)
         elif key == "multiplier" and programs and last.kind == "class" and words[:1] != [last.name]:
-            last.multiplier.update({of_class: whole(number) for of_class, number in [words]})
+            last.multiplier.update({of_class: integer(number) for of_class, number in [words]})
         else:
             need(
                 [key, *words] == ["flows"] and programs,
@@ -429,9 +435,9 @@ def check(network, matrix, proof, groups=None):
         "the list of paths is another one",
     )
     flows.check_loads()
-    said = "proved over all paths: " if over_all else "proved over the listed paths: "
+    conclusion = "proved over all paths: " if over_all else "proved over the listed paths: "
     return [
-        said + program.conclude(links.capacity, flows.carried, flows.left_out)
+        conclusion + program.conclude(links.capacity, flows.carried, flows.left_out)
         for program in programs
     ]
 

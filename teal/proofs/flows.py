@@ -160,11 +160,11 @@ def _rows(file: Path) -> list[dict[str, Any]]:
 def _links(value: Any, where: str) -> list[str]:
     """Names of links, from a list, a JSON list, or text with semicolons."""
     if isinstance(value, list):
-        return [str(one) for one in value]
+        return [str(link) for link in value]
     text = str(value if value is not None else "").strip()
     if text.startswith("["):
         try:
-            return [str(one) for one in json.loads(text)]
+            return [str(link) for link in json.loads(text)]
         except ValueError as error:
             raise InputError(where, "links", "a JSON list", error) from None
     return [part.strip() for part in text.split(";") if part.strip()]
@@ -189,13 +189,13 @@ def _decomposed(
                 f"flow from {names[source]} to {names[target]} that is conserved at {names[node]}"
             )
             raise InputError(where, "link, flow", expected, f"{surplus:+.9g} Gbit/s")
-    left = dict(on_links)
+    residual = dict(on_links)
     paths = PathFlows()
-    while path := _path(left, topology, source, target):
-        amount = min(left[link] for link in path)
+    while path := _path(residual, topology, source, target):
+        amount = min(residual[link] for link in path)
         for link in path:
-            left[link] -= amount
-        left = {link: flow for link, flow in left.items() if flow > _ROUNDING * total}
+            residual[link] -= amount
+        residual = {link: flow for link, flow in residual.items() if flow > _ROUNDING * total}
         paths[path] = paths.get(path, 0.0) + amount
     return paths
 
@@ -239,7 +239,7 @@ def splits_over(
         InputError: flow of a demand that the matrix does not have.
     """
     number = demand_numbers(paths, classes)
-    own = {number[key]: of_demand for key, of_demand in flows.items() if key in number}
+    demand_flows = {number[key]: of_demand for key, of_demand in flows.items() if key in number}
     for key, of_demand in flows.items():
         if sum(of_demand.values()) > 0 and (key not in number or demand[number[key]] <= 0):
             names_of = topology.node_names
@@ -248,11 +248,12 @@ def splits_over(
             )
             raise InputError(where, "source and target", "demands of the matrix", flow)
     more = {
-        d: list(of_demand.keys() - _candidates(paths, d).keys()) for d, of_demand in own.items()
+        d: list(of_demand.keys() - _candidates(paths, d).keys())
+        for d, of_demand in demand_flows.items()
     }
     paths = with_listed_paths(paths, more)
     splits = np.zeros(paths.leaf.shape)
-    for d, of_demand in own.items():
+    for d, of_demand in demand_flows.items():
         column = _candidates(paths, d)
         for path, amount in of_demand.items():
             splits[d, column[path]] = amount / demand[d] if amount else 0.0

@@ -105,11 +105,11 @@ def group_multipliers(
         sums[d[number]] += units / 2.0**bits
     # A group that leaves nothing: no price limits its multiplier, and one of the demand's worth
     # proves a promise of 0.
-    worth = problem.demand_value.cpu().numpy()
+    demand_value = problem.demand_value.cpu().numpy()
     for lost in np.flatnonzero(~survives.any(-1).all(-1)).tolist():
         name = names[lost, np.flatnonzero(~survives[lost].any(-1))[0]]
-        words[lost] = [f"@{name}:{int((worth[lost] + 1) * 2.0**bits)}"]
-        sums[lost] = worth[lost] + 1
+        words[lost] = [f"@{name}:{int((demand_value[lost] + 1) * 2.0**bits)}"]
+        sums[lost] = demand_value[lost] + 1
     return words, sums
 
 
@@ -128,17 +128,17 @@ def _groups_of_sets(problem: Problem, protection: Protection) -> tuple[np.ndarra
     )
     carries = carries[:, None]
     names = np.full(sets.shape[:2], "", dtype=object)
-    left = np.repeat(exists[:, None], sets.shape[1], 1)
+    unassigned = np.repeat(exists[:, None], sets.shape[1], 1)
     is_named = (exists[:, None] & carries == sets).all(-1)  # left by no failure
     for group, failed in enumerate(
         failed_paths(problem.ops, problem.topology.num_links, protection.groups)
     ):
         survivors = (exists & ~failed)[:, None]
-        found = ~is_named & (survivors & carries == sets).all(-1)
-        names[found] = str(group)
-        left = np.where(found[..., None], survivors, left)
-        is_named |= found
-    return names, left
+        is_in_group = ~is_named & (survivors & carries == sets).all(-1)
+        names[is_in_group] = str(group)
+        unassigned = np.where(is_in_group[..., None], survivors, unassigned)
+        is_named |= is_in_group
+    return names, unassigned
 
 
 NETWORK = "network.csv"
@@ -182,18 +182,18 @@ class Claim:
 
     def lines(self, rounding: int) -> Iterator[str]:
         """The lines of the proof, with claims that leave 2^-``rounding`` of room."""
-        room = 2.0 ** (1 - rounding)  # the flows take half of it
+        slack = 2.0 ** (1 - rounding)  # the flows take half of it
         name = self.name or "-"
         if self.kind == "utilisation":
-            value = self.value * (1 + room)
-            bound = max(0.0, self.bound * (1 - room))
+            value = self.value * (1 + slack)
+            bound = max(0.0, self.bound * (1 - slack))
         elif self.kind == "cost":
-            value = self.value * (1 + room)
-            bound = max(0.0, self.bound - room * self.terms)
-            name = np.format_float_positional(float(self.name) * (1 - room))
+            value = self.value * (1 + slack)
+            bound = max(0.0, self.bound - slack * self.terms)
+            name = np.format_float_positional(float(self.name) * (1 - slack))
         else:
-            value = 1.0 if self.kind == "level" else max(0.0, self.value * (1 - room))
-            bound = self.bound + room * self.terms
+            value = 1.0 if self.kind == "level" else max(0.0, self.value * (1 - slack))
+            bound = self.bound + slack * self.terms
             bound = min(1.0, bound) if self.kind == "concurrent" else bound  # a share
         yield f"program {self.kind} {name} {_units(value)} {_units(bound)}"
         prices = [int(y) for y in (self.prices * _UNIT).tolist()]
@@ -239,12 +239,12 @@ def write_proof(
         problem = problem.with_paths(allocation.paths)
     _require_provable(problem, over_all)
     splits = _live_splits(problem, allocation.splits.to(problem.demand))
-    sent = _sent(problem, splits)
+    amounts = _sent_amounts(problem, splits)
     if (
         problem.functions is not None
     ):  # checked above: pieces have no room for flow beyond a demand's rate
         problem, splits = _by_piece(problem, splits)
-        sent = _sent(problem, splits)
+        amounts = _sent_amounts(problem, splits)
     claims = claims_of(problem, splits, allocation, over_all=over_all)
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / NETWORK, folder / MATRIX, folder / (f"{PROOF}.gz" if compressed else PROOF)]
@@ -262,17 +262,17 @@ def write_proof(
         ]
         _write_table(files[3], groups, ("group", "link"))
         multipliers, costs = group_multipliers(problem, protection, claims[0].prices, check.BITS)
-        room = float(problem.capacity_value(torch.from_numpy(claims[0].prices)[None])[0])
+        capacity_value = float(problem.capacity_value(torch.from_numpy(claims[0].prices)[None])[0])
         profit = (problem.demand_value - torch.from_numpy(costs)).clamp(min=0)
-        bound = room + float((problem.demand[0] * profit).sum())
-        claims = [dataclasses.replace(claims[0], bound=bound, terms=bound + room)]
+        bound = capacity_value + float((problem.demand[0] * profit).sum())
+        claims = [dataclasses.replace(claims[0], bound=bound, terms=bound + capacity_value)]
     carries_all = claims[0].kind == "utilisation"
     for rounding in _ROUNDINGS:
         _write_flows(
             files[2],
             files[:2],
             problem,
-            sent[0],
+            amounts[0],
             claims,
             rounding,
             carries_all,
@@ -289,7 +289,7 @@ def write_proof(
 def proved_gap(sentences: Sequence[str]) -> float:
     """The widest gap in the sentences of the checker; NaN of none."""
     return max(
-        (float(one.rpartition("gap ")[2].partition("%")[0]) / 100 for one in sentences),
+        (float(sentence.rpartition("gap ")[2].partition("%")[0]) / 100 for sentence in sentences),
         default=math.nan,
     )
 
@@ -297,7 +297,7 @@ def proved_gap(sentences: Sequence[str]) -> float:
 def _require_provable(problem: Problem, over_all: bool) -> None:
     """Raise InputError for a program of which there is no proof."""
     rules = problem.objective.rules
-    others = [c.name for c in problem.conditions if not isinstance(c, Protection)]
+    unsupported = [c.name for c in problem.conditions if not isinstance(c, Protection)]
     is_linear = rules.is_sequence or rules.carries_all or type(rules).value is Rules.value
     if not isinstance(problem.paths, PathSet):
         raise InputError(
@@ -307,8 +307,10 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
         raise InputError(
             "proof", "objective", "an objective whose program is linear", problem.objective.name
         )
-    if others:
-        raise InputError("proof", "condition", "no side condition but promises", ", ".join(others))
+    if unsupported:
+        raise InputError(
+            "proof", "condition", "no side condition but promises", ", ".join(unsupported)
+        )
     if problem.conditions and (over_all or rules.is_sequence):
         raise InputError(
             "proof",
@@ -422,7 +424,7 @@ def _by_piece(problem: Problem, splits: Tensor) -> tuple[Problem, Tensor]:
     return by_piece, torch.cat(shares)[None]
 
 
-def _sent(problem: Problem, splits: Tensor) -> Tensor:
+def _sent_amounts(problem: Problem, splits: Tensor) -> Tensor:
     """(1, D, K) Gbit/s on each path, within rates and capacities; raises InputError for what breaks
     a rule by more.
     """
@@ -457,35 +459,37 @@ def claims_of(
     problem: Problem, splits: Tensor, allocation: Allocation, *, over_all: bool
 ) -> list[Claim]:
     """The claims about an allocation, by the kind of its program."""
-    given = torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
+    claimed_prices = (
+        torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
+    )
     rules = problem.objective.rules
     name = problem.objective.name
     if rules.is_sequence:
         of_programs = allocation.program_prices
         if problem.classes is not None:
             return _class_claims(
-                problem, splits, given if of_programs is None else of_programs.prices[0]
+                problem, splits, claimed_prices if of_programs is None else of_programs.prices[0]
             )
         levels = [] if of_programs is None else _level_claims(problem, splits, allocation)
         if levels:
             return levels
         # No level that links limit is known: the flow is bounded by the rates alone.
         flow = problem.flows(splits).sum(-1)[0]
-        most = problem.routable_demand[0]
-        value, bound = (float((problem.demand_value * rate).sum()) for rate in (flow, most))
+        max_rate = problem.routable_demand[0]
+        value, bound = (float((problem.demand_value * rate).sum()) for rate in (flow, max_rate))
         return [Claim("value", np.zeros(problem.capacity.shape[1]), value, bound, bound)]
     value = float(problem.value(splits)[0])
     if rules.may_have_no_allocation:
-        return [_cost_claim(problem, splits, given, over_all=over_all)]
+        return [_cost_claim(problem, splits, claimed_prices, over_all=over_all)]
     if rules.carries_all:
         kind = "utilisation" if name == problem.solved.objective.name else "concurrent"
-        prices = _without_unit(given)
+        prices = _without_unit(claimed_prices)
         bound = (
             float(_bound(problem, prices, over_all=over_all)[0]) if bool(prices.any()) else math.inf
         )
         trivial = 0.0 if kind == "utilisation" else 1.0
         return [Claim(kind, _row(prices), value, bound if math.isfinite(bound) else trivial)]
-    prices = usable_prices(problem, given)
+    prices = usable_prices(problem, claimed_prices)
     if not over_all:
         program = problem.rewritten.program
         best = program.bounds_along(prices, PRICE_SCALES)[:, 0].argmin()
@@ -498,20 +502,20 @@ def claims_of(
 def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
     """The claim of a least cost."""
     prices = finite_prices(prices)
-    sent = _sent(problem, splits)
+    amounts = _sent_amounts(problem, splits)
     if not over_all:
         scales = torch.cat([PRICE_SCALES.new_zeros(1), PRICE_SCALES])
         best = problem.program.bounds_along(prices, scales)[:, 0].argmin()
         prices = prices * scales[best]
     bound = float(_bound(problem, prices, over_all=over_all)[0])
-    least = float(_bound(problem, 0 * prices, over_all=over_all)[0])
-    if bound <= least:  # prices that prove less than none do
+    lower_bound = float(_bound(problem, 0 * prices, over_all=over_all)[0])
+    if bound <= lower_bound:  # prices that prove less than none do
         prices = 0 * prices
-        bound = least
-    carried = sent.sum(-1) / problem.demand.clamp(min=1e-300)
+        bound = lower_bound
+    carried = amounts.sum(-1) / problem.demand.clamp(min=1e-300)
     counts = problem.routable & (problem.demand > 0)
     share = min(1.0, float(torch.where(counts, carried, 1).min())) if bool(counts.any()) else 1.0
-    value = -float((sent * problem.path_value).sum())
+    value = -float((amounts * problem.path_value).sum())
     terms = bound + 2 * float(problem.capacity_value(prices)[0])
     return Claim("cost", _row(prices), value, bound, terms, repr(share))
 
@@ -546,29 +550,33 @@ def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Clai
     claims = list[Claim]()
     names = _class_names(problem)
     for number, name in enumerate(names):
-        own = finite_prices(prices[min(number, len(prices) - 1)][None])
-        price = problem.cheapest_path_cost(problem.ops.path_sum(own), unroutable=math.inf)[0]
-        room = float(problem.capacity_value(own)[0])
+        class_prices = finite_prices(prices[min(number, len(prices) - 1)][None])
+        price = problem.cheapest_path_cost(problem.ops.path_sum(class_prices), unroutable=math.inf)[
+            0
+        ]
+        capacity_value = float(problem.capacity_value(class_prices)[0])
         rows = problem.classes.rows(number)
         value = float(carried[rows].sum())
         profit = float((problem.demand[0, rows] * (1 - price[rows]).clamp(min=0)).sum())
-        bound = room + profit
-        terms = room + profit
+        bound = capacity_value + profit
+        terms = capacity_value + profit
         multipliers = {}
         for upper in range(number):
             rows = problem.classes.rows(upper)
             demand = problem.demand[0, rows]
             paid = price[rows]
-            kept = float(carried[rows].sum())
+            carried_value = float(carried[rows].sum())
             order = paid.argsort()
-            needed = int((demand[order].cumsum(0) < kept).sum())
-            multiplier = float(paid[order[min(needed, len(order) - 1)]]) if kept else 0.0
+            needed = int((demand[order].cumsum(0) < carried_value).sum())
+            multiplier = float(paid[order[min(needed, len(order) - 1)]]) if carried_value else 0.0
             multiplier = int(multiplier * _UNIT) / _UNIT if math.isfinite(multiplier) else 0.0
-            given = float((demand * (multiplier - paid).clamp(min=0)).sum())
-            bound = bound + given - multiplier * kept
-            terms = terms + given + multiplier * kept
+            demand_value = float((demand * (multiplier - paid).clamp(min=0)).sum())
+            bound = bound + demand_value - multiplier * carried_value
+            terms = terms + demand_value + multiplier * carried_value
             multipliers[names[upper]] = multiplier
-        claims.append(Claim("class", _row(own), value, max(bound, value), terms, name, multipliers))
+        claims.append(
+            Claim("class", _row(class_prices), value, max(bound, value), terms, name, multipliers)
+        )
     return claims
 
 
@@ -580,15 +588,15 @@ def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> l
     claims = list[Claim]()
     for level, prices in allocation.program_prices.of_row(0):
         level *= 1 - _LEVEL_ROUNDING
-        own = _without_unit(prices[None].to(problem.capacity))
-        price = problem.cheapest_path_cost(problem.ops.path_sum(own))[0]
+        level_prices = _without_unit(prices[None].to(problem.capacity))
+        price = problem.cheapest_path_cost(problem.ops.path_sum(level_prices))[0]
         grows = rate >= level * weight
-        value = float(problem.capacity_value(own)[0])
+        value = float(problem.capacity_value(level_prices)[0])
         growth = growth_from(price, value, rate, grows, level * weight, problem.demand[0])
         if math.isfinite(growth) and level > 0:
             terms = _MAX_TERMS * max(1.0, growth)
             name = np.format_float_positional(level)
-            claims.append(Claim("level", _row(own), 1.0, growth, terms, name))
+            claims.append(Claim("level", _row(level_prices), 1.0, growth, terms, name))
     return claims
 
 
@@ -654,7 +662,7 @@ def _write_flows(
     file: Path,
     inputs: Sequence[Path],
     problem: Problem,
-    sent: Tensor,
+    amounts: Tensor,
     claims: Sequence[Claim],
     rounding: int,
     carries_all: bool,
@@ -665,11 +673,11 @@ def _write_flows(
     body = io.StringIO()
     digest = hashlib.sha256()
     for line, path_list in _demand_lines(
-        problem, sent, 0 if carries_all else rounding, carries_all, over_all, multipliers
+        problem, amounts, 0 if carries_all else rounding, carries_all, over_all, multipliers
     ):
         body.write(line)
         digest.update(path_list)
-    hashes = [hashlib.sha256(one.read_bytes()).hexdigest() for one in inputs]
+    hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in inputs]
     head = ["teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}"]
     head.append("paths all" if over_all else f"paths listed {digest.hexdigest()}")
     for claim in claims:
@@ -683,7 +691,7 @@ def _write_flows(
 
 def _demand_lines(
     problem: Problem,
-    sent: Tensor,
+    amounts: Tensor,
     rounding: int,
     carries_all: bool,
     over_all: bool,
@@ -692,17 +700,17 @@ def _demand_lines(
     """The line of each demand, and its line in the list of paths."""
     mask = problem.path_mask[0].cpu().numpy()
     if over_all:
-        mask = mask & (sent.cpu().numpy() > 0)
+        mask = mask & (amounts.cpu().numpy() > 0)
     demand_index, k = np.nonzero(mask)
     along = links_along(problem.topology, problem.paths, demand_index, k)
     numbers = [str(i) for i in range(problem.topology.num_links)]
     starts = along.link_starts.tolist()
     links = along.links
     factor = (1 - 2.0**-rounding if rounding else 1.0) * _UNIT
-    units = [int(x) for x in (sent.cpu().numpy()[demand_index, k] * factor).tolist()]
+    units = [int(x) for x in (amounts.cpu().numpy()[demand_index, k] * factor).tolist()]
     ptr = np.searchsorted(demand_index, np.arange(len(mask) + 1)).tolist()
-    wanted: AnyArray = problem.demand[0].cpu().numpy() * _UNIT
-    for d, rate in enumerate(wanted.tolist()):
+    rates: AnyArray = problem.demand[0].cpu().numpy() * _UNIT
+    for d, rate in enumerate(rates.tolist()):
         first = ptr[d]
         last = ptr[d + 1]
         flows = units[first:last]

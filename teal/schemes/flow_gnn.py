@@ -162,17 +162,19 @@ class FlowGnnScheme:
             splits, prices = self._by_admm(problem)
         else:
             splits, prices = (v.to(torch.float64) for v in self.start(problem))
-            most = 0
+            max_iterations = 0
             gap = 0.0
             if config.repair == "pdhg":  # whose first check is of the model's own splits
-                most = _DEFAULT_PDHG_ITERATIONS
+                max_iterations = _DEFAULT_PDHG_ITERATIONS
                 gap = config.gap
             elif config.repair == "auto":
-                most = BALANCING_ITERATIONS
+                max_iterations = BALANCING_ITERATIONS
                 gap = BALANCED_GAP
-            if most and config.iterations >= 0:
-                most = config.iterations
-            splits, prices = _finished(problem.to(torch.float64), splits, prices, most, gap)[:2]
+            if max_iterations and config.iterations >= 0:
+                max_iterations = config.iterations
+            splits, prices = _finished(
+                problem.to(torch.float64), splits, prices, max_iterations, gap
+            )[:2]
         if config.entries:
             splits = in_tables(problem.to(torch.float64), splits, config.entries)
         if splits.is_cuda:
@@ -260,10 +262,10 @@ def _finished(
 
 def _projected(problem: Problem, splits: Tensor, prices: Tensor) -> _Finished:
     """:func:`_finished` without iterations, by torch alone, for ordinary numbers."""
-    given = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
-    splits = project(problem, given, LAST_REFILL)
+    finite_splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
+    splits = project(problem, finite_splits, LAST_REFILL)
     if problem.has_link_cost:  # then more flow may have less value
-        cut = project(problem, given, 0)
+        cut = project(problem, finite_splits, 0)
         splits = _better(splits, cut, problem.value(splits), problem.value(cut))
     prices = usable_prices(problem, prices, most=1.0)
     bound = dual_bound(problem, prices)
@@ -278,12 +280,12 @@ def _projected(problem: Problem, splits: Tensor, prices: Tensor) -> _Finished:
     )
 
 
-def _better_of(problem: Problem, own: _Finished, after: _Finished) -> tuple[Tensor, Tensor]:
+def _better_of(problem: Problem, before: _Finished, after: _Finished) -> tuple[Tensor, Tensor]:
     """For each matrix the splits of the larger value, and the prices of the closer bound."""
     sense = problem.objective.rules.sense
     return (
-        _better(own.splits, after.splits, sense * own.value, sense * after.value),
-        _better(own.prices, after.prices, -sense * own.bound, -sense * after.bound),
+        _better(before.splits, after.splits, sense * before.value, sense * after.value),
+        _better(before.prices, after.prices, -sense * before.bound, -sense * after.bound),
     )
 
 

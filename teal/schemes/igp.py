@@ -60,7 +60,7 @@ def check_igp_program(problem: Problem, dag: EcmpDag) -> None:
     shortest paths.
     """
     if problem.conditions:
-        names = ", ".join(one.name for one in problem.conditions)
+        names = ", ".join(condition.name for condition in problem.conditions)
         raise InputError("segment lists", "conditions", "a program without side conditions", names)
     live = torch.from_numpy(np.isfinite(dag.links.metric)).to(problem.capacity.device)
     if bool(((problem.capacity > 0) != live).any()):

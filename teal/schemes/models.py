@@ -98,13 +98,13 @@ def model_of_each(
     if model is None:
         return dict.fromkeys(schemes)
     takes = {text: _TAKES.get(parse_spec(text).name, "") for text in schemes}
-    found = kind_of(model_folder(model))
-    if found not in takes.values():
+    stored_kind = kind_of(model_folder(model))
+    if stored_kind not in takes.values():
         return dict.fromkeys(schemes, model)
     for text, kind in takes.items():
-        if kind not in ("", found) and "model=" not in text:
-            notify(f"{text}: the model that comes with Teal, since {model} is a {found}")
-    return {text: model if kind in ("", found) else None for text, kind in takes.items()}
+        if kind not in ("", stored_kind) and "model=" not in text:
+            notify(f"{text}: the model that comes with Teal, since {model} is a {stored_kind}")
+    return {text: model if kind in ("", stored_kind) else None for text, kind in takes.items()}
 
 
 def serves(model: object, objective: Objective) -> bool:

@@ -88,18 +88,18 @@ def _load_factory(module: str, name: str) -> SchemeFactory:
     # Commands do not search the current folder; a scheme under development is there.
     sys.path.insert(0, "")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        attribute = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise InputError(
             f"{module}:{name}", "scheme", "a module that can be imported", str(error)
         ) from None
     finally:
         sys.path.remove("")
-    if not callable(found):
+    if not callable(attribute):
         raise InputError(
-            f"{module}:{name}", "scheme", f"a function {name} in {module}", repr(found)
+            f"{module}:{name}", "scheme", f"a function {name} in {module}", repr(attribute)
         )
-    factory: SchemeFactory = found
+    factory: SchemeFactory = attribute
     return factory
 
 

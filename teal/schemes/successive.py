@@ -28,8 +28,8 @@ class SuccessivePdhg:
         if state is None or state.splits.shape[-1] == num_paths:
             return self
         resized = SuccessivePdhg()
-        further = num_paths - state.splits.shape[-1]
-        resized._state = dataclasses.replace(state, splits=pad(state.splits, (0, further)))
+        num_added = num_paths - state.splits.shape[-1]
+        resized._state = dataclasses.replace(state, splits=pad(state.splits, (0, num_added)))
         return resized
 
     def has_start(self, problem: Problem) -> bool:

@@ -80,22 +80,27 @@ def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> Fl
         source: (E,) node index where each link starts.
         target: (E,) node index where it ends.
     """
-    known = np.asarray(~np.isnan(coordinates).any(axis=1))
-    if known.all():
+    has_coordinates = np.asarray(~np.isnan(coordinates).any(axis=1))
+    if has_coordinates.all():
         return _projected(coordinates)
     graph: Any = nx.Graph()
-    graph.add_nodes_from(range(len(known)))
+    graph.add_nodes_from(range(len(has_coordinates)))
     graph.add_edges_from(zip(source.tolist(), target.tolist(), strict=True))
-    if known.sum() > len(known) / 2:  # the others are placed between their neighbours
-        fixed = np.flatnonzero(known).tolist()
+    if (
+        has_coordinates.sum() > len(has_coordinates) / 2
+    ):  # the others are placed between their neighbours
+        fixed = np.flatnonzero(has_coordinates).tolist()
         points = _projected(coordinates)
-        start = {i: points[i] if known[i] else points[known].mean(0) for i in range(len(known))}
+        start = {
+            i: points[i] if has_coordinates[i] else points[has_coordinates].mean(0)
+            for i in range(len(has_coordinates))
+        }
         drawn = nx.spring_layout(graph, pos=start, fixed=fixed, seed=0, iterations=30)
-    elif len(known) <= _MAX_STRESS_NODES and nx.is_connected(graph):
+    elif len(has_coordinates) <= _MAX_STRESS_NODES and nx.is_connected(graph):
         drawn = nx.kamada_kawai_layout(graph)
     else:
         drawn = nx.spring_layout(graph, seed=0, iterations=50)
-    return np.array([drawn[i] for i in range(len(known))])
+    return np.array([drawn[i] for i in range(len(has_coordinates))])
 
 
 def _projected(coordinates: FloatArray) -> FloatArray:

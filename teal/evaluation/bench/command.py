@@ -59,11 +59,11 @@ def ranking_rows(scores: Sequence[Score]) -> list[Measure]:
     """The figures of the table of the ranking, programs in its order."""
     rows = []
     for program, of_track in means(scores).items():
-        own = [score for score in scores if score.program == program]
+        program_scores = [score for score in scores if score.program == program]
         measures = {
             **of_track,
-            "median_s": _median_s(own),
-            "not_valid": float(sum(bool(score.fault) for score in own)),
+            "median_s": _median_s(program_scores),
+            "not_valid": float(sum(bool(score.fault) for score in program_scores)),
         }
         rows += [Measure(program, name, value) for name, value in measures.items()]
     return rows
@@ -93,9 +93,14 @@ def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
     tracks = _tracks(scores)
     ranking = means(scores)
     series = tuple(
-        Series(program, "points", [s.case for s in own], [100 * s.score for s in own])
+        Series(
+            program,
+            "points",
+            [s.case for s in program_scores],
+            [100 * s.score for s in program_scores],
+        )
         for program in ranking
-        if (own := [score for score in scores if score.program == program])
+        if (program_scores := [score for score in scores if score.program == program])
     )
     best = next(iter(ranking.items()))
     section = Section(
@@ -132,8 +137,8 @@ def _tracks(scores: Sequence[Score]) -> list[str]:
 
 
 def _median_s(scores: Sequence[Score]) -> float:
-    known = [score.seconds for score in scores if not math.isnan(score.seconds)]
-    return float(np.median(known)) if known else math.nan
+    seconds = [score.seconds for score in scores if not math.isnan(score.seconds)]
+    return float(np.median(seconds)) if seconds else math.nan
 
 
 FILES = SCORES, RANKING, PAGE = ("scores.csv", "ranking.csv", "report.html")
@@ -183,11 +188,13 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
     Raises:
         InputError: an unknown scheme, a faulty result file, or an output that must not be replaced.
     """
-    own = {} if config.out is None else {s: config.out / result_file(s) for s in config.scheme}
+    out_files = (
+        {} if config.out is None else {s: config.out / result_file(s) for s in config.scheme}
+    )
     if config.out is not None:
-        names = [*FILES, *(path.name for path in own.values())]
+        names = [*FILES, *(path.name for path in out_files.values())]
         check_out_folder(config.out, names, overwrite=config.overwrite)
-    files = [*own.values(), *config.results]
+    files = [*out_files.values(), *config.results]
     if len({path.stem for path in files}) < len(files):
         raise InputError(
             "--results",
@@ -196,8 +203,8 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
             ", ".join(path.stem for path in files),
         )
     bench = set_of(config, notify)
-    others = {path.stem: read_results(path, bench) for path in config.results}
-    for scheme, path in own.items():
+    other_results = {path.stem: read_results(path, bench) for path in config.results}
+    for scheme, path in out_files.items():
         with progress_bar(total=len(bench.cases), desc=scheme, unit="case") as bar:
             results, seconds = run_scheme(bench, scheme, config.model, lambda _: bar.update())
         write_results(path, bench, results, seconds)
@@ -206,7 +213,7 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
             notify(f"{scheme}: {missing} cases without explicit paths are left out")
     if not files:
         return []
-    programs = {path.stem: read_results(path, bench) for path in own.values()} | others
+    programs = {path.stem: read_results(path, bench) for path in out_files.values()} | other_results
     seconds_of = {path.stem: read_seconds(path.with_suffix(".seconds.csv")) for path in files}
     scores = rank(bench, programs, seconds_of)
     if config.out is None:
@@ -239,8 +246,8 @@ def bench_outcome(config: BenchConfig, notify: Notify) -> Outcome:
     faults = {f"{score.program}, {score.case}": score.fault for score in scores if score.fault}
     lines = [f"{name}: {fault}" for name, fault in list(faults.items())[:_MAX_LISTED]]
     if config.prove and config.out is not None:
-        valid = [one for one in scores if not one.fault]
-        unproved = [one for one in valid if math.isnan(one.proved_gap)]
+        valid = [each_score for each_score in scores if not each_score.fault]
+        unproved = [each_score for each_score in valid if math.isnan(each_score.proved_gap)]
         lines.append(
             f"{config.out / PROOFS}: {len(valid) - len(unproved)} of {len(valid)} valid results "
             "have a proof"

@@ -209,9 +209,9 @@ def _cases(name: str, topology: Topology) -> Iterator[tuple[Track, int, tuple[st
 
 
 def _solved(bench: BenchSet, case: Case) -> Case:
-    _, found = optimum_of(bench, case)
+    _, optimum = optimum_of(bench, case)
     return dataclasses.replace(
-        case, value=float(found.result.value[0]), bound=float(found.bound_all_paths[0])
+        case, value=float(optimum.result.value[0]), bound=float(optimum.bound_all_paths[0])
     )
 
 

@@ -52,14 +52,14 @@ def prove_scores(
             continue
         problem, best = optimum_of(bench, case)
         for score in valid:
-            own = _folder_of(score)
+            score_folder = _folder_of(score)
             try:
                 result = programs[score.program][case.name]
                 sentences = _prove(
-                    problem, best.paths, best.result.prices, result, case, folder / own
+                    problem, best.paths, best.result.prices, result, case, folder / score_folder
                 )
                 proved[score.program, case.name] = dataclasses.replace(
-                    score, proved_gap=proved_gap(sentences), proof=str(own)
+                    score, proved_gap=proved_gap(sentences), proof=str(score_folder)
                 )
             except TealError as error:
                 proved[score.program, case.name] = dataclasses.replace(
@@ -88,8 +88,8 @@ def _prove(
     """
     demand = problem.demand[0].numpy()
     rate = {
-        (int(s), int(t)): float(one)
-        for (s, t), one in zip(problem.paths.pairs, demand, strict=True)
+        (int(s), int(t)): float(amount)
+        for (s, t), amount in zip(problem.paths.pairs, demand, strict=True)
     }
     flows: dict[Demand, PathFlows] = {
         (*ends, ""): _added(

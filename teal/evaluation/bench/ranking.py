@@ -79,7 +79,7 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
     cases = {case.name: case for case in bench.cases}
     links = {name: _links(bench, name) for name in bench.networks}
     nodes = {name: topology.node_index() for name, topology in bench.networks.items()}
-    found: dict[str, Paths] = {}
+    path_sets: dict[str, Paths] = {}
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             reader = csv.DictReader(stream)
@@ -103,12 +103,12 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
                     ) from None
                 if names[0] != row["source"] or names[-1] != row["target"]:
                     raise InputError(str(path), where, "a path from source to target", row["path"])
-                found.setdefault(case.name, {}).setdefault(ends, []).append((hops, share))
+                path_sets.setdefault(case.name, {}).setdefault(ends, []).append((hops, share))
     except OSError as error:
         raise InputError(
             str(path), "", "a table of " + ",".join(HEADER), error.strerror or error
         ) from None
-    return found
+    return path_sets
 
 
 def _links(bench: BenchSet, name: str) -> dict[tuple[str, str], int]:

@@ -68,9 +68,9 @@ def run_scheme(
             begin = time.perf_counter()
             splits = hedge.allocate(past)
         else:
-            made = make_scheme(scheme, model)  # a new one, which knows no case before
+            instance = make_scheme(scheme, model)  # a new one, which knows no case before
             begin = time.perf_counter()
-            allocation = made.solve(problem)
+            allocation = instance.solve(problem)
             splits = allocation.splits[0]
         if splits.shape != problem.paths.leaf.shape:
             continue  # a scheme with columns of its own, which are no explicit paths
