@@ -27,7 +27,7 @@ from teal.formats import load_topology, load_traffic
 from teal.network import all_pairs, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
-from teal.serving.engine.solver import Solver
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.http.app import make_app
 from teal.solvers.pdhg import solve
 from teal_ip.routing.measurements import path_measurements
@@ -60,7 +60,9 @@ async def _run(options: argparse.Namespace, folder: Path) -> None:
     faults = 0
     false = 0
     splits = problem.first_path_splits[0].numpy()
-    transport = httpx.ASGITransport(make_app(Solver(folder), ()), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(
+        make_app(AllocationEngine(folder), ()), raise_app_exceptions=False
+    )
     async with AsyncClient("http://service", transport=transport) as client:
         await client.put_network("net", topology, objective="max_link_utilisation", num_paths=4)
         await client.wait_ready("net")

@@ -35,9 +35,9 @@ from teal.network.reachability import reaches
 from teal.objectives import ObjectiveName
 from teal.planning.plan import loss_limits
 from teal.runtime.storage import content_key
-from teal.serving.engine.growth import reconnected
-from teal.serving.engine.served import Job, Served
-from teal.serving.engine.wanted import single_program
+from teal.serving.engine.allocation_task import single_program_task
+from teal.serving.engine.network_state import Job, NetworkState
+from teal.serving.engine.path_growth import with_connecting_paths
 from teal.testing import cabled_topology
 from tests.free_routing import connected, least_cost, least_utilisation, most_flow
 from tests.igp_reference import segment_shares
@@ -326,7 +326,7 @@ def check_service(case: Case) -> None:
     topology, rng = case.topology, np.random.default_rng([case.seed, 3])
     pairs = all_pairs(topology)
     count = 4 if case.num_paths == "auto" else case.num_paths
-    served = Served(
+    network_state = NetworkState(
         topology, compute_paths(topology, pairs, num_paths=count, method=case.method, cache=False)
     )
     names = list(_failures(topology).items())
@@ -338,21 +338,21 @@ def check_service(case: Case) -> None:
     ] = case.rates[0]
     for number in rng.integers(len(names), size=2).tolist():
         name, down = names[number]
-        served.lineage.capacity = topology.with_failed_links(down).capacity
-        more = reconnected(served)
+        network_state.shared.capacity = topology.with_failed_links(down).capacity
+        more = with_connecting_paths(network_state)
         if more is not None:
-            served = Served(topology, more, lineage=served.lineage)
+            network_state = NetworkState(topology, more, shared=network_state.shared)
         for objective, best in (
             ("total_flow", most_flow),
             ("max_link_utilisation", least_utilisation),
         ):
             job = Job(
                 rates[None],
-                single_program(ObjectiveName(objective)),
+                single_program_task(ObjectiveName(objective)),
                 _GAP,
                 time.perf_counter() + 60,
             )
-            answer = served.answer(served.solve(job), slice(0, 1), _GAP, 0, 0.0)
+            answer = network_state.answer(network_state.solve(job), slice(0, 1), _GAP, 0, 0.0)
             optimum, value = best(topology, pairs, rates, down), float(answer.value[0])
             is_right = (
                 at_most(value, optimum) if objective == "total_flow" else at_most(optimum, value)

@@ -125,11 +125,11 @@ def test_an_installed_package_adds_a_route_and_its_objective_is_served(
     program = f"""
 import asyncio, json, pathlib
 import httpx
-from teal.serving.engine.solver import Solver
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.http.app import make_app
 
 async def ask():
-    transport = httpx.ASGITransport(make_app(Solver(pathlib.Path({str(tmp_path)!r})), ["a-token-of-some-length"]))
+    transport = httpx.ASGITransport(make_app(AllocationEngine(pathlib.Path({str(tmp_path)!r})), ["a-token-of-some-length"]))
     head = {{"Authorization": "Bearer a-token-of-some-length"}}
     async with httpx.AsyncClient(transport=transport, base_url="http://x", headers=head) as client:
         refused = (await client.get("/v1/toy", headers={{"Authorization": "Bearer wrong-token-of-length"}})).status_code
@@ -180,11 +180,11 @@ def test_the_service_without_packages_refuses_counters_with_advice(tmp_path: Pat
 import asyncio, json, pathlib
 import httpx, numpy
 from teal.client import AsyncClient
-from teal.serving.engine.solver import Solver
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.http.app import make_app
 
 async def ask():
-    transport = httpx.ASGITransport(make_app(Solver(pathlib.Path({str(tmp_path)!r}))))
+    transport = httpx.ASGITransport(make_app(AllocationEngine(pathlib.Path({str(tmp_path)!r}))))
     async with AsyncClient("http://x", transport=transport) as client:
         await client.put_network("net", {_TWO!r})
         await client.wait_ready("net")

@@ -1,5 +1,7 @@
-"""The calls of the API, once for both clients: method, path, content, and how a response is
-read.
+"""Calls of the API, shared by both clients: method, path, content, and how to read the response.
+
+Each public function builds a :class:`Call`; :mod:`teal.client.clients` turns them into methods, and
+:func:`answer_of` decodes the response.
 """
 
 from __future__ import annotations
@@ -30,29 +32,33 @@ from teal.client.results import (
 from teal.formats.node_link import topology_to_node_link
 from teal.network import Topology
 
-ARROW, JSON, ZIP = "application/vnd.apache.arrow.stream", "application/json", "application/zip"
+ARROW = "application/vnd.apache.arrow.stream"
+JSON = "application/json"
+ZIP = "application/zip"
+# Columns with a number per matrix.
 _FIGURES = (
     "value",
     "bound",
     "gap",
     "satisfied_demand",
     "max_link_utilisation",
-)  # columns with a number per matrix
-_DEADLINE_MS = 10_000.0  # of an allocation, or of counters, that name none
+)
+# Default deadline of allocations and counters.
+_DEADLINE_MS = 10_000.0
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request.
+    """Request to the service.
 
     Attributes:
-        method: method of HTTP.
+        method: HTTP method.
         path: path of the URL.
-        read: what the caller gets of a successful response.
+        read: decodes a successful response.
         content: further arguments of httpx's ``request``.
         deadline_s: time that the answer may take, s; 0 if the service answers at once.
-        media_type: media type of a successful response; "" where it has no content.
+        media_type: media type of a successful response; "" without content.
     """
 
     method: str
@@ -64,21 +70,22 @@ class Call(Generic[T]):
 
 
 def answer_of(call: Call[T], response: httpx.Response) -> T:
-    """The result of a call, from its response.
+    """Result of a call, from its response.
 
     Raises:
-        ServiceFault: the service's, or a response that is not what the API says: of a proxy, say.
+        ServiceFault: an error of the service, or a response that the API does not define, for
+            instance of a proxy.
     """
     content = checked(response)
-    found = content.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    content_type = content.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     try:
-        if found != call.media_type:
+        if content_type != call.media_type:
             raise ValueError(
-                f"{call.media_type or 'no content'} expected, not {found or 'no media type'}"
+                f"{call.media_type or 'no content'} expected, not {content_type or 'no media type'}"
             )
         return call.read(content)
     except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
-        text = f"the response is not one of this service: {' '.join(str(error).split())[:200]}"
+        text = f"the response is not from this service: {' '.join(str(error).split())[:200]}"
         raise ServiceFault(response.status_code, "http", text) from None
 
 
@@ -100,22 +107,21 @@ class AllocationOptions(TypedDict, total=False):
     """Options of an allocation.
 
     Attributes:
-        gap: certified relative gap at which to stop; default: the one that the network was
-            registered with.
-        deadline_ms: time after which the best allocation so far is returned, ms; default: 10 000.
-        objective: name of the objective; default: the one that the network was registered with.
+        gap: certified relative gap at which to stop; default: value of the registration.
+        deadline_ms: time limit, ms, after which the incumbent is returned; default: 10 000.
+        objective: name of the objective; default: value of the registration.
         entries: number of entries of integer split tables; default: 0, splits without rounding.
-        latency_limits_ms: largest latency of a path, ms, by name of a class; default: none.
-        max_churn: share of the demand with a working path that may be on other paths than in
-            ``previous``.
-        previous: ``id`` of the answer that is in force.
-        solver: model (the service's model alone), model-pdhg (PDHG from the model's allocation),
-            pdhg (from the last allocation) or auto (default: pdhg; model-pdhg where there is no
-            last allocation and the model saves time).
+        latency_limits_ms: largest path latency, ms, by name of a class; default: none.
+        max_churn: largest fraction of the demand with a working path that may move from its paths
+            in ``previous``.
+        previous: ``id`` of the installed answer.
+        solver: model (the service's model alone), model-pdhg (PDHG warm-started from the model),
+            pdhg (PDHG from the last allocation) or auto (default: pdhg; model-pdhg where there is
+            no last allocation and the model saves time).
         protect: cables or groups: flows are promises that survive the failure of any one of them.
-        prove: whether value and bound of one matrix are proved; :meth:`proof` has the zip file.
-        key: a name of the request; sent again with the same name and rates, it gets the same
-            answer, unsolved.
+        prove: whether to prove value and bound of one matrix; :meth:`proof` returns the zip file.
+        key: idempotency key; a repeated request with the same key and rates gets the same answer
+            without another solve.
     """
 
     gap: float | None
@@ -131,19 +137,17 @@ class AllocationOptions(TypedDict, total=False):
     key: str
 
 
-def _network(name: str, *further: str) -> str:
-    """The path of a network, or of what belongs to it; names are quoted, so that each is one part
-    of the path.
+def _network_path(name: str, *subpath: str) -> str:
+    """URL path of a network or of one of its resources; each name is quoted as one path segment.
 
     Raises:
-        InvalidRequest: a name that paths cannot have, so that the request would be about something
-            else.
+        InvalidRequest: a name that cannot be a path segment, which would address another resource.
     """
-    parts = name, *further
+    parts = name, *subpath
     for part in parts:
         if part in ("", ".", ".."):
             raise InvalidRequest(
-                422, "invalid_request", f"a name of letters and digits expected, not {part!r}"
+                422, "invalid_request", f"expected a name of letters and digits, not {part!r}"
             )
     return "/v1/networks/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
 
@@ -156,8 +160,7 @@ def networks() -> Call[list[str]]:
 def put_network(
     name: str, topology: str | Topology | dict[str, Any], **settings: Any
 ) -> Call[Network]:
-    """Register a network, or replace the one of this name; its paths are computed in the
-    background.
+    """Register or replace a network; its paths are computed in the background.
 
     Args:
         name: name of the network in the service.
@@ -166,17 +169,19 @@ def put_network(
             gap, groups (of cables, by name), weights and functions (of demands) of the network.
     """
     description = topology_to_node_link(topology) if isinstance(topology, Topology) else topology
-    return Call("PUT", _network(name), _as_network, {"json": {"topology": description, **settings}})
+    return Call(
+        "PUT", _network_path(name), _read_network, {"json": {"topology": description, **settings}}
+    )
 
 
 def network(name: str) -> Call[Network]:
     """State, nodes and links of a network."""
-    return Call("GET", _network(name), _as_network)
+    return Call("GET", _network_path(name), _read_network)
 
 
 def delete_network(name: str) -> Call[None]:
     """Remove a network from the service."""
-    return Call("DELETE", _network(name), lambda _: None, media_type="")
+    return Call("DELETE", _network_path(name), lambda _: None, media_type="")
 
 
 def change_link(
@@ -204,9 +209,9 @@ def change_links(name: str, changes: Sequence[Mapping[str, Any]]) -> Call[Networ
     """
     return Call(
         "PATCH",
-        _network(name, "links"),
-        _as_network,
-        {"json": {"links": [dict(one) for one in changes]}},
+        _network_path(name, "links"),
+        _read_network,
+        {"json": {"links": [dict(change) for change in changes]}},
     )
 
 
@@ -219,7 +224,7 @@ def paths(name: str) -> Call[Paths]:
         body = response.json()
         return Paths([(source, target) for source, target in body["pairs"]], body["paths"])
 
-    return Call("GET", _network(name, "paths"), read)
+    return Call("GET", _network_path(name, "paths"), read)
 
 
 def allocate(
@@ -230,45 +235,55 @@ def allocate(
     Args:
         name: name of the network.
         rates: (B, D) rates of all pairs of nodes in the order of :meth:`paths`, or (B, N x N) row
-            by row, Gbit/s; or such rates for each class by its name, the highest priority first,
-            whose answer then has C D demands.
+            by row, Gbit/s; or such rates for each class by its name, the highest priority first:
+            the answer then has C D demands.
         options: see :class:`AllocationOptions`.
     """
-    key, entries = options.get("key", ""), options.get("entries", 0)
+    # Stack the matrices of classes, class by class.
+    key = options.get("key", "")
+    entries = options.get("entries", 0)
     params = {option: value for option, value in options.items() if option != "key"}
     if isinstance(rates, Mapping):
         params["classes"] = ",".join(rates)
         parts = [np.atleast_2d(np.asarray(part, np.float64)) for part in rates.values()]
         rates = np.stack(parts, 1).reshape(-1, parts[0].shape[1])
+    # Encode the options as query parameters.
     limits = options.get("latency_limits_ms", {})
     params["latency_limits_ms"] = ",".join(
-        f"{of_class}={limit}" for of_class, limit in limits.items()
+        f"{class_name}={limit}" for class_name, limit in limits.items()
     )
     headers = {"Content-Type": ARROW, "Accept": ARROW, **({"Idempotency-Key": key} if key else {})}
-    sent = {option: value for option, value in params.items() if value not in (None, "")}
-    content = {"content": _stream(rates), "params": sent, "headers": headers}
+    query = {option: value for option, value in params.items() if value not in (None, "")}
+    content = {"content": _encode_rates(rates), "params": query, "headers": headers}
     deadline_s = float(options.get("deadline_ms") or _DEADLINE_MS) / 1e3
-    path = _network(name, "allocations")
+    path = _network_path(name, "allocations")
     return Call(
-        "POST", path, lambda response: _allocation(response, entries), content, deadline_s, ARROW
+        "POST",
+        path,
+        lambda response: _decode_allocation(response, entries),
+        content,
+        deadline_s,
+        ARROW,
     )
 
 
 def allocation(name: str, number: str, entries: int = 0) -> Call[ServedAllocation]:
-    """An answer of :meth:`allocate` again, while the service keeps it.
+    """Answer of an earlier :meth:`allocate`, while the service keeps it.
 
     Args:
         name: name of the network.
         number: ``id`` of the answer.
-        entries: entries that were asked for.
+        entries: requested entries.
     """
-    path = _network(name, "allocations", number)
-    return Call("GET", path, lambda response: _allocation(response, entries), media_type=ARROW)
+    path = _network_path(name, "allocations", number)
+    return Call(
+        "GET", path, lambda response: _decode_allocation(response, entries), media_type=ARROW
+    )
 
 
 def proof(name: str, number: str) -> Call[bytes]:
-    """The proof of an answer that was asked for with ``prove``: a zip file with a checker, while
-    the answer is kept.
+    """Proof of an answer that was requested with ``prove``, while the answer is kept: a zip file
+    with a checker.
 
     Args:
         name: name of the network.
@@ -276,7 +291,7 @@ def proof(name: str, number: str) -> Call[bytes]:
     """
     return Call(
         "GET",
-        _network(name, "allocations", number, "proof"),
+        _network_path(name, "allocations", number, "proof"),
         lambda response: response.content,
         media_type=ZIP,
     )
@@ -285,22 +300,22 @@ def proof(name: str, number: str) -> Call[bytes]:
 def measure(
     name: str, rates: Array, time: np.datetime64 | datetime, interval_s: int = 0
 ) -> Call[Measured]:
-    """Say what traffic was measured; the service then allocates for the interval after it.
+    """Send measured traffic; the service then allocates for the following interval.
 
     Args:
         name: name of the network.
         rates: (B, D) or (B, N x N) as in :meth:`allocate`, Gbit/s.
-        time: time of the first matrix; UTC if it names no zone.
-        interval_s: from one matrix to the next, s, if there are several.
+        time: time of the first matrix; UTC without a time zone.
+        interval_s: seconds between matrices, if there are several.
     """
     content = {
-        "content": _stream(rates),
-        "params": {"time": _time(time), "interval_s": interval_s},
+        "content": _encode_rates(rates),
+        "params": {"time": _iso_time(time), "interval_s": interval_s},
         "headers": {"Content-Type": ARROW},
     }
     return Call(
         "POST",
-        _network(name, "measurements"),
+        _network_path(name, "measurements"),
         lambda response: Measured.of(response.json()),
         content,
     )
@@ -332,7 +347,7 @@ def measure_counters(
             None for 10,000.
     """
     body: dict[str, Any] = {
-        "time": _time(time),
+        "time": _iso_time(time),
         "counters": {"links": links, "nodes": nodes, "routing": routing},
     }
     if deadline_ms is not None:
@@ -341,74 +356,82 @@ def measure_counters(
         body["rates"] = np.asarray(rates, np.float64).tolist()
     return Call(
         "POST",
-        _network(name, "measurements"),
+        _network_path(name, "measurements"),
         lambda response: Measured.of(response.json()),
         {"json": body},
         (deadline_ms or _DEADLINE_MS) / 1e3,
     )
 
 
-def _time(time: np.datetime64 | datetime) -> str:
+def _iso_time(time: np.datetime64 | datetime) -> str:
+    """Time in ISO 8601; UTC without a time zone."""
     if isinstance(time, np.datetime64):
         return f"{time.astype('datetime64[s]')}Z"
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
 
 
 def measured(name: str) -> Call[Measured]:
-    """Which measured matrices the service keeps."""
+    """Number and times of the measured matrices that the service stores."""
     return Call(
-        "GET", _network(name, "measurements"), lambda response: Measured.of(response.json())
+        "GET", _network_path(name, "measurements"), lambda response: Measured.of(response.json())
     )
 
 
 def forget_measured(name: str) -> Call[None]:
-    """Delete all measured matrices of a network, and what was learnt from them."""
-    return Call("DELETE", _network(name, "measurements"), lambda _: None, media_type="")
+    """Delete all measured matrices of a network and all state learnt from them."""
+    return Call("DELETE", _network_path(name, "measurements"), lambda _: None, media_type="")
 
 
 def model() -> Call[dict[str, Any]]:
-    """The service's model: ``model``, ``loaded_version``, ``loaded_at`` (seconds since 1970) and
+    """Model of the service: ``model``, ``loaded_version``, ``loaded_at`` (seconds since 1970) and
     ``last_error``.
     """
     return Call("GET", "/v1/model", lambda response: dict(response.json()))
 
 
 def allocate_next(name: str, deadline_ms: float = _DEADLINE_MS) -> Call[ServedAllocation]:
-    """Allocate for the interval after the newest measured one, whose traffic is not known yet.
+    """Allocate for the interval after the newest measured matrix, whose traffic is unknown.
 
     Args:
         name: name of the network.
-        deadline_ms: time that the answer may take; after it the latest allocation that there is,
-            ms.
+        deadline_ms: time limit, ms; afterwards the previous allocation is returned, if any.
     """
     content = {"json": {"for": "next", "deadline_ms": deadline_ms}, "headers": {"Accept": ARROW}}
-    path = _network(name, "allocations")
+    path = _network_path(name, "allocations")
     return Call(
-        "POST", path, lambda response: _allocation(response, 0), content, deadline_ms / 1e3, ARROW
+        "POST",
+        path,
+        lambda response: _decode_allocation(response, 0),
+        content,
+        deadline_ms / 1e3,
+        ARROW,
     )
 
 
-def _as_network(response: httpx.Response) -> Network:
+def _read_network(response: httpx.Response) -> Network:
+    """Network in a JSON response."""
     return Network.of(response.json())
 
 
-def _stream(rates: Array) -> bytes:
+def _encode_rates(rates: Array) -> bytes:
     """Matrices as an Arrow IPC stream."""
     rates = np.atleast_2d(np.asarray(rates, np.float64))
     column = pa.FixedSizeListArray.from_arrays(
         pa.array(np.ascontiguousarray(rates).reshape(-1)), rates.shape[1]
     )
-    table, sink = pa.table({"rates": column}), io.BytesIO()
+    table = pa.table({"rates": column})
+    sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     return sink.getvalue()
 
 
-def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
-    """Decode the Arrow body of a response."""
+def _decode_allocation(response: httpx.Response, entries: int) -> ServedAllocation:
+    """Allocation in an Arrow response."""
     with pa.ipc.open_stream(pa.BufferReader(response.content)) as stream:
         table = stream.read_all()
     metadata = json.loads(table.schema.metadata[b"teal"])
+    # Split ratios, or integer weights and served fractions.
     shape = table.num_rows, metadata["demands"], metadata["paths"]
 
     def numbers(name: str) -> Array:
@@ -418,7 +441,8 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
 
     weights = numbers("weights").reshape(shape) if "weights" in table.column_names else None
     if weights is None:
-        admitted_share, splits = None, numbers("splits").reshape(shape)
+        admitted_share = None
+        splits = numbers("splits").reshape(shape)
     else:
         admitted_share = numbers("admitted_share").reshape(shape[:2])
         splits = weights / np.float32(max(1, entries)) * admitted_share[..., None]
@@ -427,6 +451,7 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
     def optional(name: str) -> Any:
         return table.column(name).to_numpy() if name in table.column_names else None
 
+    # Columns and metadata, as fields.
     return ServedAllocation(
         splits=splits,
         weights=weights,
@@ -435,7 +460,8 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
         status=tuple(table.column("status").to_pylist()),
         queue_ms=metadata["queue_ms"],
         solve_ms=metadata["solve_ms"],
-        solver=metadata.get("solver", ""),  # older services do not say it
+        # Missing in older services.
+        solver=metadata.get("solver", ""),
         batch=metadata["batch"],
         id=metadata.get("id", ""),
         time=utc(metadata["time"]) if metadata.get("time") else None,

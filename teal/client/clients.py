@@ -1,4 +1,4 @@
-"""The two clients over the calls of :mod:`teal.client.calls`."""
+"""Synchronous and asynchronous client, made from the calls of :mod:`teal.client.calls`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from teal.client.calls import Call, answer_of
 from teal.client.faults import NotReady, ServiceFault, Unauthorised, as_faults
 from teal.client.results import Network
 
-_POLL_S = 0.1  # s between two requests for the state of a network
+# Poll interval of a network's state.
+_POLL_INTERVAL_S = 0.1
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _sync(describe: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
-    """The call as a method of the synchronous client."""
+def _sync(build_call: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
+    """Method of the synchronous client for a call."""
 
-    @functools.wraps(describe)
+    @functools.wraps(build_call)
     def method(self: Client, /, *arguments: P.args, **options: P.kwargs) -> T:
-        call = describe(*arguments, **options)
+        call = build_call(*arguments, **options)
         with as_faults():
             response = self._http.request(
                 call.method, call.path, timeout=self._timeout(call), **call.content
@@ -38,13 +39,13 @@ def _sync(describe: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]
 
 
 def _async(
-    describe: Callable[P, Call[T]],
+    build_call: Callable[P, Call[T]],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """The call as a method of the asynchronous client."""
+    """Method of the asynchronous client for a call."""
 
-    @functools.wraps(describe)
+    @functools.wraps(build_call)
     async def method(self: AsyncClient, /, *arguments: P.args, **options: P.kwargs) -> T:
-        call = describe(*arguments, **options)
+        call = build_call(*arguments, **options)
         with as_faults():
             response = await self._http.request(
                 call.method, call.path, timeout=self._timeout(call), **call.content
@@ -55,16 +56,16 @@ def _async(
 
 
 class Client:
-    """Synchronous client.  Every method raises a ServiceFault of the type of the error.
+    """Synchronous client. Every method raises a ServiceFault of the type of the error.
 
     Args:
         address: URL of the service, such as http://127.0.0.1:8000.
-        token: token that the service requires; empty if none.
+        token: bearer token; empty if the service requires none.
         timeout_s: timeout of a request, s; for allocations in addition to their deadline.
         http: further arguments of httpx.Client, such as ``verify`` or ``transport``.
 
     Raises:
-        ServiceFault: an address or a token that no request could have.
+        ServiceFault: invalid address or token.
     """
 
     def __init__(self, address: str, token: str = "", timeout_s: float = 60.0, **http: Any) -> None:
@@ -102,7 +103,7 @@ class Client:
         """
         end_s = time.monotonic() + timeout_s
         while not _is_ready(network := self.network(name), end_s):
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_INTERVAL_S)
         return network
 
     def close(self) -> None:
@@ -152,7 +153,7 @@ class AsyncClient:
         """Wait until the paths of a network are computed; see :meth:`Client.wait_ready`."""
         end_s = time.monotonic() + timeout_s
         while not _is_ready(network := await self.network(name), end_s):
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)
         return network
 
     async def close(self) -> None:
@@ -172,22 +173,21 @@ class AsyncClient:
 
 
 def _timeouts(timeout_s: float) -> Callable[[Call[Any]], float]:
-    """The timeout of a call: what is not computed for its deadline is queue, transfer, and paths
-    after a restart.
+    """Timeout of a call: its deadline, plus time for queue, transfer, and path search after a
+    restart.
     """
     return lambda call: call.deadline_s + timeout_s
 
 
 def _connection(address: str, token: str) -> dict[str, Any]:
-    """Arguments of httpx's clients.  A proxy of the environment is not asked for what is on this
-    machine.
+    """Arguments of httpx's clients; loopback addresses bypass proxies of the environment.
 
     Raises:
-        Unauthorised: a token that no header can have; it is not repeated.
+        Unauthorised: a token that no header can contain.
     """
-    if not (token.isascii() and all(sign.isprintable() and sign != " " for sign in token)):
+    if not (token.isascii() and all(char.isprintable() and char != " " for char in token)):
         raise Unauthorised(
-            0, "unauthorised", "a token has visible ASCII characters alone, no space or line break"
+            0, "unauthorised", "invalid token: expected visible ASCII characters without spaces"
         )
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return {
@@ -198,6 +198,7 @@ def _connection(address: str, token: str) -> dict[str, Any]:
 
 
 def _is_loopback(host: str) -> bool:
+    """Whether a host is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -205,8 +206,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_ready(network: Network, end_s: float) -> bool:
-    """Whether the paths of a network are computed; raises after ``end_s`` on the monotonic clock,
-    or if they failed.
+    """Whether the paths of a network are computed; raises if they failed, or after ``end_s`` on the
+    monotonic clock.
     """
     if network.state == "failed":
         raise ServiceFault(409, "failed", network.error or "")

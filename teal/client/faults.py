@@ -1,4 +1,6 @@
-"""Exceptions for requests that the service refuses or fails, one for each kind."""
+"""Exceptions for requests that the service refuses or fails, one per kind; :func:`checked` raises
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class ServiceFault(TealError):
     """
 
     def __init__(self, status: int, code: str, message: str, retry_after_s: float = 0.0) -> None:
-        self.status, self.code, self.retry_after_s = status, code, retry_after_s
+        self.status = status
+        self.code = code
+        self.retry_after_s = retry_after_s
         super().__init__(f"{code} ({status}): {message}")
 
 
@@ -56,7 +60,7 @@ class Unreachable(ServiceFault):
     """The service did not respond: connection refused, broken or timed out."""
 
 
-_KINDS: dict[str, type[ServiceFault]] = {
+_FAULT_TYPES: dict[str, type[ServiceFault]] = {
     "invalid_request": InvalidRequest,
     "unauthorised": Unauthorised,
     "unknown_network": UnknownNetwork,
@@ -69,12 +73,13 @@ _KINDS: dict[str, type[ServiceFault]] = {
 
 @contextlib.contextmanager
 def as_faults() -> Iterator[None]:
-    """Raise whatever goes wrong between client and service as a ServiceFault."""
+    """Raise connection errors and invalid content as a ServiceFault."""
     try:
         yield
     except (httpx.RequestError, httpx.InvalidURL) as error:
         raise Unreachable(0, "unreachable", str(error) or type(error).__name__) from None
-    except ValueError as error:  # NaN, or text that is none, which JSON cannot say
+    # NaN, or an invalid string, which JSON cannot represent.
+    except ValueError as error:
         raise InvalidRequest(0, "invalid_request", str(error)) from None
 
 
@@ -84,21 +89,22 @@ def checked(response: httpx.Response) -> httpx.Response:
         return response
     try:
         error = response.json()
-        code, message = error["error"], error["message"]
+        code = error["error"]
+        message = error["message"]
     except (ValueError, LookupError, TypeError):
         code = None
-    if not isinstance(code, str):  # not the service's own answer: a proxy's, say
-        code, message = "http", response.text[:200]
-    kind = _KINDS.get(code, ServiceFault)
-    raise kind(
-        response.status_code, code, message, _seconds(response.headers.get("Retry-After", ""))
+    # Not a response of the service, but for instance of a proxy.
+    if not isinstance(code, str):
+        code = "http"
+        message = response.text[:200]
+    fault_type = _FAULT_TYPES.get(code, ServiceFault)
+    raise fault_type(
+        response.status_code, code, message, _retry_after_s(response.headers.get("Retry-After", ""))
     )
 
 
-def _seconds(retry_after: str) -> float:
-    """The seconds of a Retry-After header, which are a number or a date (RFC 9110, 10.2.3); 0 for
-    anything else.
-    """
+def _retry_after_s(retry_after: str) -> float:
+    """Seconds in a Retry-After header, a number or a date (RFC 9110, 10.2.3); 0 if invalid."""
     if retry_after.isascii() and retry_after.isdigit():
         return float(retry_after)
     try:

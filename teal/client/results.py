@@ -1,4 +1,4 @@
-"""The answers of the service as objects."""
+"""Responses of the service as dataclasses."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A node.
+    """Node of a network.
 
     Attributes:
-        id: its name.
-        pos: longitude and latitude, degrees; None where unknown.
+        id: name of the node.
+        pos: longitude and latitude, degrees; None if unknown.
     """
 
     id: str
@@ -27,13 +27,13 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """A directed link.
+    """Directed link of a network.
 
     Attributes:
         source: name of a node.
         target: name of a node.
-        capacity: as registered, Gbit/s.
-        in_force: capacity now, Gbit/s; 0 if the link is down.
+        capacity: registered capacity, Gbit/s.
+        in_force: current capacity, Gbit/s; 0 if the link is down.
     """
 
     source: str
@@ -44,18 +44,18 @@ class Link:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Network:
-    """A registered network.
+    """Registered network.
 
     Attributes:
         name: name of the network in the service.
         state: computing (its paths), ready, or failed.
-        generation: changes when the name is registered again.
+        generation: identifier of the registration; changes when the name is registered again.
         objective, gap: defaults of allocations.
         num_paths, max_paths, path_method, path_weight: settings of the candidate paths.
-        paths_share: while computing, share of the sources that have their paths.
-        paths_estimated_s: estimate of the time for all paths, s; None if none was made.
-        error: why it failed; None if it did not.
-        warning: changes of links that are in force and could not be stored; None if there are none.
+        paths_share: while computing, fraction of the sources with finished paths.
+        paths_estimated_s: estimated time of the path search, s; None without an estimate.
+        error: reason of the failure; None if it did not fail.
+        warning: link changes in effect that could not be stored; None if all are stored.
         demands, paths: numbers of pairs of nodes and of candidate paths; None until ready.
         nodes, links: in the order of the service; empty until ready.
     """
@@ -80,17 +80,17 @@ class Network:
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> Network:
-        """From the body of a response; fields that this version does not know are left out."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        known_fields = {name: value for name, value in body.items() if name in known}
-        known_fields["nodes"] = tuple(
+        """Network in a response body; unknown fields are ignored."""
+        field_names = {field.name for field in dataclasses.fields(cls)}
+        values = {name: value for name, value in body.items() if name in field_names}
+        values["nodes"] = tuple(
             Node(str(node["id"]), tuple(node["pos"])) for node in body.get("nodes") or ()
         )
-        known_fields["links"] = tuple(
+        values["links"] = tuple(
             Link(link["source"], link["target"], link["capacity"], link["in_force"])
             for link in body.get("links") or ()
         )
-        return cls(**known_fields)
+        return cls(**values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,15 +108,15 @@ class Paths:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """The measured matrices that the service keeps.
+    """Measured matrices that the service stores.
 
     Attributes:
-        matrices: their number.
+        matrices: number of matrices.
         first, last: time of the oldest and of the newest, UTC; None without matrices.
-        interval_s: usual time between two, s; 0 if unknown.
-        most: number of matrices that are kept at most.
-        counted: what counters said, if they were sent: found_by, total_gbps, unexplained, replaced,
-            alarm, suspects, kept.
+        interval_s: median seconds between matrices; 0 if unknown.
+        most: maximum number of matrices.
+        counted: estimate from counters, if they were sent: found_by, total_gbps, unexplained,
+            replaced, alarm, suspects, kept.
     """
 
     matrices: int
@@ -128,7 +128,7 @@ class Measured:
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> Measured:
-        """From the body of a response."""
+        """Measured matrices in a response body."""
         first, last = (
             None if body[name] is None else utc(body[name]) for name in ("first", "last")
         )
@@ -138,19 +138,18 @@ class Measured:
 
 
 def utc(text: str) -> np.datetime64:
-    """A time of the service, which ends with Z."""
+    """Time of the service, which ends with Z."""
     return np.datetime64(text.removesuffix("Z"), "s")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartResult:
-    """A part of the demands in the allocation of a matrix.
+    """Certified figures of a part of the demands, a class or a level.
 
     Attributes:
         demand: Gbit/s.
-        value: Gbit/s that are carried.
-        bound: certified bound on what the part can get beside what the parts before it have,
-            Gbit/s.
+        value: carried rate, Gbit/s.
+        bound: certified bound on the value, next to the allocations of preceding parts, Gbit/s.
         gap: certified relative gap between ``value`` and ``bound``.
     """
 
@@ -161,7 +160,7 @@ class PartResult:
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> Self:
-        """From a line of a response, in which the name of a class is ``class``."""
+        """Figures in a response; the name of a class is its field ``class``."""
         return cls(
             **{
                 field.name: body["class" if field.name == "name" else field.name]
@@ -172,7 +171,7 @@ class PartResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassResult(PartResult):
-    """A class of demands; those before it are the higher ones.
+    """Figures of a demand class; preceding classes have higher priority.
 
     Attributes:
         name: name of the class.
@@ -183,13 +182,13 @@ class ClassResult(PartResult):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LevelResult(PartResult):
-    """The demands that a level of fair rates holds; those before it are the lower levels.
+    """Figures of the demands that a level of fair rates limits; preceding levels are lower.
 
     Attributes:
         level: Gbit/s.
-        demands: their number.
-        growth: certified: all of them together cannot have more than this many times the level;
-            None without a bound.
+        demands: number of demands at this level.
+        growth: certified bound: no allocation gives all of them more than this multiple of the
+            level; None without a bound.
     """
 
     level: float
@@ -199,47 +198,44 @@ class LevelResult(PartResult):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ServedAllocation:
-    """The allocation of one request.
+    """Allocation of one request.
 
     B is the number of matrices, D of demands, K of paths per demand, E of directed links.
 
     Attributes:
-        splits: (B, D, K) share of each demand on each of its paths; ``weights`` / entries *
-            ``admitted_share`` where weights were requested.
-        weights: (B, D, K) whole numbers that sum to ``entries`` or 0; None unless ``entries`` was
-            given.
-        admitted_share: (B, D) share of each demand that may be sent, which the weights divide; None
+        splits: (B, D, K) split ratios of each demand; ``weights`` / entries * ``admitted_share`` if
+            weights were requested.
+        weights: (B, D, K) integers that sum to ``entries`` or 0; None unless ``entries`` was given.
+        admitted_share: (B, D) served fraction of each demand, which the weights divide; None
             without weights.
         utilisation: (B, E) load / capacity of each link.
         value: (B,) value of the objective; Gbit/s for total flow.
         bound: (B,) certified bound of the optimal value, in the unit of ``value``.
         gap: (B,) certified relative gap between ``value`` and ``bound``.
-        satisfied_demand: (B,) share of the demand that is carried.
-        max_link_utilisation: (B,) largest utilisation of a link.
-        status: (B,) "gap" where the requested gap was reached; else what ended the search:
-            "deadline", "iterations", or "rounding" if the gap was missed by rounding only, or
-            "model" if that of the model alone is wider; "next" for an interval that is not known
-            yet, whose figures are those that the splits would have with the newest measured matrix.
-        queue_ms: time for which the request waited in the service, ms.
-        solve_ms: time of the engine, ms.
-        solver: what computed it: model, model-pdhg, pdhg, or hedge for an interval that is not
-            known yet.
-        batch: number of matrices that the engine solved in the same batch.
+        satisfied_demand: (B,) served fraction of the demand.
+        max_link_utilisation: (B,) largest link utilisation.
+        status: (B,) "gap" if the requested gap was reached; else the reason why the search ended:
+            "deadline", "iterations", "rounding" if only rounding misses the gap, or "model" if the
+            gap of the model alone is larger; "next" for an interval that is not known yet, with the
+            figures of the splits on the newest measured matrix.
+        queue_ms: time in the queue, ms.
+        solve_ms: time of the solver, ms.
+        solver: model, model-pdhg, pdhg, or hedge for an interval that is not known yet.
+        batch: number of matrices solved in the same batch.
         id: identifier of the request; the service repeats the answer under it for a while.
-        time: time of the interval that the splits are for, UTC; None if matrices were sent.
-        limit: limit of realised over optimal largest utilisation in that interval, to hold with
+        time: time of the interval of the splits, UTC; None if matrices were sent.
+        limit: limit of realised over optimal largest utilisation in that interval, which holds with
             probability ``level``; None if unknown.
         level: see ``limit``.
-        realised: over optimal largest utilisation in the last interval that was allocated for; None
-            if unknown.
-        classes: for each matrix the figures of its classes, the highest priority first; empty
-            without classes.
-        levels: under max_min, of each matrix the levels of rates that hold most flow, ascending;
+        realised: realised over optimal largest utilisation in the last allocated interval; None if
+            unknown.
+        classes: figures of the classes of each matrix, the highest priority first; empty without
+            classes.
+        levels: under max_min, the levels of fair rates with most flow of each matrix, ascending;
             else empty.
-        moved: (B,) of the demand that has a working path the share that moves; None without a limit
-            on it.
-        largest_share: (B,) under least_cost, the share of every demand that no allocation exceeds,
-            NaN where all is carried; None under other objectives.
+        moved: (B,) moved fraction of the demand with a working path; None without a churn limit.
+        largest_share: (B,) under least_cost, largest common served fraction, NaN where all demand
+            is carried; None under other objectives.
     """
 
     splits: Array

@@ -1,3 +1,3 @@
-"""The service for a controller: networks, batched allocation before a deadline, HTTP in front, Ray
-Serve around it.
+"""Allocation service for controllers: HTTP API (`http`), allocation engine (`engine`), one process
+or Ray Serve.
 """

@@ -1,4 +1,4 @@
-"""`teal serve`: in one process, or in several through Ray Serve."""
+"""Command `teal serve`: the service in one process, or in several through Ray Serve."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def serve_outcome(config: ServeConfig, notify: Notify) -> Outcome:
     """Serve until the process is told to end.
 
     Raises:
-        InputError: a fault in the settings, or a package of the service that is not installed.
+        InputError: invalid settings, or missing optional packages.
     """
     try:
         if config.is_one_process:
@@ -19,7 +19,8 @@ def serve_outcome(config: ServeConfig, notify: Notify) -> Outcome:
         else:
             from teal.cluster.guard import guard
 
-            guard()  # sets environment variables that Ray reads when it is imported
+            # Set environment variables before Ray is imported.
+            guard()
             from teal.app.warm_up import compile_all_first
             from teal.serving.deployment import run_service
 

@@ -1,7 +1,8 @@
-"""Ray Serve around the service: an ingress that speaks HTTP, engines that compute, and a retry
-between the two.
+"""Ray Serve deployment: HTTP ingresses, allocation engines, and a retry between them.
 
-Whoever imports this has called :func:`teal.cluster.guard.guard` first, because it imports Ray.
+:class:`Ingress` serves HTTP over :class:`_RemoteBackend`, which calls :class:`Engine` replicas.
+:func:`running` starts both on this machine; :func:`build` builds them for a Serve config. Call
+:func:`teal.cluster.guard.guard` before the import, since this module imports Ray.
 """
 
 from __future__ import annotations
@@ -23,25 +24,34 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from teal.cluster.cluster import connected
 from teal.errors import InputError
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.engine.errors import ServiceError, overloaded
 from teal.serving.engine.log import log_to
-from teal.serving.engine.solver import Solver
 from teal.serving.engine.warm_up import warm_up_requests
 from teal.serving.http.app import Service, make_app
 from teal.serving.settings import ServeConfig
-from teal.serving.start import address_of, answers, app_settings, prepared, solver_settings
+from teal.serving.start import (
+    app_settings,
+    engine_settings,
+    prepare_folder,
+    service_url,
+    start_message,
+)
 from teal.solvers.pdhg import MAX_LANES
 
-# Applications of Ray Serve: what speaks HTTP, and what it asks.
+# Ray Serve applications: HTTP ingress, and engines.
 APP = "teal"
 ENGINES = "teal-engines"
-# seconds that requests in flight have when the service is told to stop: past the longest deadline
-_DRAIN_S = 620.0
-# seconds for an engine to look something up; engines that end take no calls, and refuse none
-_MAX_LOOK_UP_S = 10.0
-_POLL_S = 0.2  # seconds between two looks at applications that end
-_START_S = 60.0  # that a new engine has for the paths of networks that are registered
-_CALLS = (
+# Time for requests in flight at shutdown: longer than the maximum deadline.
+_DRAIN_TIMEOUT_S = 620.0
+# Timeout of look-ups; a terminating engine neither answers nor refuses calls.
+_LOOK_UP_TIMEOUT_S = 10.0
+# Poll interval of terminating applications.
+_POLL_INTERVAL_S = 0.2
+# Time for a new engine to compute the paths of registered networks.
+_START_PATIENCE_S = 60.0
+# Methods of the backend.
+_REMOTE_METHODS = (
     "names",
     "warnings",
     "queued",
@@ -59,58 +69,61 @@ _CALLS = (
     "measured",
     "forget_measured",
 )
-_LOOK_UPS = (
+# Methods without computation.
+_LOOK_UP_METHODS = (
     "names",
     "warnings",
     "queued",
     "check_ready",
     "generation",
-)  # calls that compute nothing
+)
 
 
-class Engine(Solver):
-    """The solver as a deployment: networks and the engine, in a process of their own."""
+class Engine(AllocationEngine):
+    """Allocation engine as a Ray Serve deployment."""
 
     def __init__(self, folder: str, log_file: str, settings: dict[str, Any]) -> None:
         if log_file:
             log_to(Path(log_file))
         warm_up_requests()
         super().__init__(Path(folder), **settings)
-        self._new = True
+        self._is_new = True
 
     async def check_health(self) -> None:
-        """Called by Ray Serve before the engine gets requests, and every two seconds: are there new
-        networks?
+        """Health check of Ray Serve, before the first request and every two seconds: prepare new
+        networks.
 
-        Paths are computed before the first request, and on every engine when one of them is asked.
-        A new engine is given some time for it; what takes longer goes on beside requests for
-        others.
+        Every replica thus computes the paths of every network before a request needs them. A new
+        replica waits a limited time for them; longer searches continue in the background.
         """
-        preparing = await self.look_again()  # raises nothing: a new engine would know less
-        if self._new and preparing:
-            await asyncio.wait(preparing, timeout=_START_S)
-        self._new = False
+        # Never raises: a replacement engine would not be better.
+        preparing = await self.try_sync_with_store()
+        if self._is_new and preparing:
+            await asyncio.wait(preparing, timeout=_START_PATIENCE_S)
+        self._is_new = False
 
 
-class _Remote:
-    """The engines, as the ingress sees them: a call that an engine's death cut off is made once
-    more.
-    """
+class _RemoteBackend:
+    """Backend over the engine deployment; a call is retried once if its engine dies."""
 
     def __init__(self, handle: Any) -> None:
-        for name in _CALLS:
+        for name in _REMOTE_METHODS:
             setattr(
                 self,
                 name,
-                self._call(getattr(handle, name), _MAX_LOOK_UP_S if name in _LOOK_UPS else None),
+                self._call(
+                    getattr(handle, name), _LOOK_UP_TIMEOUT_S if name in _LOOK_UP_METHODS else None
+                ),
             )
 
     @staticmethod
-    def _call(method: Any, limit_s: float | None) -> Callable[..., Any]:
+    def _call(method: Any, timeout_s: float | None) -> Callable[..., Any]:
+        """Remote call with timeout and one retry; maps Ray errors to service errors."""
+
         async def call(*arguments: Any) -> Any:
-            for again in (True, False):
+            for may_retry in (True, False):
                 try:
-                    async with asyncio.timeout(limit_s):
+                    async with asyncio.timeout(timeout_s):
                         return await method.remote(*arguments)
                 except BackPressureError:
                     raise overloaded() from None
@@ -120,9 +133,9 @@ class _Remote:
                         raise cause from None
                     raise
                 except (RayActorError, DeploymentUnavailableError, TimeoutError):
-                    if not again:
+                    if not may_retry:
                         raise ServiceError(
-                            503, "unavailable", "the engine is being restarted", 3.0
+                            503, "unavailable", "the engine is being restarted; retry later", 3.0
                         ) from None
             raise AssertionError
 
@@ -130,48 +143,49 @@ class _Remote:
 
 
 class Ingress:
-    """HTTP in front of the engines."""
+    """HTTP ingress in front of the engines."""
 
     def __init__(self, engines: Any, log_file: str, **settings: Any) -> None:
-        self._engines, self._settings = engines, settings
+        self._engines = engines
+        self._settings = settings
         if log_file:
             log_to(Path(log_file))
 
     def __serve_build_asgi_app__(self) -> Service:
-        return make_app(_Remote(self._engines), **self._settings)  # type: ignore[arg-type]
+        return make_app(_RemoteBackend(self._engines), **self._settings)  # type: ignore[arg-type]
 
 
 def _shared_options(config: ServeConfig) -> dict[str, Any]:
-    waiting = 4 * config.max_waiting
+    """Options of both deployments."""
+    max_requests = 4 * config.max_waiting
     return {
         "ray_actor_options": {"num_cpus": 0},
-        "graceful_shutdown_timeout_s": _DRAIN_S,
-        "max_ongoing_requests": waiting,
-        "max_queued_requests": waiting,
+        "graceful_shutdown_timeout_s": _DRAIN_TIMEOUT_S,
+        "max_ongoing_requests": max_requests,
+        "max_queued_requests": max_requests,
     }
 
 
 def _log_file(config: ServeConfig) -> str:
-    """The file to which all processes of the service append; "" for none."""
+    """Log file of all processes; "" for none."""
     return str(config.log_file.resolve()) if config.log_file else ""
 
 
-def _engines(config: ServeConfig, folder: Path) -> Any:
-    """The deployment that computes, bound to its settings."""
+def _engine_deployment(config: ServeConfig, folder: Path) -> Any:
+    """Engine deployment, bound to its settings."""
     deployment = serve.deployment(Engine).options(
         name="Engine",
         num_replicas=config.replicas,
         health_check_period_s=2,
-        health_check_timeout_s=600,  # a long solve is no illness
+        # A long solve is healthy.
+        health_check_timeout_s=600,
         **_shared_options(config),
     )
-    return deployment.bind(str(folder), _log_file(config), solver_settings(config))
+    return deployment.bind(str(folder), _log_file(config), engine_settings(config))
 
 
-def _ingress(config: ServeConfig, engines: Any) -> Any:
-    """The deployment that speaks HTTP, bound to its settings and to the engines or a handle of
-    them.
-    """
+def _ingress_deployment(config: ServeConfig, engines: Any) -> Any:
+    """Ingress deployment, bound to its settings and the engines or their handle."""
     deployment = serve.deployment(serve.ingress()(Ingress)).options(
         name="Ingress", num_replicas=config.ingresses, **_shared_options(config)
     )
@@ -179,22 +193,22 @@ def _ingress(config: ServeConfig, engines: Any) -> Any:
         engines,
         _log_file(config),
         **app_settings(config),
-        # What may wait, and what is being solved.
-        most_open=math.ceil(config.replicas * (config.max_waiting + MAX_LANES) / config.ingresses),
+        # Queued requests, and one batch in the solver.
+        max_open=math.ceil(config.replicas * (config.max_waiting + MAX_LANES) / config.ingresses),
     )
 
 
 def build(args: dict[str, Any]) -> Any:
-    """Build the application on somebody's cluster; a Serve config names this function as its
-    ``import_path`` (deploy/serve.yaml).
+    """Build the application for an existing cluster; ``import_path`` of a Serve config
+    (deploy/serve.yaml).
 
     Args:
-        args: settings of :class:`~teal.serving.settings.ServeConfig`; ``state`` is a folder that
-            all nodes share.  Host and port are Ray Serve's ``http_options``; a token is required
-            (``TEAL_TOKEN``) unless ``host`` here is a loopback address.
+        args: settings of :class:`~teal.serving.settings.ServeConfig`; ``state`` is a folder shared
+            by all nodes. Host and port are Ray Serve's ``http_options``; a token is required
+            (``TEAL_TOKEN``) unless ``host`` is a loopback address.
 
     Raises:
-        InputError: a fault in them.
+        InputError: invalid settings.
     """
     paths = {
         name: Path(args[name]) for name in ("state", "log_file", "token_file") if args.get(name)
@@ -205,58 +219,59 @@ def build(args: dict[str, Any]) -> Any:
         raise InputError("args", "", "the options of teal serve", error) from None
     if config.state is None:
         raise InputError("args", "state", "a folder that all nodes share", "none")
-    return _ingress(config, _engines(config, prepared(config)))
+    return _ingress_deployment(config, _engine_deployment(config, prepare_folder(config)))
 
 
 @contextlib.contextmanager
-def running(config: ServeConfig, say: Callable[[str], None] = lambda _: None) -> Iterator[str]:
-    """The service, from when it answers until the block is left; its address.
+def running(config: ServeConfig, notify: Callable[[str], None] = lambda _: None) -> Iterator[str]:
+    """Run the service while the block is active; yields its address once it responds.
 
     Raises:
-        InputError: a fault in the settings.
+        InputError: invalid settings.
     """
     if os.environ.get("RAY_ADDRESS"):
         expected = (
-            "none, or unset: this command is a service of its own; on a cluster, serve deploy "
-            "deploy/serve.yaml"
+            "unset, since this command starts its own cluster; on an existing cluster use "
+            "serve deploy deploy/serve.yaml"
         )
         raise InputError("RAY_ADDRESS", "", expected, os.environ["RAY_ADDRESS"])
-    folder = prepared(config).resolve()  # a fault is the user's, now
-    with connected("serve"), _stopped():
+    # Validate the settings before Ray starts.
+    folder = prepare_folder(config).resolve()
+    with connected("serve"), _graceful_shutdown():
         serve.start(
             http_options={"host": config.host, "port": config.port, "request_timeout_s": 900},
             logging_config={"log_level": "WARNING", "enable_access_log": False, "encoding": "JSON"},
         )
-        # Two applications: the one that speaks HTTP ends first, and may ask the other one until
-        # then.
-        engines = serve.run(_engines(config, folder), name=ENGINES, route_prefix=None)
-        serve.run(_ingress(config, engines), name=APP, route_prefix="/")
-        say(answers(config, folder))
-        yield address_of(config)
+        # Two applications: the ingress terminates first and uses the engines until then.
+        engines = serve.run(_engine_deployment(config, folder), name=ENGINES, route_prefix=None)
+        serve.run(_ingress_deployment(config, engines), name=APP, route_prefix="/")
+        notify(start_message(config, folder))
+        yield service_url(config)
 
 
 @contextlib.contextmanager
-def _stopped() -> Iterator[None]:
-    """Let requests in flight be answered, and leave nothing of the service behind."""
+def _graceful_shutdown() -> Iterator[None]:
+    """Finish the requests in flight, then shut down Ray Serve."""
     try:
         yield
     finally:
-        end = time.monotonic() + _DRAIN_S
+        deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         for name in (APP, ENGINES):
             with contextlib.suppress(Exception):
-                serve.delete(name, _blocking=False)  # which would wait for a minute at most
-                while name in serve.status().applications and time.monotonic() < end:
-                    time.sleep(_POLL_S)
+                # Blocking deletion would wait for a minute at most.
+                serve.delete(name, _blocking=False)
+                while name in serve.status().applications and time.monotonic() < deadline:
+                    time.sleep(_POLL_INTERVAL_S)
         serve.shutdown()
 
 
-def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; requests in flight are answered first."""
-    asked = threading.Event()
-    with running(config, say):
-        # After Ray's own handlers, which would drop what is in flight.
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: asked.set())
-        while not asked.wait(0.5):
+def run_service(config: ServeConfig, notify: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C; finish the requests in flight."""
+    stop_requested = threading.Event()
+    with running(config, notify):
+        # Replace Ray's handlers, which would drop requests in flight.
+        for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signal_number, lambda *_: stop_requested.set())
+        while not stop_requested.wait(0.5):
             pass
-        say("stopping: requests in flight are answered first")
+        notify("stopping: requests in flight are answered first")

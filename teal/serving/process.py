@@ -1,5 +1,8 @@
-"""The service in one process: HTTP on an event loop, the engine in a thread beside it.  No Ray is
-imported.
+"""Service in one process: uvicorn and the API on an event loop, the solver in a thread. Imports no
+Ray.
+
+:func:`run_service` starts it. The socket listens at once; missing kernels are compiled in a child
+process meanwhile. :func:`limited_protocol` protects against slow and greedy clients.
 """
 
 from __future__ import annotations
@@ -25,174 +28,200 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from teal.app.warm_up import all_tasks, missing
 from teal.errors import InputError
-from teal.serving.engine.kernels import Kernels
+from teal.serving.engine.backoff import backoff
+from teal.serving.engine.engine import AllocationEngine
+from teal.serving.engine.kernels import KernelStatus
 from teal.serving.engine.log import LOG, log_to
-from teal.serving.engine.pauses import pauses
-from teal.serving.engine.solver import Solver
 from teal.serving.http.app import make_app
 from teal.serving.settings import ServeConfig
-from teal.serving.start import address_of, answers, app_settings, prepared, solver_settings
+from teal.serving.start import (
+    app_settings,
+    engine_settings,
+    prepare_folder,
+    service_url,
+    start_message,
+)
 from teal.solvers.pdhg import MAX_LANES
 
-MAX_HEAD_BYTES = 64 << 10  # of the request line and headers of a request
-# seconds in which a client must read LEAST_READ bytes of its answer, or all that is left of it
-WRITE_S = 30.0
-LEAST_READ = 64 << 10
-# seconds in which a connection must send the whole head of its next request, from its first byte on
-HEAD_S = 10.0
+# Limit of request line and headers.
+MAX_HEAD_BYTES = 64 << 10
+# In this time a client must read MIN_READ_BYTES of its answer, or the remaining bytes.
+SLOW_READER_TIMEOUT_S = 30.0
+MIN_READ_BYTES = 64 << 10
+# Time to receive the whole head of a request, from its first byte on.
+HEAD_TIMEOUT_S = 10.0
 
 
-def limited(most: int, most_of_all: int = 1 << 20) -> type[asyncio.Protocol]:
-    """Uvicorn's protocol, which closes a connection where its address has more than ``most``, or
-    its head is not right.
+def limited_protocol(max_per_address: int, max_total: int = 1 << 20) -> type[asyncio.Protocol]:
+    """Uvicorn protocol with limits: connections per address, size and time of request heads, slow
+    readers.
 
-    A head is the request line and headers; it must arrive within HEAD_S seconds and MAX_HEAD_BYTES
-    bytes.  An answer must be read: what nobody reads is kept in memory, also after the connection
-    was closed on this side.
+    A head (request line and headers) must arrive within HEAD_TIMEOUT_S seconds and MAX_HEAD_BYTES
+    bytes. Answers must be read: unread ones stay in memory, even after this side has closed the
+    connection.
 
     Args:
-        most: connections of one address.
-        most_of_all: connections of all addresses; with fewer than there are files, some are left
-            for the state folder.
+        max_per_address: maximum connections of one address.
+        max_total: maximum connections of all addresses; below the file limit, it leaves files for
+            the state folder.
     """
-    counts: Counter[str] = Counter()
+    num_connections: Counter[str] = Counter()
     base: Any = AutoHTTPProtocol
 
     class Limited(base):
-        """A server whose connections are limited (:func:`limited`)."""
+        """Protocol with limits (:func:`limited_protocol`)."""
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             self._address = str((transport.get_extra_info("peername") or ("",))[0])
-            self._waiting: asyncio.TimerHandle | None = None
+            self._head_timer: asyncio.TimerHandle | None = None
             self._head_bytes = 0
-            counts[self._address] += 1
+            num_connections[self._address] += 1
             super().connection_made(transport)
-            self._look_later(None, 0)
-            if counts[self._address] > most or counts.total() > most_of_all:
+            self._schedule_read_check(None, 0)
+            if (
+                num_connections[self._address] > max_per_address
+                or num_connections.total() > max_total
+            ):
                 transport.abort()
             else:
-                self._wait_for_head(transport)
+                self._start_head_timer(transport)
 
-        def _look_later(self, cycle: Any, left: int) -> None:
-            self._reading = asyncio.get_running_loop().call_later(
-                WRITE_S, self._look_at_reading, cycle, left
+        def _schedule_read_check(self, cycle: Any, unread_bytes: int) -> None:
+            """Check later whether the client reads its answer."""
+            self._read_timer = asyncio.get_running_loop().call_later(
+                SLOW_READER_TIMEOUT_S, self._check_reader, cycle, unread_bytes
             )
 
-        def _look_at_reading(self, cycle: Any, left: int) -> None:
-            """Give the connection up if ``left`` bytes of an answer were waiting before, and have
-            not become fewer.
+        def _check_reader(self, cycle: Any, unread_bytes: int) -> None:
+            """Close the connection if less than MIN_READ_BYTES of ``unread_bytes`` were read since
+            the last check.
             """
-            waiting = self.transport.get_write_buffer_size()
-            if left and cycle is self.cycle and waiting > max(0, left - LEAST_READ):
+            buffered_bytes = self.transport.get_write_buffer_size()
+            if (
+                unread_bytes
+                and cycle is self.cycle
+                and buffered_bytes > max(0, unread_bytes - MIN_READ_BYTES)
+            ):
                 self.transport.abort()
-            self._look_later(self.cycle, waiting)
+            self._schedule_read_check(self.cycle, buffered_bytes)
 
         def data_received(self, data: bytes) -> None:
-            if self._waiting is not None or self.cycle is None or self.cycle.response_complete:
-                # A part may hold the end of a head and much of a body: what counts is how long the
-                # head goes on.
-                end = data.find(b"\r\n\r\n")
-                self._head_bytes += len(data) if end < 0 else end
+            if self._head_timer is not None or self.cycle is None or self.cycle.response_complete:
+                # Count only the bytes of the head; a part may also hold much of a body.
+                head_end = data.find(b"\r\n\r\n")
+                self._head_bytes += len(data) if head_end < 0 else head_end
                 if self._head_bytes > MAX_HEAD_BYTES:
                     self.transport.abort()
                     return
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
-                self._stop_waiting()
+                self._cancel_head_timer()
                 self._head_bytes = 0
-            elif self._waiting is None:
-                self._wait_for_head(self.transport)
+            elif self._head_timer is None:
+                self._start_head_timer(self.transport)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._stop_waiting()
-            self._reading.cancel()
-            counts[self._address] -= 1
-            if not counts[self._address]:
-                del counts[self._address]
+            self._cancel_head_timer()
+            self._read_timer.cancel()
+            num_connections[self._address] -= 1
+            if not num_connections[self._address]:
+                del num_connections[self._address]
             super().connection_lost(exc)
 
-        def _wait_for_head(self, transport: asyncio.Transport) -> None:
-            self._waiting = asyncio.get_running_loop().call_later(HEAD_S, transport.abort)
+        def _start_head_timer(self, transport: asyncio.Transport) -> None:
+            """Close the connection unless a whole head arrives in time."""
+            self._head_timer = asyncio.get_running_loop().call_later(
+                HEAD_TIMEOUT_S, transport.abort
+            )
 
-        def _stop_waiting(self) -> None:
-            if self._waiting is not None:
-                self._waiting.cancel()
-                self._waiting = None
+        def _cancel_head_timer(self) -> None:
+            """Cancel the timer of the head."""
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
 
     return Limited
 
 
-def allow_many_files() -> int:
-    """Let this process have as many files and connections open as the system permits; how many."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+def raise_file_limit() -> int:
+    """Raise the limit of open files to the maximum of the system; return it."""
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 1 << 20 if soft == resource.RLIM_INFINITY else soft
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+    soft_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1 << 20 if soft_limit == resource.RLIM_INFINITY else soft_limit
 
 
-# that the event loop waits for its turn beside a thread that computes in Python; 0.005 by default
-_SWITCH_S = 0.001
-_M_ARENA_MAX = -8  # of mallopt(3)
-_MOST_ARENAS = 2  # of glibc's allocator: of one per thread each keeps what its thread once needed
+# Maximum wait of the event loop for a thread that computes in Python; Python's default is 0.005.
+_THREAD_SWITCH_INTERVAL_S = 0.001
+# Parameter of mallopt(3).
+_M_ARENA_MAX = -8
+# With one arena per thread, each keeps the memory that its thread once needed.
+_MAX_ARENAS = 2
 
 
 def limit_arenas() -> None:
-    """Let all threads of this process allocate from the same few heaps, where the C library is
-    glibc.
-    """
+    """Limit the memory arenas of glibc's allocator, which each thread would otherwise keep."""
     with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _MOST_ARENAS)
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _MAX_ARENAS)
 
 
-def collect_seldom() -> None:
-    """Leave the objects of the libraries out of garbage collection, and collect less often.
+def tune_garbage_collection() -> None:
+    """Exclude the objects of libraries from garbage collection, and collect less often.
 
-    A collection stops all threads until every object that is looked at has been visited: a tenth of
-    a second for those of the libraries, or for the parts of a large body.
+    A collection stops all threads until every object is visited: a tenth of a second for the
+    libraries, or for the parts of a large body.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER, 20, 20)
+    gc.set_threshold(_GC_THRESHOLD, 20, 20)
 
 
-_COLLECT_AFTER = 50_000  # objects that were made and are still there; 700 by default
-_LONGEST_DEADLINE_S = 620  # seconds that requests in flight have when the service is told to stop
-_LOOK_EVERY_S = 2.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 600.0  # between two attempts to prepare the kernels
-_PARTS_EVERY_S = 0.5  # between two looks at which kernels have been compiled
-_FILES_LEFT = (
-    128  # files that connections leave: the state folder, the log, libraries that are loaded late
-)
-_ACCEPTED_AT_ONCE = 64  # connections, before too many are closed: fewer than _FILES_LEFT
-_BACKLOG = 2048  # connections that may wait to be accepted
+# New objects between collections; Python's default is 700.
+_GC_THRESHOLD = 50_000
+# Time for requests in flight at shutdown.
+_SHUTDOWN_TIMEOUT_S = 620
+# Poll interval of the state folder.
+_STORE_POLL_INTERVAL_S = 2.0
+# Backoff between attempts to prepare the kernels.
+_FIRST_PAUSE_S = 10.0
+_MAX_PAUSE_S = 600.0
+# Poll interval of the compiled kernels.
+_KERNEL_POLL_INTERVAL_S = 0.5
+# Files reserved for the state folder, the log and late imports.
+_RESERVED_FILES = 128
+# Connections accepted at once, before surplus ones are closed; fewer than _RESERVED_FILES.
+_ACCEPT_BATCH = 64
+# Connections that may wait to be accepted.
+_BACKLOG = 2048
 
 
-def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C; requests in flight are answered first.
+def run_service(config: ServeConfig, notify: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C; finish the requests in flight.
 
     Raises:
-        InputError: a fault in the settings, or an address that cannot be listened on.
+        InputError: invalid settings, or an address that cannot be bound.
     """
     limit_arenas()
-    sys.setswitchinterval(_SWITCH_S)
-    folder = prepared(config).resolve()
+    sys.setswitchinterval(_THREAD_SWITCH_INTERVAL_S)
+    folder = prepare_folder(config).resolve()
     if config.log_file:
         log_to(config.log_file.resolve())
-    listening = _listen(config)
+    listener = _bind(config)
     try:
         with asyncio.Runner(loop_factory=_event_loop()) as runner:
-            runner.run(_serve(config, folder, listening, say))
+            runner.run(_serve(config, folder, listener, notify))
     finally:
-        listening.close()
+        listener.close()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # not by joining threads, which may search paths for minutes; everything is on disk
+    # Do not join threads, whose path searches may take minutes; all state is on disk.
+    os._exit(0)
 
 
 def _event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The event loop of uvloop where it is installed, which takes half of the time of asyncio's
-    own; None for that.
+    """Event loop factory of uvloop if installed, which takes half the time of asyncio's loop; else
+    None.
     """
     try:
         import uvloop
@@ -202,127 +231,143 @@ def _event_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _listen(config: ServeConfig) -> socket.socket:
+def _bind(config: ServeConfig) -> socket.socket:
+    """Socket bound to the address of the settings."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    # With the protocol said, asyncio sends small packets at once; without it, each answer waits 40
-    # ms for an ACK.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # With an explicit protocol asyncio sets TCP_NODELAY; without it, each answer waits 40 ms for an
+    # ACK.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((config.host, config.port))
+        listener.bind((config.host, config.port))
     except OSError as error:
-        listening.close()
+        listener.close()
         raise InputError(
-            "--host, --port", "", "an address to listen on", f"{address_of(config)}: {error}"
+            "--host, --port", "", "an address to listen on", f"{service_url(config)}: {error}"
         ) from None
-    return listening
+    return listener
 
 
-async def _prepare(solver: Solver, say: Callable[[str], None]) -> None:
-    """Prepare the kernels, again and again where that fails: the disk may be full for a while."""
-    for pause_s in pauses(_FIRST_PAUSE_S, _LONGEST_PAUSE_S):
+async def _prepare_kernels(engine: AllocationEngine, notify: Callable[[str], None]) -> None:
+    """Load the compiled kernels; retry with backoff, since the failure may be transient (disk
+    full).
+    """
+    for pause_s in backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S):
         try:
-            await _prepare_once(solver, say)
+            await _try_prepare_kernels(engine, notify)
         except Exception as error:
-            solver.kernels.fault = str(error) or type(error).__name__
-            LOG.exception("kernels not ready", extra={"teal": {"fault": solver.kernels.fault}})
-        if solver.kernels.are_there:
+            engine.kernels.fault = str(error) or type(error).__name__
+            LOG.exception("kernels not ready", extra={"teal": {"fault": engine.kernels.fault}})
+        if engine.kernels.are_ready:
             return
         await asyncio.sleep(pause_s)
 
 
-async def _prepare_once(solver: Solver, say: Callable[[str], None]) -> None:
-    """Compile the kernels that are missing on this machine, in another process, and load all of
-    them.
+async def _try_prepare_kernels(engine: AllocationEngine, notify: Callable[[str], None]) -> None:
+    """Compile missing kernels in a child process, then load all of them.
 
     Raises:
-        RuntimeError: the other process failed.
+        RuntimeError: the child process failed.
     """
-    kernels = solver.kernels
-    began, loop = time.monotonic(), asyncio.get_running_loop()
+    kernels = engine.kernels
+    begin_time = time.monotonic()
+    loop = asyncio.get_running_loop()
+    # Compile missing kernels in a child process, with progress.
     names = missing(all_tasks())
     if names:
         kernels.begin(len(names))
-        say(f"compiling for this machine, once: {len(names)} parts; requests get 503 until then")
+        notify(f"compiling for this machine, once: {len(names)} parts; requests get 503 until then")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "teal", "warm-up"),
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # so that its helpers end with it
+            # A session of its own, so that its helpers end with it.
+            start_new_session=True,
         )
         try:
-            ending = asyncio.ensure_future(process.communicate())
-            while not (await asyncio.wait({ending}, timeout=_PARTS_EVERY_S))[0]:
-                kernels.done = len(names) - len(await asyncio.to_thread(missing, names))
+            completion = asyncio.ensure_future(process.communicate())
+            while not (await asyncio.wait({completion}, timeout=_KERNEL_POLL_INTERVAL_S))[0]:
+                kernels.num_done = len(names) - len(await asyncio.to_thread(missing, names))
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGTERM)
         if process.returncode:
-            lines = ending.result()[1].decode(errors="replace").strip().splitlines() or [""]
+            lines = completion.result()[1].decode(errors="replace").strip().splitlines() or [""]
             raise RuntimeError(f"teal warm-up ended with {process.returncode}: {lines[-1][:200]}")
-        kernels.done = len(names)
-    # A thread of its own, which the end of the process does not wait for.
+        kernels.num_done = len(names)
+    # Load all kernels in a thread that the end of the process does not wait for.
     thread = ThreadPoolExecutor(1, thread_name_prefix="prepare")
-    await loop.run_in_executor(thread, solver.prepare)
-    collect_seldom()
+    await loop.run_in_executor(thread, engine.prepare)
+    tune_garbage_collection()
     kernels.finish()
-    preparing = await solver.look()
+    # Wait for the registered networks.
+    preparing = await engine.sync_with_store()
     if preparing:
         await asyncio.wait(preparing)
-    networks = ", ".join(await solver.queued()) or "no network is registered yet"
-    say(f"ready after {time.monotonic() - began:.0f} s: {networks}")
+    networks = ", ".join(await engine.queued()) or "no network is registered yet"
+    notify(f"ready after {time.monotonic() - begin_time:.0f} s: {networks}")
 
 
 async def _serve(
-    config: ServeConfig, folder: Path, listening: socket.socket, say: Callable[[str], None]
+    config: ServeConfig, folder: Path, listener: socket.socket, notify: Callable[[str], None]
 ) -> None:
-    solver = Solver(folder, kernels=Kernels(), **solver_settings(config))
-    await solver.look()  # paths of registered networks are computed beside the first requests
-    # What may wait, and what is being solved.
-    app = make_app(solver, most_open=config.max_waiting + MAX_LANES, **app_settings(config))
-    app.openapi()  # takes a fifth of a second, once
+    """Run the server until it is told to stop."""
+    engine = AllocationEngine(folder, kernels=KernelStatus(), **engine_settings(config))
+    # Start to compute the paths of registered networks, in parallel with the first requests.
+    await engine.sync_with_store()
+    # Queued requests, and one batch in the solver.
+    app = make_app(engine, max_open=config.max_waiting + MAX_LANES, **app_settings(config))
+    # Build the description now; it takes a fifth of a second.
+    app.openapi()
     server = uvicorn.Server(
         uvicorn.Config(
             app,
-            http=limited(config.max_connections, max(1, allow_many_files() - _FILES_LEFT)),
+            http=limited_protocol(
+                config.max_connections, max(1, raise_file_limit() - _RESERVED_FILES)
+            ),
             log_level="warning",
             access_log=False,
-            backlog=_ACCEPTED_AT_ONCE,
+            backlog=_ACCEPT_BATCH,
             server_header=False,
             ws="none",
-            proxy_headers=False,  # anybody on this machine could name another client
+            # Local processes could claim another client's address.
+            proxy_headers=False,
             lifespan="off",
-            timeout_graceful_shutdown=_LONGEST_DEADLINE_S,
+            timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
         )
     )
-    collect_seldom()
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
-    while not server.started and not serving.done():
+    tune_garbage_collection()
+    serve_task = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started and not serve_task.done():
         await asyncio.sleep(0.01)
-    listening.listen(_BACKLOG)  # the event loop takes the number above for both
-    # After uvicorn's own handlers, which would raise the signal again at the end.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: _stop(server, say))
-    say(answers(config, solver.folder))
-    preparing = asyncio.create_task(_prepare(solver, say))
-    looking = asyncio.create_task(_look_now_and_then(solver))
-    await serving
-    looking.cancel()
-    preparing.cancel()
-    await asyncio.gather(preparing, return_exceptions=True)
+    # Set the backlog again: uvicorn uses one number for backlog and accept batch.
+    listener.listen(_BACKLOG)
+    # Replace uvicorn's handlers, which would raise the signal again at the end.
+    for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signal_number, lambda *_: _stop(server, notify))
+    notify(start_message(config, engine.folder))
+    prepare_task = asyncio.create_task(_prepare_kernels(engine, notify))
+    poll_task = asyncio.create_task(_poll_store(engine))
+    await serve_task
+    poll_task.cancel()
+    prepare_task.cancel()
+    await asyncio.gather(prepare_task, return_exceptions=True)
 
 
-async def _look_now_and_then(solver: Solver) -> None:
-    """Another service over the same folder may register and delete networks."""
+async def _poll_store(engine: AllocationEngine) -> None:
+    """Poll the state folder for networks that another service over it registers or deletes."""
     while True:
-        await asyncio.sleep(_LOOK_EVERY_S)
-        await solver.look_again()
+        await asyncio.sleep(_STORE_POLL_INTERVAL_S)
+        await engine.try_sync_with_store()
 
 
-def _stop(server: uvicorn.Server, say: Callable[[str], None]) -> None:
-    if server.should_exit:  # a second time: do not wait
+def _stop(server: uvicorn.Server, notify: Callable[[str], None]) -> None:
+    """Stop gracefully; at a second signal at once."""
+    # Second signal: do not wait.
+    if server.should_exit:
         server.force_exit = True
         return
     server.should_exit = True
-    with contextlib.suppress(RuntimeError):  # the signal came while something was being printed
-        say("stopping: requests in flight are answered first")
+    # The signal may interrupt a print.
+    with contextlib.suppress(RuntimeError):
+        notify("stopping: requests in flight are answered first")

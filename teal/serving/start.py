@@ -1,5 +1,5 @@
-"""From the settings of `teal serve` to what both ways of serving need: one process, and Ray
-Serve.
+"""Start-up shared by both forms of the service, one process and Ray Serve: settings to arguments,
+state folder, first network.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from teal.serving.engine.requests import NetworkSpec
 from teal.serving.engine.store import Store
 from teal.serving.settings import ServeConfig
 
-DEFAULT = "default"  # name of the network that the command registers
+# Name of the network that the command registers.
+DEFAULT_NETWORK = "default"
 
 
 def app_settings(config: ServeConfig) -> dict[str, Any]:
@@ -26,18 +27,19 @@ def app_settings(config: ServeConfig) -> dict[str, Any]:
     return {
         "tokens": tokens,
         "most_bytes": config.max_body << 20,
-        # A page of another site has no token: with one, a proxy may name the service as it likes.
+        # Without tokens, the host name protects against pages of other sites; with tokens, a proxy
+        # may use any name.
         "hosts": (config.host, "127.0.0.1", "localhost", "[::1]")
         if config.loopback and not tokens
         else (),
     }
 
 
-def solver_settings(config: ServeConfig) -> dict[str, Any]:
-    """Arguments of :class:`teal.serving.engine.solver.Solver`, without its folder."""
+def engine_settings(config: ServeConfig) -> dict[str, Any]:
+    """Arguments of :class:`teal.serving.engine.engine.AllocationEngine`, without its folder."""
     return {
         "most_waiting": config.max_waiting,
-        "model": model_of(config),
+        "model": resolve_model(config),
         "default_solver": config.default_solver,
         "most_networks": config.max_networks,
         "most_path_s": seconds(config.max_path_time),
@@ -46,32 +48,33 @@ def solver_settings(config: ServeConfig) -> dict[str, Any]:
     }
 
 
-def model_of(config: ServeConfig) -> str:
-    """The model as a name or as an absolute path: other processes have other working folders."""
+def resolve_model(config: ServeConfig) -> str:
+    """Model name, or absolute path of a model folder, since other processes have other working
+    folders.
+    """
     folder = Path(config.model)
     return str(folder.resolve()) if folder.is_dir() else config.model
 
 
-def address_of(config: ServeConfig) -> str:
-    """Where the service answers."""
+def service_url(config: ServeConfig) -> str:
+    """URL of the service."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"http://{host}:{config.port}"
 
 
-def answers(config: ServeConfig, folder: Path) -> str:
-    """The message that the service has started."""
-    address = address_of(config)
-    by = "" if config.model in ("auto", "none") else f" from {config.model}"
+def start_message(config: ServeConfig, folder: Path) -> str:
+    """Message that the service has started."""
+    address = service_url(config)
+    model_text = "" if config.model in ("auto", "none") else f" from {config.model}"
     return (
         f"{address} answers; its API is described at {address}/docs, networks are kept in "
-        f"{folder}; requests are solved by {config.default_solver}{by} unless they name another"
+        f"{folder}; requests are solved by {config.default_solver}{model_text} unless they name "
+        "another"
     )
 
 
-def prepared(config: ServeConfig) -> Path:
-    """The folder of the networks, after everything that may be wrong with the settings has been
-    looked at.
-    """
+def prepare_folder(config: ServeConfig) -> Path:
+    """State folder, after validation of all settings."""
     config.tokens()
     folder = config.state or cache_dir("networks")
     named_model(config.model)
@@ -81,7 +84,7 @@ def prepared(config: ServeConfig) -> Path:
 
 
 def _register(config: ServeConfig, folder: Path) -> None:
-    """Put the network of ``--topology`` into the store, as it is."""
+    """Store the network of ``--topology``."""
     topology = load_topology(config.topology)
     try:
         spec = NetworkSpec(
@@ -95,5 +98,6 @@ def _register(config: ServeConfig, folder: Path) -> None:
         raise InputError(
             "teal serve", "", "settings of a network", " ".join(str(error).split())
         ) from None
-    store, wanted = Store(folder), spec.stored()
-    store.put(DEFAULT, wanted)
+    store = Store(folder)
+    settings = spec.to_json()
+    store.put(DEFAULT_NETWORK, settings)

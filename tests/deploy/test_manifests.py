@@ -25,9 +25,9 @@ import yaml
 from kubernetes_validate import validate
 from pydantic import BaseModel, ConfigDict, Field
 
-from teal.serving.engine.solver import Solver
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.http.app import make_app
-from teal.serving.process import _LONGEST_DEADLINE_S
+from teal.serving.process import _SHUTDOWN_TIMEOUT_S
 from teal.serving.settings import ServeConfig
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -192,8 +192,8 @@ def test_the_deployment_of_one_process_is_valid_and_its_probes_are_routes(tmp_pa
         for kind in ("startup", "liveness", "readiness")
     }
     assert paths == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
-    assert set(paths.values()) <= set(make_app(Solver(tmp_path)).openapi()["paths"])
-    assert pod["spec"]["terminationGracePeriodSeconds"] > _LONGEST_DEADLINE_S
+    assert set(paths.values()) <= set(make_app(AllocationEngine(tmp_path)).openapi()["paths"])
+    assert pod["spec"]["terminationGracePeriodSeconds"] > _SHUTDOWN_TIMEOUT_S
 
 
 def test_the_systemd_unit_answers_before_it_stops_and_lets_kernels_compile() -> None:
@@ -208,7 +208,7 @@ def test_the_systemd_unit_answers_before_it_stops_and_lets_kernels_compile() -> 
     assert options["state"] == f"/var/lib/{service['StateDirectory']}"
     assert options["log_file"].startswith(f"/var/log/{service['LogsDirectory']}/")
     assert service["Environment"] == f"TEAL_CACHE_DIR=/var/cache/{service['CacheDirectory']}"
-    assert int(service["TimeoutStopSec"]) > _LONGEST_DEADLINE_S
+    assert int(service["TimeoutStopSec"]) > _SHUTDOWN_TIMEOUT_S
     assert service["KillMode"] == "mixed", (
         "the process for counters must not end before the service"
     )

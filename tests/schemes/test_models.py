@@ -19,8 +19,8 @@ from teal.runtime.storage import model_folder
 from teal.schemes.flow_gnn import FlowGnnScheme
 from teal.schemes.models import model_of_each, serves
 from teal.schemes.price_gnn import PriceGnnScheme
-from teal.serving.engine.served import Job, Served, prove
-from teal.serving.engine.wanted import single_program
+from teal.serving.engine.allocation_task import single_program_task
+from teal.serving.engine.network_state import Job, NetworkState, check_model
 from teal.solvers.pdhg.model_start import ModelStart
 
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=3,count=2,load=8"]
@@ -117,7 +117,7 @@ def test_the_service_starts_from_a_model_where_it_serves_the_objective(
     monkeypatch.setattr(ModelStart, "saves_time", lambda *_: True)
     monkeypatch.setattr("teal.solvers.interior.engine.is_faster", lambda *_: False)
     topology, model = teal.load_topology("b4"), teal.load_model("b4")
-    prove(model)
+    check_model(model)
     calls: list[str] = []
     start = model.start
 
@@ -128,10 +128,17 @@ def test_the_service_starts_from_a_model_where_it_serves_the_objective(
     model.start = counted  # type: ignore[method-assign]
     rates = np.random.default_rng(0).uniform(0, 3000, (1, 132))
     for name in teal.ObjectiveName.TOTAL_FLOW, teal.ObjectiveName.MAX_LINK_UTILISATION:
-        served = Served(topology, compute_paths(topology, all_pairs(topology), cache=False))
-        job = Job(rates, single_program(name), 1e-2, 1e18)
+        network_state = NetworkState(
+            topology, compute_paths(topology, all_pairs(topology), cache=False)
+        )
+        job = Job(rates, single_program_task(name), 1e-2, 1e18)
         assert (
-            float(served.answer(served.solve(job, model), slice(0, 1), 1e-2, 0, 0.0).gap[0]) <= 1e-2
+            float(
+                network_state.answer(
+                    network_state.solve(job, model), slice(0, 1), 1e-2, 0, 0.0
+                ).gap[0]
+            )
+            <= 1e-2
         )
         assert serves(model, teal.Objective(name)) == (name == "total_flow")
     assert calls == ["total_flow"]

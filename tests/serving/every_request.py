@@ -20,10 +20,10 @@ import httpx
 import teal
 from teal.problem.offers import OFFERS
 from teal.runtime import kernel_cache
-from teal.serving.engine.kernels import Kernels
+from teal.serving.engine.engine import AllocationEngine
+from teal.serving.engine.kernels import KernelStatus
 from teal.serving.engine.request_kinds import AllocationKind, allocation_kinds, examples
 from teal.serving.engine.requests import NetworkSpec
-from teal.serving.engine.solver import Solver
 from teal.serving.http.app import make_app
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -64,7 +64,7 @@ class Sender:
     def __init__(
         self,
         client: httpx.AsyncClient,
-        solver: Solver,
+        solver: AllocationEngine,
         compilations: Compilations,
         topology: str,
     ) -> None:
@@ -92,7 +92,7 @@ class Sender:
 
     async def allocate(self, kind: AllocationKind, deadline_ms: float = DEADLINE_MS) -> int:
         """Ask for an allocation of a kind; its status."""
-        rates = self.rates[: kind.matrices].repeat(kind.num_classes, axis=0) / kind.num_classes
+        rates = self.rates[: kind.num_matrices].repeat(kind.num_classes, axis=0) / kind.num_classes
         body = {"deadline_ms": deadline_ms, **kind.options, "rates": rates.tolist()}
         query = ""
         if kind.needs_previous:
@@ -163,7 +163,7 @@ def few_kinds() -> Iterator[AllocationKind]:
     """Each program alone, in a batch, and under each side condition."""
     for kind in allocation_kinds():
         others = set(kind.options) - {"objective", "classes", "latency_limits_ms"}
-        if kind.matrices <= 2 and others <= set(OFFERS):
+        if kind.num_matrices <= 2 and others <= set(OFFERS):
             yield kind
 
 
@@ -186,7 +186,7 @@ async def send_all(folder: Path, networks: list[str]) -> None:
     compilations = Compilations()
     with kernel_cache.announcing(compilations):
         # The whole of a service's start, with the model that it starts with.
-        solver = Solver(folder, kernels=Kernels(), model="auto", grow_every_s=0.0)
+        solver = AllocationEngine(folder, kernels=KernelStatus(), model="auto", grow_every_s=0.0)
         solver.prepare()
         solver.kernels.finish()
         transport = httpx.ASGITransport(make_app(solver, most_bytes=64 << 20))
@@ -211,7 +211,7 @@ async def _send_to(sender: Sender, *, is_few: bool) -> None:
             answered |= {(name, str(value)) for name, value in kind.options.items()}
     await sender.change_links()
     for kind in few_kinds():
-        if len(kind.options) == 1 and kind.matrices == 1:
+        if len(kind.options) == 1 and kind.num_matrices == 1:
             await sender.allocate(kind, FEW_DEADLINE_MS)
     await sender.settle()
     for path in ("allocations", "paths", "map"):

@@ -1,4 +1,4 @@
-"""A service in this process, what tests send it, and an engine that waits for the test."""
+"""Test service in this process: clients, requests, and a solver thread that waits for the test."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ import teal
 from teal.client import AsyncClient, Client, ServedAllocation, ServiceFault, Unreachable
 from teal.network import all_pairs
 from teal.serving.engine import scheduler
+from teal.serving.engine.engine import AllocationEngine
+from teal.serving.engine.network_state import NetworkState
 from teal.serving.engine.queue import Chunk
-from teal.serving.engine.served import Served
-from teal.serving.engine.solver import Solver
 from teal.serving.http.app import make_app
 from tests.gate import PATIENCE_S
 
@@ -40,22 +40,24 @@ async def service(
     most_bytes: int = 1 << 20,
     sent: str = "",
     patience_s: float = 5.0,
-    solver: Solver | None = None,
+    solver: AllocationEngine | None = None,
     tokens: tuple[str, ...] = (),
 ) -> AsyncIterator[AsyncClient]:
-    """A client of a fresh service.
+    """Client of a fresh service.
 
     Args:
-        folder: of the registered networks.
-        token: that the service requires.
-        most_waiting, patience_s: as of :class:`Solver`.
-        most_bytes: of a request.
-        sent: token that the client sends, if not the right one.
-        solver: of the service, in place of a new one.
-        tokens: that the service knows, in place of one.
+        folder: state folder.
+        token: required token.
+        most_waiting, patience_s: as in :class:`AllocationEngine`.
+        most_bytes: maximum body size.
+        sent: token of the client, if not the right one.
+        solver: allocation engine, instead of a new one.
+        tokens: accepted tokens, instead of one.
     """
     known = tokens or ((token,) if token else ())
-    app = make_app(solver or Solver(folder, most_waiting, patience_s=patience_s), known, most_bytes)
+    app = make_app(
+        solver or AllocationEngine(folder, most_waiting, patience_s=patience_s), known, most_bytes
+    )
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with AsyncClient("http://test", sent or token, transport=transport) as client:
         yield client
@@ -85,14 +87,14 @@ def problem_of(rates: np.ndarray, objective: str = "total_flow") -> teal.Problem
     return teal.Problem.create(topology, paths, objective, rates)
 
 
-def b4_served() -> Served:
-    """B4 as a replica holds it."""
+def b4_network_state() -> NetworkState:
+    """State of B4, as a replica holds it."""
     topology = teal.load_topology("b4")
-    return Served(topology, teal.compute_paths(topology, all_pairs(topology), cache=False))
+    return NetworkState(topology, teal.compute_paths(topology, all_pairs(topology), cache=False))
 
 
 def free_port() -> int:
-    """One that nobody listens on."""
+    """Free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -131,13 +133,12 @@ def assert_answered_before_the_end(
 
 
 class HeldEngine:
-    """The engine of the services in this process, which waits before each batch until the test
-    allows the batch.
+    """Solver thread of the services in this process, which waits before each batch until the test
+    allows it.
 
     Attributes:
-        batches: number of matrices of each batch that the engine has taken, the one that waits
-            included.
-        held: number of matrices of the batch that waits; 0 if none does.
+        batches: number of matrices of each batch taken, including the waiting one.
+        held: number of matrices of the waiting batch; 0 without one.
     """
 
     def __init__(self) -> None:
@@ -159,12 +160,12 @@ class HeldEngine:
 
 @contextmanager
 def held_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldEngine]:
-    """Hold the engine of every service in this process; released at the end."""
+    """Hold the solver thread of every service in this process; released at the end."""
     work, engine = scheduler.solve_slice, HeldEngine()
 
-    def held(served: Served, together: list[Chunk], *more: Any) -> Any:
-        engine.wait(sum(chunk.size for chunk in together))
-        return work(served, together, *more)
+    def held(network_state: NetworkState, batch: list[Chunk], *more: Any) -> Any:
+        engine.wait(sum(chunk.size for chunk in batch))
+        return work(network_state, batch, *more)
 
     with monkeypatch.context() as patch:
         patch.setattr(scheduler, "solve_slice", held)
@@ -175,28 +176,28 @@ def held_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldEngine]:
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Let other tasks run until a condition is true; fails with ``what`` after ``PATIENCE_S``
-    seconds."""
+    """Let other tasks run until a condition holds; fail with ``what`` after ``PATIENCE_S`` seconds."""
     end = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end, what
         await asyncio.sleep(0.005)
 
 
-def queued(solver: Solver, name: str) -> list[int]:
-    """Matrices of each request that waits for the engine, in the order of arrival."""
+def queued(solver: AllocationEngine, name: str) -> list[int]:
+    """Numbers of matrices of the queued requests, in order of arrival."""
     return [
-        len(request.rates) for request in solver.scheduler.waiting(solver._registry.ready(name))
+        len(request.rates)
+        for request in solver.scheduler.queued_requests(solver._registry.ready_state(name))
     ]
 
 
 @contextmanager
 def listening(folder: Path, most_bytes: int = 1 << 20, token: str = "") -> Iterator[str]:
-    """The address of a fresh service on a port of this machine, without Ray."""
+    """Address of a fresh service on a port of this machine, without Ray."""
     import uvicorn
 
     port = free_port()
-    app = make_app(Solver(folder), (token,) if token else (), most_bytes)
+    app = make_app(AllocationEngine(folder), (token,) if token else (), most_bytes)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -26,11 +26,11 @@ from teal.client import ARROW, Client, InvalidRequest, ServedAllocation, Unreach
 from teal.client.calls import AllocationOptions
 from teal.client.faults import ServiceFault
 from teal.objectives import ObjectiveName
+from teal.serving.engine.allocation_task import AllocationTask, single_program_task
+from teal.serving.engine.engine import AllocationEngine
+from teal.serving.engine.network_state import Job, NetworkState
 from teal.serving.engine.requests import NetworkSpec
 from teal.serving.engine.responses import AllocationAnswer, Drawing, NamedAllocation, Routes
-from teal.serving.engine.served import Job, Served
-from teal.serving.engine.solver import Solver
-from teal.serving.engine.wanted import Wanted, single_program
 from teal.solvers.pdhg.fused import certificates, kernels
 from tests.serving.service import (
     b4_service,
@@ -203,7 +203,7 @@ def test_an_answer_links_to_its_proof(tmp_path: Path) -> None:
             for wrong in ("proportional_fair", "max_min"):
                 with pytest.raises(InvalidRequest, match="prove"):
                     await client.allocate("b4", rates, prove=True, objective=wrong)
-            with pytest.raises(InvalidRequest, match="one matrix a request"):
+            with pytest.raises(InvalidRequest, match="a request with one matrix"):
                 await client.allocate("b4", rates_of(2), prove=True)
 
     run(work)
@@ -324,7 +324,7 @@ def test_link_changes_apply_from_the_next_request_and_survive_a_restart(tmp_path
         async with service(tmp_path) as later:
             network = await later.wait_ready("b4")
             assert [network.links[i].in_force for i in numbers] == [1, 1]
-            with pytest.raises(InvalidRequest, match="no link"):
+            with pytest.raises(InvalidRequest, match="unknown link"):
                 await later.change_link("b4", "1", "12", up=False)
             await later.put_network("b4", "b4")
             network = await later.wait_ready("b4")
@@ -367,17 +367,17 @@ def test_parallel_links_are_restored_each_to_its_own_capacity(tmp_path: Path) ->
 
 def test_engines_prepare_networks_registered_with_another_engine(tmp_path: Path) -> None:
     async def work() -> None:
-        first, second = Solver(tmp_path), Solver(tmp_path)
+        first, second = AllocationEngine(tmp_path), AllocationEngine(tmp_path)
         await first.put("b4", {"topology": "b4"})
-        preparing = await second.look()
+        preparing = await second.sync_with_store()
         assert len(preparing) == 1
         await asyncio.wait(preparing)
         assert (await second.info("b4"))["state"] == "ready"
-        assert await second.look() == []
-        third = Solver(tmp_path)  # a new engine prepares the network before any request
-        assert len(await third.look()) == 1
+        assert await second.sync_with_store() == []
+        third = AllocationEngine(tmp_path)  # a new engine prepares the network before any request
+        assert len(await third.sync_with_store()) == 1
         await first.delete("b4")
-        assert await second.look() == []
+        assert await second.sync_with_store() == []
         await asyncio.gather(
             *(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
         )
@@ -389,7 +389,7 @@ def test_engines_prepare_networks_registered_with_another_engine(tmp_path: Path)
 def test_simultaneous_requests_are_solved_in_one_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = Solver(tmp_path)
+    solver = AllocationEngine(tmp_path)
 
     async def work() -> None:
         async with b4_service(tmp_path, solver=solver) as client:
@@ -427,7 +427,7 @@ def test_simultaneous_requests_are_solved_in_one_batch(
 
 
 def test_allocations_on_a_prepared_network_compile_nothing() -> None:
-    served = Served.prepare("b4", NetworkSpec(topology="b4"))
+    network_state = NetworkState.prepare("b4", NetworkSpec(topology="b4"))
     compiled: list[Any] = [
         certificates.measure,
         certificates.certify,
@@ -440,19 +440,26 @@ def test_allocations_on_a_prepared_network_compile_nothing() -> None:
 
     before = signatures()
     for count in (1, 2, 9):  # a number of matrices for each number of lanes
-        job = Job(rates_of(count), Wanted(ObjectiveName.TOTAL_FLOW), 1e-2, time.perf_counter() + 60)
-        served.answer(served.solve(job), slice(0, count), 1e-2, 0, 0.0)
+        job = Job(
+            rates_of(count),
+            AllocationTask(ObjectiveName.TOTAL_FLOW),
+            1e-2,
+            time.perf_counter() + 60,
+        )
+        network_state.answer(network_state.solve(job), slice(0, count), 1e-2, 0, 0.0)
     assert signatures() == before
 
 
 def test_a_request_at_its_deadline_gets_the_best_allocation_so_far(tmp_path: Path) -> None:
-    solver = Solver(tmp_path)
+    solver = AllocationEngine(tmp_path)
 
     async def work() -> None:
         async with b4_service(tmp_path, solver=solver) as client:
             # As measured on a fast machine: on a busy one a request of a millisecond would be
             # refused.
-            solver._registry.ready("b4").times.calibrate(single_program("total_flow"), 1e-6, None)
+            solver._registry.ready_state("b4").service_times.calibrate(
+                single_program_task("total_flow"), 1e-6, None
+            )
             allocation = await client.allocate(
                 "b4", rates_of(16, size=30_000), gap=1e-9, deadline_ms=1
             )

@@ -1,4 +1,4 @@
-"""Streams of the service that are read and written by copying bytes, against pyarrow."""
+"""Arrow streams read and written by templates, against pyarrow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import teal
 from teal.network import Topology
 from teal.serving.engine import arrow
 from teal.serving.engine.answer import FIGURES, Answer
-from teal.serving.engine.arrow import Frames
+from teal.serving.engine.arrow import TemplateCache
 from teal.serving.engine.errors import ServiceError
 
 TOPOLOGY = teal.load_topology("b4")
@@ -26,8 +26,8 @@ PAIRS = NODES * (NODES - 1)
 
 @pytest.fixture(autouse=True)
 def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "_read", Frames())
-    monkeypatch.setattr(arrow, "_written", Frames())
+    monkeypatch.setattr(arrow, "_request_templates", TemplateCache())
+    monkeypatch.setattr(arrow, "_response_templates", TemplateCache())
 
 
 def _stream(columns: dict[str, Any], metadata: dict[str, str] | None = None) -> bytes:
@@ -129,7 +129,7 @@ def test_a_stream_that_differs_elsewhere_is_read_as_what_it_is(place: int) -> No
     changed[place] ^= 0xFF
     with pytest.raises(ServiceError) as of_known:
         arrow.from_arrow(bytes(changed), TOPOLOGY)
-    arrow._read._frames.clear()
+    arrow._request_templates._templates.clear()
     with pytest.raises(ServiceError) as of_new:
         arrow.from_arrow(bytes(changed), TOPOLOGY)
     assert str(of_known.value) == str(of_new.value)
@@ -155,11 +155,11 @@ def test_what_is_kept_is_bounded() -> None:
     for columns in range(1, 200):
         with pytest.raises(ServiceError, match="all pairs"):
             arrow.from_arrow(_stream({"rates": _matrices(np.ones((1, 8 * columns + 5)))}), TOPOLOGY)
-        assert len(arrow._read._frames) <= 64
+        assert len(arrow._request_templates._templates) <= 64
     large = {"x" * 20_000: "y"}
-    before = dict(arrow._read._frames)
+    before = dict(arrow._request_templates._templates)
     arrow.from_arrow(_stream({"rates": _matrices(np.ones((1, PAIRS)))}, large), TOPOLOGY)
-    assert arrow._read._frames == before
+    assert arrow._request_templates._templates == before
 
 
 @pytest.mark.parametrize("offsets", [(3, 9), (0, 6)])

@@ -17,7 +17,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from teal.serving import process as connections
-from teal.serving.process import limited
+from teal.serving.process import limited_protocol
 from tests.gate import PATIENCE_S
 from tests.serving.service import free_port, run
 
@@ -39,7 +39,7 @@ class _Service:
         config = uvicorn.Config(
             _app,
             port=self.port,
-            http=limited(MAX_CONNECTIONS),
+            http=limited_protocol(MAX_CONNECTIONS),
             log_level="critical",
             lifespan="off",
             ws="none",
@@ -107,7 +107,7 @@ def test_an_address_has_so_many_connections_and_gets_a_new_one_for_each_it_close
 def test_a_head_that_stalls_is_given_up(
     sent: bytes, asks_before: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.5)
 
     async def work() -> None:
         async with _Service() as port, _connected(port) as (reader, writer):
@@ -139,7 +139,7 @@ def test_a_head_in_small_parts_has_no_more_bytes_than_one_in_a_single_part(part:
     async def work() -> None:
         config = uvicorn.Config(_app, log_level="critical", lifespan="off", ws="none")
         config.load()
-        protocol: Any = limited(MAX_CONNECTIONS)(
+        protocol: Any = limited_protocol(MAX_CONNECTIONS)(
             config=config, server_state=ServerState(), app_state={}
         )  # type: ignore[call-arg]
         transport = _Transport()
@@ -159,7 +159,7 @@ def test_a_head_in_small_parts_has_no_more_bytes_than_one_in_a_single_part(part:
 
 
 def test_a_connection_that_sends_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.5)
 
     async def work() -> None:
         async with _Service() as port, _connected(port) as (reader, _):
@@ -190,7 +190,7 @@ def test_websockets_are_refused_and_leave_no_connection_behind() -> None:
 
 
 def test_a_connection_that_rests_between_requests_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.5)
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.5)
 
     async def work() -> None:
         async with _Service() as port, _connected(port) as one:
@@ -208,7 +208,7 @@ def test_an_answer_that_nobody_reads_is_given_up(
 ) -> None:
     """One that is read, if slowly, is not."""
     size = 24 << 20
-    monkeypatch.setattr(connections, "WRITE_S", 0.5)
+    monkeypatch.setattr(connections, "SLOW_READER_TIMEOUT_S", 0.5)
 
     async def large(scope: Any, receive: Any, send: Any) -> None:
         await send(

@@ -1,4 +1,4 @@
-"""What can go wrong with a request, and that the service goes on."""
+"""Faulty requests and failing resources: the service answers with errors and goes on."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from teal.client import (
     Unauthorised,
     UnknownNetwork,
 )
-from teal.serving.engine.backend import Sent
+from teal.serving.engine.allocation_task import single_program_task
+from teal.serving.engine.backend import EncodedRequest
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.engine.errors import ServiceError
 from teal.serving.engine.log import LOG, log_to
-from teal.serving.engine.served import Served
-from teal.serving.engine.solver import Solver
-from teal.serving.engine.solvers import beside
-from teal.serving.engine.wanted import single_program
+from teal.serving.engine.network_state import NetworkState
+from teal.serving.engine.solvers import offload_if_large
 from teal.serving.http.app import make_app
 from tests.gate import PATIENCE_S
 from tests.serving.service import (
@@ -92,15 +92,15 @@ def test_wrong_networks(tmp_path: Path, topology: Any, words: str) -> None:
 def test_unknown_networks_and_ones_that_are_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare, go_on = Served.prepare, threading.Event()
+    prepare, go_on = NetworkState.prepare, threading.Event()
 
-    def held(name: str, spec: Any, *more: Any) -> Served:
+    def held(name: str, spec: Any, *more: Any) -> NetworkState:
         assert go_on.wait(PATIENCE_S)
         if name == "bad":
             raise MemoryError("too large")
         return prepare(name, spec, *more)
 
-    monkeypatch.setattr(Served, "prepare", held)
+    monkeypatch.setattr(NetworkState, "prepare", held)
 
     async def work() -> None:
         async with service(tmp_path, patience_s=0.0) as client:
@@ -136,13 +136,13 @@ def test_unknown_networks_and_ones_that_are_not_ready(
 def test_a_service_is_not_ready_while_every_network_computes_or_the_engine_hangs_or_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare, go_on, solver = Served.prepare, threading.Event(), Solver(tmp_path)
+    prepare, go_on, solver = NetworkState.prepare, threading.Event(), AllocationEngine(tmp_path)
 
-    def held(*arguments: Any) -> Served:
+    def held(*arguments: Any) -> NetworkState:
         assert go_on.wait(PATIENCE_S)
         return prepare(*arguments)
 
-    monkeypatch.setattr(Served, "prepare", held)
+    monkeypatch.setattr(NetworkState, "prepare", held)
 
     async def work() -> None:
         async with service(tmp_path, solver=solver) as client:
@@ -160,13 +160,13 @@ def test_a_service_is_not_ready_while_every_network_computes_or_the_engine_hangs
             with monkeypatch.context() as patch, held_engine(patch) as engine:
                 asking = asyncio.create_task(client.allocate("b4", rates_of()))
                 await until(lambda: engine.held == 1, "a batch in the engine")
-                patch.setattr("teal.serving.engine.scheduler._PROBE_S", 0.01)
+                patch.setattr("teal.serving.engine.scheduler._PROBE_PATIENCE_S", 0.01)
                 solver.scheduler._busy_until = 0.0
                 assert await readiness() == (503, "unavailable")
                 engine.allow()
                 await asking
             assert await readiness() == (200, "")
-            solver.scheduler._engine.shutdown()
+            solver.scheduler._engine_thread.shutdown()
             assert await readiness() == (503, "unavailable")
             assert (await client._http.get("/healthz")).status_code == 200
 
@@ -176,7 +176,7 @@ def test_a_service_is_not_ready_while_every_network_computes_or_the_engine_hangs
 def test_too_many_are_turned_away_and_the_others_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = Solver(tmp_path, most_waiting=5)  # four of one client
+    solver = AllocationEngine(tmp_path, most_waiting=5)  # four of one client
 
     async def work() -> None:
         async with b4_service(tmp_path, solver=solver) as client:
@@ -228,32 +228,32 @@ def test_a_network_that_is_replaced_under_a_request(
     first, second = {**pair, "links": links}, {**pair, "nodes": pair["nodes"][::-1], "links": links}  # type: ignore[index]
 
     async def work() -> None:
-        solver = Solver(tmp_path)
+        solver = AllocationEngine(tmp_path)
         await solver.put("x", {"topology": first})
         await _until_ready(solver, "x")
-        known = solver._registry.get("x").spec.stored()
-        original = beside
+        known = solver._registry.get("x").spec.to_json()
+        original = offload_if_large
         swapped = False
 
         async def late(size: int, call: Any, *arguments: Any, **options: Any) -> Any:
             nonlocal swapped
             found = await original(size, call, *arguments, **options)
-            if call.__name__ == "read" and not swapped:
+            if call.__name__ == "read_rates" and not swapped:
                 swapped = True
                 await solver.put("x", {"topology": second})
                 await _until_ready(solver, "x")
             return found
 
-        monkeypatch.setattr("teal.serving.engine.solver.beside", late)
+        monkeypatch.setattr("teal.serving.engine.engine.offload_if_large", late)
         body = (
             json.dumps({"demands": [{"source": "a", "target": "b", "rate": 3.0}]}) + " " * 200_000
         )
-        with pytest.raises(ServiceError, match="registered anew"):
-            await solver.allocate("x", Sent(body.encode(), "application/json"))
-        answer, *_ = await solver.allocate("x", Sent(body.encode(), "application/json"))
+        with pytest.raises(ServiceError, match="another registration"):
+            await solver.allocate("x", EncodedRequest(body.encode(), "application/json"))
+        answer, *_ = await solver.allocate("x", EncodedRequest(body.encode(), "application/json"))
         assert json.loads(answer)["allocations"][0]["value"] == pytest.approx(1.0)
         # A change of links that was meant for the first one does not touch the second.
-        with pytest.raises(ServiceError, match="registered anew"):
+        with pytest.raises(ServiceError, match="another registration"):
             solver._store.change_links("x", {"0": {"up": False}}, known)
         # Nor do links of the first one, should they still lie there.
         stray = {"generation": "another", "links": {"7": {"up": False}}}
@@ -263,7 +263,7 @@ def test_a_network_that_is_replaced_under_a_request(
     run(work)
 
 
-async def _until_ready(solver: Solver, name: str) -> None:
+async def _until_ready(solver: AllocationEngine, name: str) -> None:
     while (await solver.info(name))["state"] != "ready":
         await asyncio.sleep(0.02)
 
@@ -271,13 +271,15 @@ async def _until_ready(solver: Solver, name: str) -> None:
 def test_a_request_past_its_deadline_takes_no_time_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = Solver(tmp_path)
+    solver = AllocationEngine(tmp_path)
 
     async def work() -> None:
         async with b4_service(tmp_path, solver=solver) as client:
             # As measured on a fast machine: on a busy one the late requests would be refused, not
             # queued.
-            solver._registry.ready("b4").times.calibrate(single_program("total_flow"), 1e-6, None)
+            solver._registry.ready_state("b4").service_times.calibrate(
+                single_program_task("total_flow"), 1e-6, None
+            )
             hard = rates_of(size=30_000)
             with held_engine(monkeypatch) as engine:
                 blocker = asyncio.create_task(client.allocate("b4", hard))
@@ -315,7 +317,7 @@ def test_a_request_past_its_deadline_takes_no_time_from_others(
 def test_metrics_have_the_queue_of_each_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = Solver(tmp_path)
+    solver = AllocationEngine(tmp_path)
 
     async def work() -> None:
         async with service(tmp_path, solver=solver) as client:
@@ -342,12 +344,14 @@ def test_metrics_have_the_queue_of_each_network(
 
 def test_cancelled_requests_are_not_solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        solver = Solver(tmp_path)
+        solver = AllocationEngine(tmp_path)
         await solver.put("b4", {"topology": "b4"})
         await _until_ready(solver, "b4")
 
         def ask() -> asyncio.Task[Any]:
-            return asyncio.create_task(solver.allocate("b4", Sent(VALID_BODY, "application/json")))
+            return asyncio.create_task(
+                solver.allocate("b4", EncodedRequest(VALID_BODY, "application/json"))
+            )
 
         with held_engine(monkeypatch) as engine:
             first = ask()
@@ -397,7 +401,7 @@ def test_an_error_of_ours_is_a_500_with_a_trace_in_the_log(
     async def broken(*_: Any) -> None:
         raise ZeroDivisionError("a secret")
 
-    monkeypatch.setattr(Solver, "allocate", broken)
+    monkeypatch.setattr(AllocationEngine, "allocate", broken)
 
     async def work() -> None:
         async with service(tmp_path / "state") as client:
@@ -471,7 +475,7 @@ def test_the_log_says_nothing_that_a_refused_request_wrote(tmp_path: Path) -> No
 
 def test_the_service_accepts_its_own_host_names_and_answers_errors_as_json(tmp_path: Path) -> None:
     async def work() -> None:
-        app = make_app(Solver(tmp_path), hosts=("127.0.0.1", "[::1]"))
+        app = make_app(AllocationEngine(tmp_path), hosts=("127.0.0.1", "[::1]"))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
             assert (await http.get("/v1/networks")).status_code == 200
@@ -539,13 +543,13 @@ def test_metrics_and_the_description(tmp_path: Path) -> None:
 def test_a_request_waits_for_paths_until_its_deadline_and_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare, go_on = Served.prepare, threading.Event()
+    prepare, go_on = NetworkState.prepare, threading.Event()
 
-    def held(name: str, spec: Any, *more: Any) -> Served:
+    def held(name: str, spec: Any, *more: Any) -> NetworkState:
         assert go_on.wait(PATIENCE_S)
         return prepare(name, spec, *more)
 
-    monkeypatch.setattr(Served, "prepare", held)
+    monkeypatch.setattr(NetworkState, "prepare", held)
 
     async def work() -> None:
         async with service(tmp_path, patience_s=PATIENCE_S) as client:

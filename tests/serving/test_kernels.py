@@ -15,8 +15,8 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 import httpx
 
 from teal.runtime import shipped_kernels
-from teal.serving.engine.kernels import Kernels
-from teal.serving.engine.solver import Solver
+from teal.serving.engine.engine import AllocationEngine
+from teal.serving.engine.kernels import KernelStatus
 from teal.serving.http.app import make_app
 from tests.serving.service import rates_of, run
 
@@ -24,21 +24,21 @@ pytestmark = pytest.mark.system
 _PATIENCE_S = 0.05
 
 
-def _client(folder: Path, kernels: Kernels) -> httpx.AsyncClient:
-    app = make_app(Solver(folder, kernels=kernels, patience_s=_PATIENCE_S))
+def _client(folder: Path, kernels: KernelStatus) -> httpx.AsyncClient:
+    app = make_app(AllocationEngine(folder, kernels=kernels, patience_s=_PATIENCE_S))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
 
 
 def test_what_needs_kernels_is_refused_until_they_are_there(tmp_path: Path) -> None:
     async def work() -> None:
-        kernels = Kernels()
+        kernels = KernelStatus()
         async with _client(tmp_path, kernels) as client:
             assert (await client.get("/healthz")).json() == {"status": "ok"}
             assert (await client.put("/v1/networks/b4", json={"topology": "b4"})).status_code == 201
             loading = await client.get("/readyz")
             assert (loading.status_code, loading.headers["retry-after"]) == (503, "1")
             kernels.begin(18)
-            kernels.done = 6
+            kernels.num_done = 6
             missing = await client.get("/readyz")
             assert missing.status_code == 503
             assert "6 of 18 parts are done" in missing.text
@@ -63,8 +63,8 @@ def test_what_needs_kernels_is_refused_until_they_are_there(tmp_path: Path) -> N
 
 def test_a_request_waits_a_moment_for_kernels_that_are_being_loaded(tmp_path: Path) -> None:
     async def work() -> None:
-        kernels = Kernels()
-        app = make_app(Solver(tmp_path, kernels=kernels, patience_s=30.0))
+        kernels = KernelStatus()
+        app = make_app(AllocationEngine(tmp_path, kernels=kernels, patience_s=30.0))
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             await client.put("/v1/networks/b4", json={"topology": "b4"})
@@ -80,7 +80,7 @@ def test_a_request_waits_a_moment_for_kernels_that_are_being_loaded(tmp_path: Pa
 
 def test_a_fault_of_the_compilation_is_said(tmp_path: Path) -> None:
     async def work() -> None:
-        kernels = Kernels()
+        kernels = KernelStatus()
         kernels.begin(3)
         kernels.fault = "teal warm-up ended with 1"
         async with _client(tmp_path, kernels) as client:
@@ -102,24 +102,24 @@ class _Clock:
 
 def test_the_remaining_time_is_measured_and_never_0_before_the_end() -> None:
     clock = _Clock()
-    kernels = Kernels(clock)
+    kernels = KernelStatus(clock)
     kernels.begin(20)
-    assert "unknown until the first part is done" in str(kernels.missing())
+    assert "unknown until the first part is done" in str(kernels.not_ready_error())
     # On a busy machine each part takes a minute: 15 parts and the loading remain.
     clock.now_s += 300
-    kernels.done = 5
-    assert "5 of 20 parts are done, about 16 min left" in str(kernels.missing())
-    assert kernels.missing().retry_after_s == 60
+    kernels.num_done = 5
+    assert "5 of 20 parts are done, about 16 min left" in str(kernels.not_ready_error())
+    assert kernels.not_ready_error().retry_after_s == 60
     # A part takes longer than the others: the estimate grows with it.
     clock.now_s += 120
-    assert "about 23 min left" in str(kernels.missing())
+    assert "about 23 min left" in str(kernels.not_ready_error())
     # All are compiled, and loading takes longer than a part did.
     clock.now_s = 100 + 200
-    kernels.done = 20
+    kernels.num_done = 20
     for _ in range(40):
-        message = str(kernels.missing())
+        message = str(kernels.not_ready_error())
         assert "all 20 parts are compiled, and are being loaded, less than a minute left" in message
-        assert kernels.missing().retry_after_s >= 1
+        assert kernels.not_ready_error().retry_after_s >= 1
         clock.now_s += 5
     kernels.finish()
     kernels.check()
@@ -131,8 +131,8 @@ import asyncio, gc, sys
 import httpx, numpy as np
 from pathlib import Path
 from numba.core.dispatcher import Dispatcher
-from teal.serving.engine.kernels import Kernels
-from teal.serving.engine.solver import Solver
+from teal.serving.engine.kernels import KernelStatus
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.http.app import make_app
 import teal
 
@@ -144,7 +144,7 @@ def forms():
 async def main(folder, name):
     topology = teal.load_topology(name)
     traffic = teal.load_traffic("gravity:seed=0,count=20,load=4", topology).read(slice(None))
-    solver = Solver(folder, kernels=Kernels(), model="auto")
+    solver = AllocationEngine(folder, kernels=KernelStatus(), model="auto")
     solver.prepare()
     solver.kernels.finish()
     transport = httpx.ASGITransport(make_app(solver))

@@ -57,10 +57,10 @@ def test_classes_are_carried_whole_each_within_its_latency(tmp_path: Path) -> No
     assert bool((latency > limit_ms).any()), "the limit must leave out a path"
     rates = np.concatenate([rates_of(2, size=20.0), rates_of(2, size=40.0)], axis=1)
     classes = DemandClasses.of_equal_size(("gold", "bulk"), pairs)
-    limited = class_paths(
+    limited_protocol = class_paths(
         paths, topology, np.tile(paths.pairs, (2, 1)), classes, {"gold": limit_ms}
     )
-    problem = teal.Problem.create(topology, limited, LEAST_COST, rates, classes=classes)
+    problem = teal.Problem.create(topology, limited_protocol, LEAST_COST, rates, classes=classes)
     optimum = assess(problem, LpAll().solve(problem))
     assert bool(torch.isfinite(optimum.value).all())
 

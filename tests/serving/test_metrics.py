@@ -1,4 +1,4 @@
-"""What Prometheus reads of an allocation, against figures written by hand."""
+"""Prometheus metrics of an allocation, against figures written by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from teal.serving.http.metrics import Metrics
 
 def test_times_are_in_seconds_and_figures_of_a_network_go_with_it() -> None:
     metrics = Metrics()
-    metrics.allocated(
+    metrics.record_allocation(
         "b4",
         {
             "queue_ms": 250.0,
@@ -23,7 +23,7 @@ def test_times_are_in_seconds_and_figures_of_a_network_go_with_it() -> None:
             "satisfied_demand": 0.75,
         },
     )
-    metrics.allocated(
+    metrics.record_allocation(
         "b4",
         {"queue_ms": 1750.0, "solve_ms": 60.0, "batch": 1, "gap": None, "satisfied_demand": None},
     )

@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.engine.errors import ARROW, JSON, ServiceError
-from teal.serving.engine.solver import Solver
 from teal.serving.http import middleware
 from teal.serving.http.app import make_app
 from teal.serving.http.metrics import Metrics
@@ -30,7 +30,7 @@ def _answer(folder: Path, method: str, path: str, **options: Any) -> httpx.Respo
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(
-            make_app(Solver(folder), hosts=HOSTS), raise_app_exceptions=False
+            make_app(AllocationEngine(folder), hosts=HOSTS), raise_app_exceptions=False
         )
         async with httpx.AsyncClient(
             transport=transport, base_url="http://localhost:8000"
@@ -141,7 +141,7 @@ def _status(folder: Path, receive: Callable[[], Awaitable[dict[str, Any]]]) -> i
     """The status of the answer to a PUT whose body comes from ``receive``."""
 
     async def ask() -> int:
-        app, status = make_app(Solver(folder), hosts=HOSTS), 0
+        app, status = make_app(AllocationEngine(folder), hosts=HOSTS), 0
 
         async def send(message: Any) -> None:
             nonlocal status
@@ -166,7 +166,7 @@ def _status(folder: Path, receive: Callable[[], Awaitable[dict[str, Any]]]) -> i
 
 
 def test_a_body_that_stalls_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "BODY_S", 0.05)
+    monkeypatch.setattr(middleware, "BODY_TIMEOUT_S", 0.05)
     first = iter([{"type": "http.request", "body": b"{", "more_body": True}])
 
     async def receive() -> dict[str, Any]:
@@ -186,7 +186,7 @@ def test_a_body_that_drips_is_given_up_in_the_same_time(
 
     async def receive() -> dict[str, Any]:
         nonlocal now, sent
-        now, sent = now + middleware.BODY_S / 3, sent + 1
+        now, sent = now + middleware.BODY_TIMEOUT_S / 3, sent + 1
         return {"type": "http.request", "body": b" ", "more_body": sent < 100}
 
     assert _status(tmp_path, receive) == 408
@@ -205,7 +205,7 @@ def test_clients_are_told_apart_by_tokens_where_there_are_several(tmp_path: Path
 
     async def ask(known: tuple[str, ...]) -> list[str]:
         clients: list[str] = []
-        app = make_app(Solver(tmp_path), known)
+        app = make_app(AllocationEngine(tmp_path), known)
 
         async def noting(scope: Any, receive: Any, send: Any) -> None:
             await app(scope, receive, send)
@@ -227,7 +227,7 @@ def test_clients_are_told_apart_by_tokens_where_there_are_several(tmp_path: Path
 
 def test_one_client_leaves_room_for_the_bodies_of_others(tmp_path: Path) -> None:
     most = 1 << 10
-    watched = middleware.Watched(Metrics(), most, (), ())
+    watched = middleware.RequestGuard(Metrics(), most, (), ())
     room = middleware._MAX_OPEN_BODIES * most
     for _ in range(middleware._MAX_OPEN_BODIES // 2):
         watched._reserve("hog", most)
@@ -336,7 +336,7 @@ def test_the_log_has_the_client_of_refused_requests_and_no_token_of_an_address(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def ask() -> None:
-        app = make_app(Solver(tmp_path), ["a-token-of-some-length"])
+        app = make_app(AllocationEngine(tmp_path), ["a-token-of-some-length"])
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://x"
         ) as client:

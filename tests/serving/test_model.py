@@ -21,8 +21,8 @@ from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS, PriceGnnCard, save_pri
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.schemes import models
 from teal.schemes.successive import SuccessivePdhg
-from teal.serving.engine import model as served_model
-from teal.serving.engine.solver import Solver
+from teal.serving.engine import model as model_module
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.http.app import make_app
 from tests.serving.service import rates_of, run
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
         models, "saves_time", lambda _: True
     )  # so that solves of B4 start from the model
-    monkeypatch.setattr(served_model, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(model_module, "_CHECK_INTERVAL_S", 0.0)
     save(tmp_path / "model", 0)
     return tmp_path / "model"
 
@@ -61,7 +61,7 @@ def test_models_are_replaced_under_load_without_a_failed_request(
         )  # without an earlier state, so that the solve starts from the model
 
     monkeypatch.setattr(SuccessivePdhg, "solving", solve_without_state)
-    solver = Solver(tmp_path / "networks", model=str(folder))
+    solver = AllocationEngine(tmp_path / "networks", model=str(folder))
     transport = httpx.ASGITransport(make_app(solver))
 
     async def work() -> None:
@@ -130,7 +130,7 @@ def test_a_service_starts_despite_a_damaged_model_and_loads_its_replacement(
     folder: Path, tmp_path: Path
 ) -> None:
     (folder / MODEL_CARD).write_text("{}")
-    solver = Solver(tmp_path / "networks", model=str(folder))
+    solver = AllocationEngine(tmp_path / "networks", model=str(folder))
 
     async def work() -> None:
         assert (await solver.model())["last_error"]
@@ -148,16 +148,16 @@ def test_a_service_starts_despite_a_damaged_model_and_loads_its_replacement(
 def test_model_files_are_checked_once_a_second_at_most(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served_model, "_LOOK_EVERY_S", 60.0)
-    solver = Solver(folder.parent / "networks", model=str(folder))
+    monkeypatch.setattr(model_module, "_CHECK_INTERVAL_S", 60.0)
+    solver = AllocationEngine(folder.parent / "networks", model=str(folder))
     save(folder, 1)
     checks: list[float] = []
 
-    def stamp(_: served_model.ServedModel) -> list[tuple[int, int, int]]:
+    def stamp(_: model_module.ReloadableModel) -> list[tuple[int, int, int]]:
         checks.append(time.monotonic())
         return []
 
-    monkeypatch.setattr(served_model.ServedModel, "_stamp", stamp)
+    monkeypatch.setattr(model_module.ReloadableModel, "_fingerprint", stamp)
     for _ in range(100):
         solver._model.current()
     assert checks == []
@@ -167,7 +167,7 @@ def test_requests_that_name_no_solver_are_answered_by_the_solver_of_the_service(
     folder: Path, tmp_path: Path
 ) -> None:
     """What the model does not know, classes of demands, is solved without it."""
-    solver = Solver(tmp_path / "networks", model=str(folder), default_solver="model-pdhg")
+    solver = AllocationEngine(tmp_path / "networks", model=str(folder), default_solver="model-pdhg")
 
     async def work() -> None:
         transport = httpx.ASGITransport(make_app(solver))
@@ -193,7 +193,7 @@ def test_requests_that_name_no_solver_are_answered_by_the_solver_of_the_service(
 def test_model_files_that_cannot_be_looked_at_for_a_while_cost_no_request(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Solver(tmp_path / "networks", model=str(folder))._model
+    model = AllocationEngine(tmp_path / "networks", model=str(folder))._model
     starter = model.current()
     assert starter is not None
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from teal.client import Overloaded
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.engine.errors import CLIENT_SHARE
-from teal.serving.engine.solver import Solver
 from tests.serving.service import b4_service, held_engine, queued, rates_of, run, until
 
 pytestmark = pytest.mark.system
@@ -33,7 +33,7 @@ def test_ten_times_the_load_is_answered_or_refused(
     rates = rates_of()
     answers: collections.Counter[str] = collections.Counter()
     memory: list[int] = []
-    solver = Solver(tmp_path, most_waiting=WAITING)
+    solver = AllocationEngine(tmp_path, most_waiting=WAITING)
 
     async def work() -> None:
         async with b4_service(tmp_path, solver=solver) as client:

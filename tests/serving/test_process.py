@@ -62,7 +62,7 @@ def service(tmp_path: Path) -> Iterator[Running]:
         "none",
     ]
     command += ["--token-file", str(token), "--state", str(tmp_path / "state")]
-    gate = Gate(tmp_path / "gate", "teal.serving.engine.scheduler", "Scheduler", "_work", OPEN)
+    gate = Gate(tmp_path / "gate", "teal.serving.engine.scheduler", "Scheduler", "_run_slice", OPEN)
     environment = {**gate.environment, "TEAL_CACHE_DIR": str(tmp_path / "cache")}
 
     def ready() -> bool:

@@ -66,7 +66,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     ]
     command += ["--token-file", str(token), "--state", str(folder / "state"), "--model", "none"]
     command += ["--log-file", str(folder / "requests.jsonl")]
-    gate = Gate(folder / "gate", "teal.serving.engine.scheduler", "Scheduler", "_work", OPEN)
+    gate = Gate(folder / "gate", "teal.serving.engine.scheduler", "Scheduler", "_run_slice", OPEN)
     environment = {**gate.environment, "TEAL_CACHE_DIR": str(folder / "cache")}
     address = f"http://127.0.0.1:{port}"
 

@@ -16,8 +16,8 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 from teal.client import InvalidRequest, ServiceFault, UnknownNetwork
 from teal.runtime.storage import cache_dir
 from teal.serving.engine import registry
-from teal.serving.engine.served import Served
-from teal.serving.engine.solver import Solver
+from teal.serving.engine.engine import AllocationEngine
+from teal.serving.engine.network_state import NetworkState
 from tests.gate import PATIENCE_S
 from tests.serving.service import run, service, until
 
@@ -36,7 +36,7 @@ def test_a_deleted_network_ends_its_search_and_leaves_no_paths(
 ) -> None:
     monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path / "cache"))
     searches, goes_on = list[Any](), threading.Event()
-    compute = Served.prepare
+    compute = NetworkState.prepare
 
     def held(name: str, spec: Any, report: Any, grown: Any) -> Any:
         searches.append(report)
@@ -55,11 +55,11 @@ def test_a_deleted_network_ends_its_search_and_leaves_no_paths(
             await client.wait_ready("same")
             await client.delete_network("same")
             assert _stored_paths() == own, "another network has the same paths"
-            monkeypatch.setattr(Served, "prepare", held)
+            monkeypatch.setattr(NetworkState, "prepare", held)
             await client.put_network("long", RING, num_paths=2)
             await until(lambda: len(searches) == 1, "the search has not begun")
             await client.delete_network("long")
-            with pytest.raises(registry._Ended):
+            with pytest.raises(registry._Removed):
                 searches[0](0.5)
             goes_on.set()
             await client.put_network("next", RING)
@@ -75,7 +75,7 @@ def test_a_deleted_network_ends_its_search_and_leaves_no_paths(
 def test_the_share_of_the_paths_is_said_while_they_are_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, compute = threading.Event(), Served.prepare
+    goes_on, compute = threading.Event(), NetworkState.prepare
 
     def held(name: str, spec: Any, report: Any, grown: Any) -> Any:
         report(0.25)
@@ -83,7 +83,7 @@ def test_the_share_of_the_paths_is_said_while_they_are_searched(
         return compute(name, spec, report, grown)
 
     async def work() -> None:
-        monkeypatch.setattr(Served, "prepare", held)
+        monkeypatch.setattr(NetworkState, "prepare", held)
         async with service(tmp_path) as client:
             await client.put_network("b4", "b4")
             while not (await client.network("b4")).paths_share:
@@ -99,13 +99,15 @@ def test_the_share_of_the_paths_is_said_while_they_are_searched(
 def test_paths_that_would_take_too_long_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_LONG_SEARCH", 0)
+    monkeypatch.setattr(registry, "_LONG_SEARCH_SPLITS", 0)
     monkeypatch.setattr(
         registry, "estimated_seconds", lambda *_, num_paths, **__: 100.0 * num_paths
     )
 
     async def work() -> None:
-        async with service(tmp_path, solver=Solver(tmp_path, most_path_s=350.0)) as client:
+        async with service(
+            tmp_path, solver=AllocationEngine(tmp_path, most_path_s=350.0)
+        ) as client:
             with pytest.raises(InvalidRequest, match=r"about 400 s, at most 350 are allowed"):
                 await client.put_network("x", RING)
             assert await client.networks() == []
@@ -118,15 +120,15 @@ def test_paths_that_would_take_too_long_are_refused(
 def test_long_searches_do_not_hold_up_short_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "_LONG_SEARCH", 20 * 19 * 4)
-    goes_on, compute = threading.Event(), Served.prepare
+    monkeypatch.setattr(registry, "_LONG_SEARCH_SPLITS", 20 * 19 * 4)
+    goes_on, compute = threading.Event(), NetworkState.prepare
 
     def held(name: str, spec: Any, report: Any, grown: Any) -> Any:
         assert name == "b4" or goes_on.wait(PATIENCE_S)
         return compute(name, spec, report, grown)
 
     async def work() -> None:
-        monkeypatch.setattr(Served, "prepare", held)
+        monkeypatch.setattr(NetworkState, "prepare", held)
         async with service(tmp_path) as client:
             await client.put_network("long", RING)
             await client.put_network("b4", "b4")
@@ -141,14 +143,14 @@ def test_long_searches_do_not_hold_up_short_ones(
 def test_a_network_is_prepared_again_while_the_machine_lacks_something_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compute, goes_on = Served.prepare, threading.Event()
+    compute, goes_on = NetworkState.prepare, threading.Event()
 
     def fail_for_a_while(*arguments: Any) -> Any:
         if not goes_on.is_set():
             raise OSError(errno.EMFILE, "Too many open files")
         return compute(*arguments)
 
-    monkeypatch.setattr(Served, "prepare", fail_for_a_while)
+    monkeypatch.setattr(NetworkState, "prepare", fail_for_a_while)
     monkeypatch.setattr(registry, "_FIRST_PAUSE_S", 0.01)
 
     async def work() -> None:
@@ -168,14 +170,14 @@ def test_a_network_is_prepared_again_while_the_machine_lacks_something_for_it(
 def test_the_same_registration_again_begins_the_search_again_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compute, faults = Served.prepare, [MemoryError("short")]
+    compute, faults = NetworkState.prepare, [MemoryError("short")]
 
     def fail_once(*arguments: Any) -> Any:
         if faults:
             raise faults.pop()
         return compute(*arguments)
 
-    monkeypatch.setattr(Served, "prepare", fail_once)
+    monkeypatch.setattr(NetworkState, "prepare", fail_once)
 
     async def work() -> None:
         async with service(tmp_path) as client:
@@ -192,7 +194,7 @@ def test_the_same_registration_again_begins_the_search_again_that_failed(
 def test_a_search_that_fails_after_its_network_was_replaced_leaves_the_new_one_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fails_now, goes_on, compute = threading.Event(), threading.Event(), Served.prepare
+    fails_now, goes_on, compute = threading.Event(), threading.Event(), NetworkState.prepare
 
     def held(name: str, spec: Any, *more: Any) -> Any:
         if spec.num_paths == 1:
@@ -201,10 +203,10 @@ def test_a_search_that_fails_after_its_network_was_replaced_leaves_the_new_one_a
         assert goes_on.wait(PATIENCE_S)
         return compute(name, spec, *more)
 
-    monkeypatch.setattr(Served, "prepare", held)
+    monkeypatch.setattr(NetworkState, "prepare", held)
 
     async def work() -> None:
-        solver = Solver(tmp_path)
+        solver = AllocationEngine(tmp_path)
         async with service(tmp_path, solver=solver) as client:
             await client.put_network("n", RING, num_paths=1)
             old = solver._registry.get("n")
@@ -226,25 +228,25 @@ def test_a_change_of_links_that_is_stored_stays_in_force(tmp_path: Path) -> None
     """Another change is worked out before the state folder is read again."""
 
     async def work() -> None:
-        solver = Solver(tmp_path)
+        solver = AllocationEngine(tmp_path)
         async with service(tmp_path, solver=solver) as client:
             await client.put_network("n", RING)
             await client.wait_ready("n")
             change = {"source": "0", "target": "1", "up": False}
             await solver._registry.change_links("n", {"links": [change]})
             network = solver._registry._networks["n"]
-            served = network.served
-            assert served is not None
-            assert not network.unsaved
-            network.put_in_force(served)
-            assert (served.capacity == 0).any()
+            network_state = network.network_state
+            assert network_state is not None
+            assert not network.unsaved_links
+            network.apply_capacity(network_state)
+            assert (network_state.capacity == 0).any()
 
     run(work)
 
 
 def test_there_are_no_more_networks_than_allowed(tmp_path: Path) -> None:
     async def work() -> None:
-        async with service(tmp_path, solver=Solver(tmp_path, most_networks=2)) as client:
+        async with service(tmp_path, solver=AllocationEngine(tmp_path, most_networks=2)) as client:
             for name in ("a", "b", "a"):
                 await client.put_network(name, "b4")
             with pytest.raises(ServiceFault, match="delete one first"):

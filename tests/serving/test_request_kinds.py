@@ -15,9 +15,9 @@ from teal.problem.offers import OFFERS
 from teal.serving.engine.request_kinds import (
     AllocationKind,
     allocation_kinds,
+    allowed_words,
     examples,
     programs,
-    words_of,
 )
 from teal.serving.engine.requests import AllocationRequest, NetworkSpec
 from teal.serving.engine.warm_up import _Triangle
@@ -51,7 +51,7 @@ def test_words_are_those_of_the_field() -> None:
         other: list[Literal["c"]] = Field(default=[])
 
     assert examples(Words) == {"one": ("a", "b"), "other": ("c",)}
-    assert words_of(float) == ()
+    assert allowed_words(float) == ()
 
 
 def test_every_value_of_every_option_is_in_some_kind() -> None:
@@ -76,12 +76,12 @@ def test_the_warm_up_reaches_every_option() -> None:
     """Each of them is accepted with some program, so that its kernels are called."""
     triangle, accepted = _Triangle(), set()
     for kind in KINDS:
-        if kind.has_own_kernels and triangle.solve(kind):
+        if kind.has_distinct_kernels and triangle.solve(kind):
             accepted |= {(name, str(value)) for name, value in kind.options.items()}
     assert accepted == {(n, str(v)) for kind in KINDS for n, v in kind.options.items()}
 
 
 def test_kinds_that_have_kernels_of_their_own_are_few() -> None:
-    assert sum(kind.has_own_kernels for kind in KINDS) < len(KINDS) / 2
+    assert sum(kind.has_distinct_kernels for kind in KINDS) < len(KINDS) / 2
     assert AllocationKind({"classes": ["a", "b"]}).num_classes == 2
     assert AllocationKind({}).num_classes == 1

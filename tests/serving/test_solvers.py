@@ -20,10 +20,10 @@ from teal.client import AsyncClient, InvalidRequest
 from teal.problem import Problem
 from teal.schemes import models
 from teal.schemes.models import load_model
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.engine.requests import Options
 from teal.serving.engine.responses import AllocationAnswer, RecentAllocations
-from teal.serving.engine.solver import Solver
-from teal.serving.engine.solvers import LARGE, SOLVERS, beside
+from teal.serving.engine.solvers import OFFLOAD_SIZE, SOLVERS, offload_if_large
 from teal.solvers.pdhg.model_start import ModelStart
 from tests.explicit import explicit_paths
 from tests.serving.service import b4_service, rates_of, run, service
@@ -63,7 +63,9 @@ def test_the_model_alone_answers_with_its_own_splits_and_a_bound_that_holds(tmp_
     )
 
     async def work() -> None:
-        async with service(tmp_path, solver=Solver(tmp_path, model="universal")) as client:
+        async with service(
+            tmp_path, solver=AllocationEngine(tmp_path, model="universal")
+        ) as client:
             await _put(client)
             found = await client.allocate("b4", _RATES, solver="model", gap=1e-6)
             assert (found.solver, set(found.status)) == ("model", {"model"})
@@ -86,7 +88,9 @@ def test_answers_say_which_solver_they_are_from(
     monkeypatch.setattr("teal.solvers.interior.engine.is_faster", lambda *_: False)
 
     async def work() -> None:
-        async with service(tmp_path, solver=Solver(tmp_path, model="universal")) as client:
+        async with service(
+            tmp_path, solver=AllocationEngine(tmp_path, model="universal")
+        ) as client:
             await _put(client)
             asked = "auto", "model-pdhg", "pdhg", "auto"
             found = [
@@ -120,10 +124,10 @@ def test_pdhg_goes_on_from_its_last_allocation_after_the_model_alone(tmp_path: P
     optimum."""
 
     async def work() -> None:
-        solver = Solver(tmp_path, model="universal")
+        solver = AllocationEngine(tmp_path, model="universal")
         async with service(tmp_path, solver=solver) as client:
             await _put(client)
-            engines = solver._registry.ready("b4").lineage.engines
+            engines = solver._registry.ready_state("b4").shared.engines
             exact = await client.allocate("b4", _RATES[:1], gap=1e-4)
             states = [one._state for one in engines.values()]
             await client.allocate("b4", _RATES[:1], solver="model", gap=1e-4)
@@ -144,7 +148,7 @@ def test_a_model_that_is_not_there_or_does_not_know_the_program_is_refused(tmp_p
             with pytest.raises(InvalidRequest, match="has no model"):
                 await client.allocate("b4", _RATES, solver="model")
         async with service(
-            tmp_path / "some", solver=Solver(tmp_path / "some", model="universal")
+            tmp_path / "some", solver=AllocationEngine(tmp_path / "some", model="universal")
         ) as client:
             await _put(client)
             with pytest.raises(InvalidRequest, match="no model knows"):
@@ -165,14 +169,14 @@ def test_a_model_that_is_not_there_or_does_not_know_the_program_is_refused(tmp_p
 @pytest.mark.parametrize(
     ("size", "is_binary", "leaves"),
     [
-        (LARGE, False, False),
-        (LARGE + 1, False, True),
-        (20 * LARGE, True, False),
-        (20 * LARGE + 1, True, True),
+        (OFFLOAD_SIZE, False, False),
+        (OFFLOAD_SIZE + 1, False, True),
+        (20 * OFFLOAD_SIZE, True, False),
+        (20 * OFFLOAD_SIZE + 1, True, True),
     ],
 )
 def test_large_work_alone_leaves_the_event_loop(size: int, is_binary: bool, leaves: bool) -> None:
     async def thread() -> int:
-        return int(await beside(size, threading.get_ident, is_binary=is_binary))
+        return int(await offload_if_large(size, threading.get_ident, is_binary=is_binary))
 
     assert (asyncio.run(thread()) != threading.get_ident()) is leaves

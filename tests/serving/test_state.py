@@ -24,7 +24,7 @@ import httpx
 from teal.client import ServiceFault
 from teal.runtime import storage
 from teal.serving import process
-from teal.serving.engine.solver import Solver
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.engine.store import Store
 from teal.serving.http.app import make_app
 from tests.gate import PATIENCE_S
@@ -83,8 +83,8 @@ def test_a_damaged_network_stops_no_other_and_touches_nothing_outside(
     beside.mkdir()
 
     async def work() -> None:
-        solver = Solver(folder)
-        await solver.look()
+        solver = AllocationEngine(folder)
+        await solver.sync_with_store()
         async with service(folder, solver=solver) as client:
             await client.wait_ready("good")
             assert (await client.allocate("good", rates_of(1))).status == ("gap",)
@@ -112,7 +112,7 @@ def test_a_damaged_network_stops_no_other_and_touches_nothing_outside(
 )
 def test_stored_changes_that_are_none_are_refused(tmp_path: Path, links: dict[str, Any]) -> None:
     async def work() -> None:
-        solver = Solver(tmp_path)
+        solver = AllocationEngine(tmp_path)
         async with service(tmp_path, solver=solver) as client:
             await client.put_network("b4", "b4")
             assert len((await client.wait_ready("b4")).links) == 38
@@ -121,7 +121,7 @@ def test_stored_changes_that_are_none_are_refused(tmp_path: Path, links: dict[st
             for _ in range(2):
                 response = await client._http.get("/v1/networks/b4")
                 assert (response.status_code, response.json()["error"]) == (409, "failed")
-        async with service(tmp_path, solver=Solver(tmp_path)) as again:
+        async with service(tmp_path, solver=AllocationEngine(tmp_path)) as again:
             with pytest.raises(ServiceFault, match="the stored change of link") as fault:
                 await again.allocate("b4", rates_of())
             assert fault.value.status == 409
@@ -144,8 +144,8 @@ def test_an_entry_that_cannot_be_opened_stops_no_other(
         entry.symlink_to(file)
 
     async def work() -> None:
-        solver = Solver(tmp_path)
-        await solver.look()
+        solver = AllocationEngine(tmp_path)
+        await solver.sync_with_store()
         async with service(tmp_path, solver=solver) as client:
             await client.wait_ready("good")
             response = await client._http.get("/v1/networks/bad")
@@ -167,7 +167,7 @@ def test_a_file_that_cannot_be_opened_for_a_while_takes_no_change_of_links_with_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        solver = Solver(tmp_path)
+        solver = AllocationEngine(tmp_path)
         async with b4_service(tmp_path, solver=solver) as client:
             with monkeypatch.context() as patch:
                 patch.setattr(storage, "atomic_file", _full)
@@ -176,8 +176,10 @@ def test_a_file_that_cannot_be_opened_for_a_while_takes_no_change_of_links_with_
                 (tmp_path / "b4.json").symlink_to("b4.json")
                 assert (await client._http.get("/v1/networks/b4")).status_code == 409
             (tmp_path / "elsewhere").replace(tmp_path / "b4.json")
-            await solver.look()
-            await until(lambda: not solver._registry.get("b4").unsaved, "the change is not stored")
+            await solver.sync_with_store()
+            await until(
+                lambda: not solver._registry.get("b4").unsaved_links, "the change is not stored"
+            )
             assert sum(link.in_force == 0 for link in (await client.network("b4")).links) == 2
 
     run(work)
@@ -194,7 +196,7 @@ def test_a_link_failure_is_in_force_at_once_and_stored_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
     async def work() -> None:
-        solver = Solver(tmp_path)
+        solver = AllocationEngine(tmp_path)
         async with b4_service(tmp_path, solver=solver) as client:
             with monkeypatch.context() as patch, (tmp_path / ".lock").open("w") as lock:
                 if cause == "locked":
@@ -219,11 +221,11 @@ def test_a_link_failure_is_in_force_at_once_and_stored_later(
                 assert links.count(0) == 2
                 answer = await client.allocate("b4", rates_of(1))
                 assert float(answer.utilisation[0, links.index(0)]) == 0
-            await solver.look()
-            while solver._registry.get("b4").unsaved:
+            await solver.sync_with_store()
+            while solver._registry.get("b4").unsaved_links:
                 await asyncio.sleep(0.01)
             assert (await client._http.get("/readyz")).json()["warnings"] == {}
-        async with service(tmp_path, solver=Solver(tmp_path)) as again:
+        async with service(tmp_path, solver=AllocationEngine(tmp_path)) as again:
             assert sum(link.in_force == 0 for link in (await again.wait_ready("b4")).links) == 2
 
     run(work)
@@ -233,7 +235,7 @@ def test_link_failures_that_meet_while_nothing_can_be_stored_are_all_in_force_an
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        solver = Solver(tmp_path)
+        solver = AllocationEngine(tmp_path)
         async with b4_service(tmp_path, solver=solver) as client:
             info = await client.network("b4")
             ends = [(link.source, link.target) for link in info.links if link.source < link.target][
@@ -249,10 +251,10 @@ def test_link_failures_that_meet_while_nothing_can_be_stored_are_all_in_force_an
                     if not link.in_force
                 ]
                 assert set(ends) <= set(down)
-                assert len(solver._registry.get("b4").unsaved) == len(down) == 2 * len(ends)
-            await solver.look()
+                assert len(solver._registry.get("b4").unsaved_links) == len(down) == 2 * len(ends)
+            await solver.sync_with_store()
             await until(
-                lambda: not solver._registry.get("b4").unsaved, "the changes are not stored"
+                lambda: not solver._registry.get("b4").unsaved_links, "the changes are not stored"
             )
         stored = Store(tmp_path).read("b4").links
         assert [change["up"] for change in stored.values()] == [False] * 2 * len(ends)
@@ -272,7 +274,7 @@ def test_the_last_of_several_changes_of_a_link_is_the_one_that_is_stored(
         store_changes(store, *arguments)
 
     async def work() -> None:
-        solver = Solver(tmp_path)
+        solver = AllocationEngine(tmp_path)
         async with b4_service(tmp_path, solver=solver) as client:
             monkeypatch.setattr(Store, "change_links", held_at_first)
             down = asyncio.create_task(client.change_link("b4", "1", "2", up=False))
@@ -280,7 +282,7 @@ def test_the_last_of_several_changes_of_a_link_is_the_one_that_is_stored(
             up = asyncio.create_task(client.change_link("b4", "1", "2", up=True))
             network = solver._registry.get("b4")
             await until(
-                lambda: up.done() or any(change["up"] for change in network.unsaved.values()),
+                lambda: up.done() or any(change["up"] for change in network.unsaved_links.values()),
                 "no second one",
             )
             go_on.set()
@@ -348,7 +350,9 @@ def test_weights_come_with_what_may_be_sent(tmp_path: Path) -> None:
 
 def test_a_server_has_a_longest_deadline(tmp_path: Path) -> None:
     async def work() -> None:
-        async with b4_service(tmp_path, solver=Solver(tmp_path, most_deadline_s=2.0)) as client:
+        async with b4_service(
+            tmp_path, solver=AllocationEngine(tmp_path, most_deadline_s=2.0)
+        ) as client:
             with pytest.raises(ServiceFault, match=r"at most 2,000"):
                 await client.allocate("b4", rates_of(1), deadline_ms=2_001)
             response = await client._http.post(
@@ -361,7 +365,7 @@ def test_a_server_has_a_longest_deadline(tmp_path: Path) -> None:
 
 def test_two_hosts_and_endless_numbers_are_refused_and_counted_by_route(tmp_path: Path) -> None:
     async def work() -> None:
-        app = make_app(Solver(tmp_path), hosts=("localhost",))
+        app = make_app(AllocationEngine(tmp_path), hosts=("localhost",))
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://localhost"
         ) as http:
@@ -392,10 +396,10 @@ def test_the_state_folder_is_looked_at_again_after_a_look_that_failed(
         return []
 
     async def work() -> None:
-        solver = Solver(tmp_path)
-        monkeypatch.setattr(solver._registry, "look", look)
-        monkeypatch.setattr(process, "_LOOK_EVERY_S", 0.0)
-        looking = asyncio.create_task(process._look_now_and_then(solver))
+        solver = AllocationEngine(tmp_path)
+        monkeypatch.setattr(solver._registry, "sync_with_store", look)
+        monkeypatch.setattr(process, "_STORE_POLL_INTERVAL_S", 0.0)
+        looking = asyncio.create_task(process._poll_store(solver))
         await until(lambda: len(looks) > 3 or looking.done(), "no further look")
         looking.cancel()
         assert len(looks) > 3

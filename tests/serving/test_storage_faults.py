@@ -17,9 +17,9 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 
 from teal.client import ServiceFault
 from teal.serving.engine import measured, store
+from teal.serving.engine.engine import AllocationEngine
 from teal.serving.engine.errors import ServiceError
 from teal.serving.engine.measured import MeasuredMatrices
-from teal.serving.engine.solver import Solver
 from teal.serving.engine.store import Store
 from tests.serving.service import b4_service, rates_of, run, service
 
@@ -66,7 +66,7 @@ def test_files_that_run_out_are_no_fault_of_a_network(
     async def work() -> None:
         async with b4_service(tmp_path) as client:
             with monkeypatch.context() as patch:
-                patch.setattr(store, "_stamp", none)
+                patch.setattr(store, "_fingerprint", none)
                 with pytest.raises(ServiceFault) as raised:
                     await client.network("b4")
             assert (raised.value.status, raised.value.retry_after_s > 0) == (503, True)
@@ -80,11 +80,11 @@ def test_a_folder_that_is_gone_is_not_an_empty_one_and_networks_come_back_with_i
 ) -> None:
     async def work() -> None:
         folder, away = tmp_path / "state", tmp_path / "away"
-        solver = Solver(folder)
+        solver = AllocationEngine(folder)
         async with b4_service(folder, solver=solver) as client:
             folder.rename(away)
             with pytest.raises(ServiceError):
-                await solver.look()
+                await solver.sync_with_store()
             assert (await client._http.get("/readyz")).status_code == 503
             asks: list[Callable[[], Any]] = [
                 client.networks,
@@ -97,7 +97,7 @@ def test_a_folder_that_is_gone_is_not_an_empty_one_and_networks_come_back_with_i
                     await ask()
                 assert raised.value.status == 503
             away.rename(folder)
-            await solver.look()
+            await solver.sync_with_store()
             assert (
                 await client.network("b4")
             ).state == "ready"  # at once: its paths were not forgotten
@@ -168,7 +168,11 @@ def test_a_clock_that_was_set_back_leaves_a_way_out(
         patch.setattr(measured, "_MAX_FUTURE", np.timedelta64(1, "D"))  # a clock that is ahead
         matrices.add([now + np.timedelta64(12, "h")], np.ones((1, 2)))
     matrices.add([now], np.ones((1, 2)))
-    assert matrices.times == [now - np.timedelta64(2, "h"), now - np.timedelta64(1, "h"), now]
+    assert matrices.times == [
+        now - np.timedelta64(2, "h"),
+        now - np.timedelta64(1, "h"),
+        now,
+    ]
     with pytest.raises(ServiceError) as late:
         matrices.add([now - np.timedelta64(1, "h")], np.ones((1, 2)))
     assert late.value.code == "not_later"

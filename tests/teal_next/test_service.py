@@ -24,16 +24,16 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Past
+from teal.serving.engine.allocation_task import AllocationTask
 from teal.serving.engine.errors import ServiceError
 from teal.serving.engine.responses import AllocationAnswer, NamedAllocation
-from teal.serving.engine.wanted import Wanted
 from teal.solvers import pdhg
 from teal_next.evaluation import realised
 from teal_next.service import NextInterval
-from tests.serving.service import b4_served, b4_service, run, service
+from tests.serving.service import b4_network_state, b4_service, run, service
 
-SERVED = b4_served()
-PAIRS = SERVED.paths.pairs
+NETWORK_STATE = b4_network_state()
+PAIRS = NETWORK_STATE.paths.pairs
 BEGIN = np.datetime64("2026-01-01T00:00:00", "s")
 
 
@@ -50,7 +50,9 @@ def _times(count: int, first: int = 0) -> list[np.datetime64]:
 
 
 def _network() -> Problem:
-    return SERVED.problem(Wanted(ObjectiveName.MAX_LINK_UTILISATION), np.zeros((1, 132)))
+    return NETWORK_STATE.problem(
+        AllocationTask(ObjectiveName.MAX_LINK_UTILISATION), np.zeros((1, 132))
+    )
 
 
 def test_allocations_are_those_of_the_hedge_over_the_same_past(tmp_path: Path) -> None:
@@ -67,8 +69,8 @@ def test_allocations_are_those_of_the_hedge_over_the_same_past(tmp_path: Path) -
         expected = hedge.allocate(Past(_network(), traffic))
         np.testing.assert_allclose(allocation.splits.numpy(), expected.numpy(), atol=1e-9)
         assert allocation.time == _times(1, known)[0]
-        assert own.is_current(SERVED.capacity)
-    assert not own.is_current(SERVED.capacity * 2)
+        assert own.is_current(NETWORK_STATE.capacity)
+    assert not own.is_current(NETWORK_STATE.capacity * 2)
 
 
 def test_varied_splits_differ_between_intervals_and_stay_nearly_optimal(tmp_path: Path) -> None:
@@ -147,13 +149,13 @@ def test_a_correction_is_taken_and_seen_by_other_processes(tmp_path: Path) -> No
     other.matrices.refresh()
     for one in (own, other):
         one.allocate(_network())
-        assert one.is_current(SERVED.capacity)
+        assert one.is_current(NETWORK_STATE.capacity)
     own.matrices.add(_times(5)[-1:], rates[5:])
-    assert not own.is_current(SERVED.capacity)
+    assert not own.is_current(NETWORK_STATE.capacity)
     other.matrices.refresh()
-    assert not other.is_current(SERVED.capacity)
+    assert not other.is_current(NETWORK_STATE.capacity)
     np.testing.assert_allclose(other.matrices.newest(), rates[5:])
-    with pytest.raises(ServiceError, match="at most 10 minutes ahead"):
+    with pytest.raises(ServiceError, match="more than 10 minutes ahead"):
         own.matrices.add([np.datetime64("now", "s") + np.timedelta64(10, "D")], rates[:1])
 
 
@@ -186,13 +188,17 @@ def test_a_full_disk_keeps_none_of_the_matrices_of_a_request(
 def test_demands_without_traffic_so_far_take_their_shortest_path(
     tmp_path: Path, objective: ObjectiveName
 ) -> None:
-    own, rates, topology = NextInterval("b4", PAIRS, tmp_path / "g"), _series(4), SERVED.topology
+    own, rates, topology = (
+        NextInterval("b4", PAIRS, tmp_path / "g"),
+        _series(4),
+        NETWORK_STATE.topology,
+    )
     rates[:, :40] = 0
     rates[:3, 40:60] = 0
     own.matrices.add(_times(4), rates)
-    problem = SERVED.problem(Wanted(objective), np.zeros((1, 132)))
+    problem = NETWORK_STATE.problem(AllocationTask(objective), np.zeros((1, 132)))
     problem = problem.with_capacity(
-        _torch(np.where(np.arange(topology.num_links) < 2, 0.0, SERVED.capacity))
+        _torch(np.where(np.arange(topology.num_links) < 2, 0.0, NETWORK_STATE.capacity))
     )
     splits = own.allocate(problem).splits.numpy()
     graph = networkx.DiGraph(
@@ -200,11 +206,11 @@ def test_demands_without_traffic_so_far_take_their_shortest_path(
     )
     for demand in range(40):
         (path,) = np.flatnonzero(splits[demand]).tolist()
-        links = SERVED.paths.links_of(demand, path)
+        links = NETWORK_STATE.paths.links_of(demand, path)
         assert not set(links) & {0, 1}
         candidates = [
-            SERVED.paths.links_of(demand, k)
-            for k in np.flatnonzero(SERVED.paths.mask[demand]).tolist()
+            NETWORK_STATE.paths.links_of(demand, k)
+            for k in np.flatnonzero(NETWORK_STATE.paths.mask[demand]).tolist()
         ]
         assert len(links) == min(len(other) for other in candidates if not set(other) & {0, 1})
         assert len(links) >= networkx.shortest_path_length(graph, *PAIRS[demand].tolist())
@@ -217,7 +223,7 @@ def test_splits_use_no_link_that_failed_after_they_were_made(tmp_path: Path) -> 
     own = NextInterval("b4", PAIRS, tmp_path / "g")
     own.matrices.add(_times(3), _series(3))
     latest = own.allocate(_network())
-    capacity = SERVED.capacity.copy()
+    capacity = NETWORK_STATE.capacity.copy()
     capacity[:2] = 0.0
     network = _network().with_capacity(_torch(capacity))
     answer, _ = own.answer(latest, own.matrices.newest(), network, 0.0)
@@ -267,7 +273,9 @@ def test_a_controller_that_measures_gets_allocations_for_the_next_interval(tmp_p
             assert allocation.time == _times(1, 14)[0]
             np.testing.assert_allclose(allocation.splits.sum(-1), 1, atol=1e-5)
             # Loads of the newest matrix: the figures are those that can be known.
-            newest = SERVED.problem(Wanted(ObjectiveName.MAX_LINK_UTILISATION), rates[13:14])
+            newest = NETWORK_STATE.problem(
+                AllocationTask(ObjectiveName.MAX_LINK_UTILISATION), rates[13:14]
+            )
             used = newest.utilisation(_torch(allocation.splits.astype(np.float64))).numpy()
             np.testing.assert_allclose(allocation.utilisation, used, rtol=1e-5)
             with pytest.raises(LateMeasurement):
@@ -333,7 +341,7 @@ def test_measured_matrices_are_deleted_with_what_was_learnt_from_them(tmp_path: 
             alone = NextInterval("b4", PAIRS, tmp_path / "alone" / "g")
             alone.matrices.add(_times(1), rates[5:])
             expected = alone.allocate(
-                SERVED.problem(Wanted(ObjectiveName.TOTAL_FLOW), np.zeros((1, 132)))
+                NETWORK_STATE.problem(AllocationTask(ObjectiveName.TOTAL_FLOW), np.zeros((1, 132)))
             )
             np.testing.assert_allclose(fresh.splits[0], expected.splits.numpy(), atol=1e-5)
             assert (await other.measured("b4")).matrices == 1

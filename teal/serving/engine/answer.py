@@ -1,4 +1,4 @@
-"""The answer to the matrices of a request."""
+"""Measured answer to the matrices of a request: :class:`Answer`, before it is encoded."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Answer:
-    """The results of the matrices of a request.
+    """Results of the matrices of a request.
 
     Attributes:
         value, bound, gap, satisfied_demand, max_link_utilisation: (B,), certified.
-        utilisation: (B, E).
-        splits: (B, D, K) float32; weights: (B, D, K) whole numbers instead, if they were asked for.
-        status: "gap" where it was reached; else what ended the search with the best so far:
-            "deadline", "iterations" "rounding" or "model"; or "next", see
+        utilisation: (B, E) link utilisation.
+        splits: (B, D, K) float32; weights: (B, D, K) integers instead, if requested.
+        status: "gap" if it was reached; else the reason why the search ended with the incumbent:
+            "deadline", "iterations", "rounding" or "model"; or "next", see
             :mod:`teal.serving.engine.parts`.
-        lines: for each matrix the certified figures of its classes or levels, by ``classes`` or
-            ``levels`` (see :class:`responses.ClassAnswer`, :class:`responses.LevelAnswer`).
+        lines: certified figures of classes or levels of each matrix, by ``classes`` or ``levels``
+            (see :class:`responses.ClassAnswer`, :class:`responses.LevelAnswer`).
         of_conditions: (B,) figures of side conditions, by name (see
             :meth:`teal.problem.condition.Condition.figures`).
-        words: words of the options that asked for conditions.
-        prices: (B, E) that prove the bounds; (0, 0) of an answer from elsewhere than an engine.
-        queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.
+        words: words of the options that requested conditions.
+        prices: (B, E) dual prices that prove the bounds; (0, 0) if not from a solver.
+        queue_ms, solve_ms: time in the queue and in the solver; batch: number of matrices solved
+            together.
         solver: model, model-pdhg, pdhg or hedge (:mod:`teal.serving.engine.solvers`).
     """
 
@@ -56,9 +57,7 @@ class Answer:
 
     @property
     def cost(self) -> dict[str, Any]:
-        """Time waited and computed, by what, and the matrices solved together, by their names in
-        responses.
-        """
+        """Times, solver and batch size, by their names in responses."""
         return {
             "queue_ms": self.queue_ms,
             "solve_ms": self.solve_ms,
@@ -68,44 +67,44 @@ class Answer:
 
     @property
     def admitted_share(self) -> npt.NDArray[np.float32]:
-        """(B, D) share of each demand that may be sent; the weights say how that is divided."""
+        """(B, D) served fraction of each demand; weights say how it is divided among paths."""
         return np.minimum(1, self.splits.sum(-1, dtype=np.float64)).astype(np.float32)
 
     @property
     def shares(self) -> tuple[str, npt.NDArray[Any]]:
-        """Weights if they were asked for, else splits, with their name in responses."""
+        """Weights if requested, else splits, with their name in responses."""
         return ("splits", self.splits) if self.weights is None else ("weights", self.weights)
 
     def further(self, row: int) -> dict[str, Any]:
-        """Figures of a matrix that only some programs have."""
+        """Figures of one matrix that only some programs have."""
         figures: dict[str, Any] = {
-            name: plain(of_rows[row]) for name, of_rows in self.of_conditions.items()
+            name: plain(values[row]) for name, values in self.of_conditions.items()
         }
-        return figures | {parts: of_rows[row] for parts, of_rows in self.lines.items()}
+        return figures | {parts: values[row] for parts, values in self.lines.items()}
 
     def summary(self) -> dict[str, Any]:
-        """The cost and the result: widest gap, mean satisfied demand; of the last matrix
-        utilisation and lines.
+        """Cost and result: largest gap, mean satisfied demand; utilisation and lines of the last
+        matrix.
         """
-        further: dict[str, Any] = {
-            name: plain(of_rows[-1]) for name, of_rows in self.of_conditions.items()
+        extra_figures: dict[str, Any] = {
+            name: plain(values[-1]) for name, values in self.of_conditions.items()
         }
-        further |= {parts: of_rows[-1] for parts, of_rows in self.lines.items()} | self.words
-        others = [status for status in self.status if status != "gap"]
+        extra_figures |= {parts: values[-1] for parts, values in self.lines.items()} | self.words
+        other_reasons = [status for status in self.status if status != "gap"]
         return {
-            **further,
+            **extra_figures,
             **self.cost,
             "matrices": len(self.value),
             "gap": plain(self.gap.max()),
             "satisfied_demand": plain(self.satisfied_demand.mean()),
             "max_link_utilisation": plain(self.max_link_utilisation[-1]),
-            "status": others[0] if others else "gap",
+            "status": other_reasons[0] if other_reasons else "gap",
         }
 
 
-def joined(parts: dict[int, Answer]) -> Answer:
-    """The answer of a request, of those of its chunks."""
-    answers = [parts[first] for first in sorted(parts)]
+def merge_answers(answers_by_row: dict[int, Answer]) -> Answer:
+    """Answer of a request from those of its chunks, by index of their first matrix."""
+    answers = [answers_by_row[first] for first in sorted(answers_by_row)]
     if len(answers) == 1:
         return answers[0]
     arrays = (*FIGURES, "utilisation", "splits", "prices")
@@ -121,8 +120,8 @@ def joined(parts: dict[int, Answer]) -> Answer:
         if any(answer.solver == MODEL_PDHG for answer in answers)
         else answers[0].solver,
         lines={
-            parts: tuple(row for answer in answers for row in answer.lines[parts])
-            for parts in answers[0].lines
+            answers_by_row: tuple(row for answer in answers for row in answer.lines[answers_by_row])
+            for answers_by_row in answers[0].lines
         },
         of_conditions={
             name: np.concatenate([answer.of_conditions[name] for answer in answers])
@@ -133,6 +132,6 @@ def joined(parts: dict[int, Answer]) -> Answer:
 
 
 def plain(x: Any) -> float | None:
-    """A number for JSON, which has none that is infinite or NaN."""
-    number = float(x)
-    return number if math.isfinite(number) else None
+    """Number for JSON; None if infinite or NaN."""
+    value = float(x)
+    return value if math.isfinite(value) else None

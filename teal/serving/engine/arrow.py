@@ -1,17 +1,16 @@
-"""Requests and answers as Arrow IPC streams.
+"""Arrow IPC streams of requests and answers.
 
-A request is a table with either one row a matrix and a list column ``rates`` (all pairs of nodes in
-the order of the network's paths, or N x N row by row), or one row a demand: ``source``, ``target``,
-``rate`` and perhaps ``matrix`` and ``class``.  With C classes, ``rates`` has C rows a matrix, and D
-below is the number of pairs times C, class by class. An answer has one row a matrix: value, bound,
-gap, satisfied_demand, max_link_utilisation, status, utilisation (E values), splits (D x K, row by
-row; or weights, whole numbers, with admitted_share, D values).  Shapes stand in the schema's
-metadata.
+A request is a table with one row per matrix and a list column ``rates`` (all pairs of nodes in the
+order of the network's paths, or N x N row by row), or one row per demand: ``source``, ``target``,
+``rate`` and optionally ``matrix`` and ``class``. With C classes, ``rates`` has C rows per matrix,
+and D below is the number of pairs times C, class by class. An answer has one row per matrix: value,
+bound, gap, satisfied_demand, max_link_utilisation, status, utilisation (E values), splits (D x K,
+row by row; or integer weights, with admitted_share, D values). Shapes are in the schema's metadata.
 
-Two streams of the same schema and the same shapes differ in their numbers alone.  What pyarrow read
-or wrote once is kept as a :class:`Frame`, and the next stream of that kind is read or written by
-copying bytes: pyarrow takes a tenth of a millisecond for a stream, and gives up Python's lock a
-dozen times on the way, for which it waits again while the engine computes.
+Streams of equal schema and shapes differ in their numbers only. A :class:`StreamTemplate` keeps the
+constant bytes of a stream that pyarrow has read or written; the next such stream is read or written
+by copying bytes. pyarrow takes 0.1 ms for a stream and releases Python's lock a dozen times, for
+which it waits while the solver computes. Entry points: :func:`from_arrow`, :func:`to_arrow`.
 """
 
 from __future__ import annotations
@@ -29,142 +28,151 @@ from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.answer import FIGURES, Answer
 from teal.serving.engine.errors import wrong
-from teal.serving.engine.listed import MAX_RATES, all_pairs, checked, from_triples, in_classes
+from teal.serving.engine.request_rates import (
+    MAX_RATES,
+    all_pairs,
+    check_rates,
+    from_triples,
+    in_classes,
+)
 from teal.serving.engine.requests import MAX_MATRICES
 
-_MAX_FRAMES = 64  # kinds of streams that are kept
-_MAX_FRAME_BYTES = 16 << 10  # of a frame: heads have some hundred bytes, and 8 more for a column
+# Size of a template cache.
+_MAX_TEMPLATES = 64
+# Maximum constant bytes of a template; usual heads have some hundred bytes, 8 more per column.
+_MAX_TEMPLATE_BYTES = 16 << 10
 
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-class Frame(NamedTuple):
-    """A stream apart from its numbers.
+class StreamTemplate(NamedTuple):
+    """Constant bytes of a stream, with slots for its numbers.
 
     Attributes:
-        parts: bytes before the first place with numbers, between two, and after the last.
-        sizes: bytes of each place.
-        rows: number of rows of the table.
+        constant_parts: bytes before the first slot, between slots, and after the last one.
+        slot_sizes: bytes of each slot.
+        num_rows: number of rows of the table.
     """
 
-    parts: tuple[bytes, ...]
-    sizes: tuple[int, ...]
-    rows: int
+    constant_parts: tuple[bytes, ...]
+    slot_sizes: tuple[int, ...]
+    num_rows: int
 
     @classmethod
-    def of(cls, stream: bytes, places: Sequence[tuple[int, int]], rows: int) -> Frame:
-        """The frame of a stream.
+    def of(cls, stream: bytes, slots: Sequence[tuple[int, int]], num_rows: int) -> StreamTemplate:
+        """Template of a stream.
 
         Args:
-            stream: all of its bytes.
-            places: first byte and number of bytes of each place with numbers, ascending.
-            rows: number of rows of its table.
+            stream: all bytes.
+            slots: first byte and number of bytes of each slot, ascending.
+            num_rows: number of rows of its table.
         """
-        ends = [0, *(first + size for first, size in places)]
-        begins = [*(first for first, _ in places), len(stream)]
-        parts = tuple(stream[end:begin] for end, begin in zip(ends, begins, strict=True))
-        return cls(parts, tuple(size for _, size in places), rows)
+        ends = [0, *(first + num_bytes for first, num_bytes in slots)]
+        starts = [*(first for first, _ in slots), len(stream)]
+        constant_parts = tuple(stream[end:begin] for end, begin in zip(ends, starts, strict=True))
+        return cls(constant_parts, tuple(num_bytes for _, num_bytes in slots), num_rows)
 
-    def filled(self, numbers: Sequence[bytes | memoryview]) -> bytes | None:
-        """The stream of these numbers; None where they are of other sizes."""
-        if tuple(map(len, numbers)) != self.sizes:
+    def fill(self, numbers: Sequence[bytes | memoryview]) -> bytes | None:
+        """Stream with these numbers; None if their sizes differ."""
+        if tuple(map(len, numbers)) != self.slot_sizes:
             return None
-        pieces: list[bytes | memoryview] = [self.parts[0]]
-        for array, part in zip(numbers, self.parts[1:], strict=True):
+        pieces: list[bytes | memoryview] = [self.constant_parts[0]]
+        for array, part in zip(numbers, self.constant_parts[1:], strict=True):
             pieces += (array, part)
         return b"".join(pieces)
 
-    def place(self, stream: bytes) -> tuple[int, int] | None:
-        """First byte and number of bytes of the numbers in a stream of one place; None where its
-        other bytes are not those of the frame.
+    def locate(self, stream: bytes) -> tuple[int, int] | None:
+        """First byte and number of bytes of the numbers in a stream with one slot; None if its
+        constant bytes differ.
         """
-        head, tail = self.parts
-        (size,) = self.sizes
-        is_alike = len(stream) == len(head) + size + len(tail) and (
+        head, tail = self.constant_parts
+        (slot_size,) = self.slot_sizes
+        is_match = len(stream) == len(head) + slot_size + len(tail) and (
             stream.startswith(head) and stream.endswith(tail)
         )
-        return (len(head), size) if is_alike else None
+        return (len(head), slot_size) if is_match else None
 
 
-class Frames(Generic[_Key]):
-    """Frames by what tells kinds of streams apart."""
+class TemplateCache(Generic[_Key]):
+    """Cache of templates by kind of stream."""
 
     def __init__(self) -> None:
-        self._frames: dict[_Key, Frame] = {}
+        self._templates: dict[_Key, StreamTemplate] = {}
 
-    def get(self, key: _Key) -> Frame | None:
-        """The frame of a kind."""
-        return self._frames.get(key)
+    def get(self, key: _Key) -> StreamTemplate | None:
+        """Template of a kind; None if not cached."""
+        return self._templates.get(key)
 
-    def keep(self, key: _Key, frame: Frame) -> None:
-        """Keep a frame, unless it is large; where too many are kept, the others go."""
-        if sum(map(len, frame.parts)) > _MAX_FRAME_BYTES:
+    def add(self, key: _Key, template: StreamTemplate) -> None:
+        """Cache a template unless it is large; clear a full cache first."""
+        if sum(map(len, template.constant_parts)) > _MAX_TEMPLATE_BYTES:
             return
-        if len(self._frames) >= _MAX_FRAMES:
-            self._frames.clear()
-        self._frames[key] = frame
+        if len(self._templates) >= _MAX_TEMPLATES:
+            self._templates.clear()
+        self._templates[key] = template
 
 
-def _place_of(column: Any, stream: Any) -> tuple[int, int] | None:
-    """Where the numbers of a column stand in the stream that it was read from.
+def _byte_range(column: Any, stream: Any) -> tuple[int, int] | None:
+    """Position of a column's numbers in the stream from which it was read.
 
     Args:
-        column: array of pyarrow, of numbers or of lists of numbers, that was not copied.
-        stream: buffer of pyarrow that it was read from.
+        column: pyarrow array of numbers or of lists of numbers, without a copy.
+        stream: pyarrow buffer of the stream.
 
     Returns:
-        first byte and number of bytes; None where the numbers are not one piece of the stream.
+        first byte and number of bytes; None if the numbers are not contiguous in the stream.
     """
     values = column
-    while hasattr(values, "values"):  # a list's numbers, whole
+    # Unwrap lists.
+    while hasattr(values, "values"):
         values = values.values
     numbers = values.buffers()[-1]
     if numbers is None or values.offset or column.offset:
         return None
-    size = len(values) * values.type.bit_width // 8
+    num_bytes = len(values) * values.type.bit_width // 8
     first = numbers.address - stream.address
-    return (first, size) if 0 <= first <= stream.size - size else None
+    return (first, num_bytes) if 0 <= first <= stream.size - num_bytes else None
 
 
-def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
-    """The bytes of an array that is contiguous in memory."""
+def _byte_view(array: npt.NDArray[Any]) -> memoryview:
+    """Bytes of a contiguous array."""
     return array.reshape(-1).view("u1").data
 
 
-_read: Frames[int] = Frames()  # streams of lists of rates, by their length
-_written: Frames[tuple[Any, ...]] = Frames()  # streams of answers, by all that is not a number
+# Templates of requests with lists of rates, by their length.
+_request_templates: TemplateCache[int] = TemplateCache()
+# Templates of answers, by column types, status and length of the metadata.
+_response_templates: TemplateCache[tuple[Any, ...]] = TemplateCache()
 
 
 def from_arrow(body: bytes, topology: Topology, classes: Sequence[str] = ()) -> FloatArray:
-    """(B, D) Gbit/s.
+    """Decode (B, D) rates, Gbit/s.
 
     Raises:
-        ServiceError: no such table, or one whose content may be larger than it looks; a rate that
-            is none.
+        ServiceError: another table, content that may be larger than the body, or an invalid rate.
     """
-    rates = _framed_rates(body)
+    rates = _rates_by_template(body)
     if rates is None:
-        return checked(_rates_of_table(body, topology, classes))
-    return checked(in_classes(all_pairs(rates, topology), classes))
+        return check_rates(_rates_of_table(body, topology, classes))
+    return check_rates(in_classes(all_pairs(rates, topology), classes))
 
 
-def _framed_rates(body: bytes) -> FloatArray | None:
-    """The lists of rates of a stream, where another one was read that differs in its numbers
-    alone.
-    """
-    frame = _read.get(len(body))
-    place = None if frame is None else frame.place(body)
-    if frame is None or place is None:
+def _rates_by_template(body: bytes) -> FloatArray | None:
+    """Rates of a stream by its cached template; None without one."""
+    template = _request_templates.get(len(body))
+    slot = None if template is None else template.locate(body)
+    if template is None or slot is None:
         return None
-    first, size = place
-    return np.frombuffer(body, np.float64, size // 8, first).reshape(frame.rows, -1)
+    first, num_bytes = slot
+    return np.frombuffer(body, np.float64, num_bytes // 8, first).reshape(template.num_rows, -1)
 
 
 def _rates_of_table(body: bytes, topology: Topology, classes: Sequence[str]) -> FloatArray:
-    """The rates of any stream; see :func:`from_arrow`."""
+    """Rates of any stream by pyarrow; see :func:`from_arrow`."""
     import pyarrow as pa
 
     try:
+        # Read the table, after checks that its content is no larger than the body.
         refuse_compressed(body)
         buffer = pa.py_buffer(body)
         with pa.ipc.open_stream(buffer) as stream:
@@ -173,9 +181,10 @@ def _rates_of_table(body: bytes, topology: Topology, classes: Sequence[str]) -> 
         if table.num_rows > MAX_RATES:
             raise wrong(f"rates: at most {MAX_RATES:,} a request")
         table.validate(full=True)
+        # Lists of rates, or demands by name.
         if "rates" in table.column_names:
             rates = _listed_rates(table)
-            _keep_read(body, buffer, table, rates)
+            _cache_request_template(body, buffer, table, rates)
             return in_classes(all_pairs(rates, topology), classes)
         return _named_rates(table, topology, classes)
     except (
@@ -200,7 +209,7 @@ def _listed_rates(table: Any) -> FloatArray:
         raise wrong(f"rates: 1 to {MAX_MATRICES} matrices, not {table.num_rows}")
     column = table.column("rates").combine_chunks()
     if not _is_list(column.type):
-        raise wrong("rates: a list of numbers a matrix")
+        raise wrong("rates: expected a list of numbers for each matrix")
     values = column.flatten()
     if len(values) > MAX_RATES:
         raise wrong(f"rates: at most {MAX_RATES:,} a request")
@@ -211,7 +220,7 @@ def _listed_rates(table: Any) -> FloatArray:
         or len(lengths.unique()) != 1
         or len(flat) != lengths[0].as_py() * table.num_rows
     ):
-        raise wrong("rates: all matrices must be there, and of one length")
+        raise wrong("rates: null entries or matrices of different lengths")
     rates: FloatArray = flat.reshape(table.num_rows, -1)
     return rates
 
@@ -223,122 +232,139 @@ def _named_rates(table: Any, topology: Topology, classes: Sequence[str]) -> Floa
         raise wrong("columns: expected rates, or source, target and rate (and perhaps matrix)")
     triples = [table.column(name).combine_chunks() for name in ("source", "target", "rate")]
     if any(column.null_count for column in triples):
-        raise wrong("source, target, rate: nothing may be null")
-    matrix = table.column("matrix").to_numpy() if "matrix" in names else None
-    of_class = table.column("class").to_pylist() if "class" in names else None
+        raise wrong("source, target, rate: null values are not allowed")
+    matrix_index = table.column("matrix").to_numpy() if "matrix" in names else None
+    class_names = table.column("class").to_pylist() if "class" in names else None
     source, target, rate = triples
     return from_triples(
-        source.to_pylist(), target.to_pylist(), rate.to_numpy(), matrix, topology, of_class, classes
+        source.to_pylist(),
+        target.to_pylist(),
+        rate.to_numpy(),
+        matrix_index,
+        topology,
+        class_names,
+        classes,
     )
 
 
-def _keep_read(body: bytes, buffer: Any, table: Any, rates: FloatArray) -> None:
-    """Keep the frame of a stream of lists of float64, where its rates are one piece of it, from
-    which nothing else is read.
+def _cache_request_template(body: bytes, buffer: Any, table: Any, rates: FloatArray) -> None:
+    """Cache the template of a stream with one column of float64 lists, if its rates are contiguous
+    and separate from all other buffers.
 
     Args:
-        body: the stream.
-        buffer: buffer of pyarrow that ``table`` was read from.
+        body: bytes of the stream.
+        buffer: pyarrow buffer from which ``table`` was read.
         table: content of the stream.
         rates: (B, n) its rates.
     """
     import pyarrow as pa
 
+    # Only a single column of float64 without nulls has a template.
     column = table.column("rates")
     if table.num_columns != 1 or column.num_chunks != 1:
         return
     values = column.chunk(0).values
     if values.type != pa.float64() or values.null_count:
         return
-    place = _place_of(column.chunk(0), buffer)
-    if place is None or place[1] != rates.nbytes:
+    slot = _byte_range(column.chunk(0), buffer)
+    if slot is None or slot[1] != rates.nbytes:
         return
-    first, size = place
-    others = [one for one in column.chunk(0).buffers()[:-1] if one is not None]
-    starts = [one.address - buffer.address for one in others]
-    is_apart = all(
-        start + one.size <= first or start >= first + size
-        for start, one in zip(starts, others, strict=True)
+    first, num_bytes = slot
+    # All other buffers must lie outside of the numbers.
+    other_buffers = [other for other in column.chunk(0).buffers()[:-1] if other is not None]
+    starts = [other.address - buffer.address for other in other_buffers]
+    is_disjoint = all(
+        start + other.size <= first or start >= first + num_bytes
+        for start, other in zip(starts, other_buffers, strict=True)
     )
-    # A list may begin behind the first number, or end before the last one.
-    if is_apart and body[first : first + size] == rates.tobytes():
-        _read.keep(len(body), Frame.of(body, [place], table.num_rows))
+    # Offsets may skip numbers at the begin or end of the buffer.
+    if is_disjoint and body[first : first + num_bytes] == rates.tobytes():
+        _request_templates.add(len(body), StreamTemplate.of(body, [slot], table.num_rows))
 
 
 def _check_types(schema: Any) -> None:
-    """Plain numbers and texts alone: what a body holds is then no larger than the body."""
+    """Raise ServiceError unless all columns are plain numbers or strings, so that the content is no
+    larger than the body.
+    """
     import pyarrow.types as t
 
-    def number(kind: Any) -> bool:
+    def is_number(kind: Any) -> bool:
         return bool(t.is_floating(kind) or t.is_integer(kind))
 
     for field in schema:
         kind = field.type
-        listed = field.name == "rates" and _is_list(kind) and getattr(kind, "list_size", 1) > 0
-        plain = number(kind) or t.is_string(kind) or t.is_large_string(kind)
-        if not (plain or (listed and number(kind.value_type))):
+        is_rate_list = (
+            field.name == "rates" and _is_list(kind) and getattr(kind, "list_size", 1) > 0
+        )
+        is_plain = is_number(kind) or t.is_string(kind) or t.is_large_string(kind)
+        if not (is_plain or (is_rate_list and is_number(kind.value_type))):
             raise wrong(
-                f"column {field.name[:40]!r}: numbers or texts (rates: lists of numbers), not "
-                f"{str(kind)[:80]}"
+                f"column {field.name[:40]!r}: expected numbers or strings (rates: lists of "
+                f"numbers), not {str(kind)[:80]}"
             )
 
 
 def _is_list(kind: Any) -> bool:
+    """Whether a type is a list of any kind."""
     import pyarrow.types as t
 
     return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
 
 
 def refuse_compressed(body: bytes) -> None:
-    """Raise ServiceError for compressed buffers: they may be a thousand times as large as they
-    look.
+    """Raise ServiceError for compressed buffers, which may expand a thousand times.
 
-    pyarrow has no word for it, so this reads the field ``compression`` of each RecordBatch in the
-    message's flatbuffer (Message.fbs of the Arrow format: field 1 of a Message is the header's
-    type, 2 the header; 3 of a RecordBatch).
+    pyarrow does not expose compression, so this reads the field ``compression`` of each RecordBatch
+    from the message's flatbuffer (Message.fbs of the Arrow format: field 1 of a Message is the
+    header's type, 2 the header; 3 of a RecordBatch).
     """
     import pyarrow as pa
 
     for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(body)):
         if message.type == "record batch":
             flat = message.metadata.to_pybytes()
-            header = _field(flat, struct.unpack_from("<I", flat, 0)[0], 2)
-            if header and _field(flat, header + struct.unpack_from("<I", flat, header)[0], 3):
+            header = _flatbuffer_field(flat, struct.unpack_from("<I", flat, 0)[0], 2)
+            if header and _flatbuffer_field(
+                flat, header + struct.unpack_from("<I", flat, header)[0], 3
+            ):
                 raise wrong("send Arrow without compression")
         elif message.type == "dictionary":
             raise wrong("send Arrow without dictionaries")
 
 
-def _field(flat: bytes, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table stands; 0 if it is not there."""
-    virtual = table - struct.unpack_from("<i", flat, table)[0]
-    if 4 + 2 * number >= struct.unpack_from("<H", flat, virtual)[0]:
+def _flatbuffer_field(flat: bytes, table: int, field_index: int) -> int:
+    """Position of a field of a flatbuffer table; 0 if it is absent."""
+    vtable = table - struct.unpack_from("<i", flat, table)[0]
+    if 4 + 2 * field_index >= struct.unpack_from("<H", flat, vtable)[0]:
         return 0
-    offset = int(struct.unpack_from("<H", flat, virtual + 4 + 2 * number)[0])
+    offset = int(struct.unpack_from("<H", flat, vtable + 4 + 2 * field_index)[0])
     return table + offset if offset else 0
 
 
-def to_arrow(answer: Answer, further: dict[str, Any]) -> bytes:
-    """The answer as a stream; ``further`` goes to the metadata."""
-    numbers = _numbers(answer)
+def to_arrow(answer: Answer, extra_metadata: dict[str, Any]) -> bytes:
+    """Encode an answer as a stream; ``extra_metadata`` is added to the schema's metadata."""
+    numbers = _numeric_columns(answer)
     shape = {"demands": answer.splits.shape[1], "paths": answer.splits.shape[2]}
-    metadata = json.dumps({**shape, **answer.cost, **further, **answer.lines})
-    # Spaces at the end of JSON mean nothing, and texts of few lengths have few frames.
-    text = metadata.encode() + b" " * (-len(metadata) % _METADATA_STEP)
-    kinds = tuple((name, array.dtype.char, array.shape) for name, array in numbers.items())
-    key = (*kinds, answer.status, len(text))
-    frame = _written.get(key)
+    metadata = json.dumps({**shape, **answer.cost, **extra_metadata, **answer.lines})
+    # Pad the JSON with spaces: fewer lengths need fewer templates.
+    metadata_bytes = metadata.encode() + b" " * (-len(metadata) % _METADATA_ALIGNMENT)
+    column_types = tuple((name, array.dtype.char, array.shape) for name, array in numbers.items())
+    key = (*column_types, answer.status, len(metadata_bytes))
+    template = _response_templates.get(key)
     stream = None
-    if frame is not None:
-        stream = frame.filled([text, *map(_bytes_of, numbers.values())])
-    return _stream_of_table(numbers, answer.status, text, key) if stream is None else stream
+    if template is not None:
+        stream = template.fill([metadata_bytes, *map(_byte_view, numbers.values())])
+    return (
+        _stream_of_table(numbers, answer.status, metadata_bytes, key) if stream is None else stream
+    )
 
 
-_METADATA_STEP = 64  # bytes that the length of an answer's metadata is a multiple of
+# The length of an answer's metadata is a multiple of this, bytes.
+_METADATA_ALIGNMENT = 64
 
 
-def _numbers(answer: Answer) -> dict[str, npt.NDArray[Any]]:
-    """The numbers of an answer by the names of their columns, contiguous in memory."""
+def _numeric_columns(answer: Answer) -> dict[str, npt.NDArray[Any]]:
+    """Numeric columns of an answer by name, contiguous in memory."""
     name, shares = answer.shares
     numbers = {figure: getattr(answer, figure) for figure in FIGURES}
     numbers |= answer.of_conditions
@@ -352,16 +378,16 @@ def _numbers(answer: Answer) -> dict[str, npt.NDArray[Any]]:
 def _stream_of_table(
     numbers: dict[str, npt.NDArray[Any]],
     status: tuple[str, ...],
-    text: bytes,
+    metadata_bytes: bytes,
     key: tuple[Any, ...],
 ) -> bytes:
-    """The stream of an answer as pyarrow writes it, whose frame is kept.
+    """Encode an answer with pyarrow, and cache the template of the stream.
 
     Args:
-        numbers: columns, see :func:`_numbers`.
+        numbers: columns, see :func:`_numeric_columns`.
         status: status of each matrix.
-        text: metadata.
-        key: key of the frame.
+        metadata_bytes: encoded metadata.
+        key: key of the template.
     """
     import pyarrow as pa
 
@@ -373,34 +399,39 @@ def _stream_of_table(
         if name == FIGURES[-1]:
             columns["status"] = pa.array(status)
     schema = pa.schema(
-        [(name, column.type) for name, column in columns.items()], metadata={b"teal": text}
+        [(name, column.type) for name, column in columns.items()],
+        metadata={b"teal": metadata_bytes},
     )
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema) as stream:
         stream.write_batch(pa.record_batch(list(columns.values()), schema=schema))
-    written = sink.getvalue()
-    _keep_written(written, text, list(numbers), key)
-    return written
+    stream_bytes = sink.getvalue()
+    _cache_response_template(stream_bytes, metadata_bytes, list(numbers), key)
+    return stream_bytes
 
 
-def _keep_written(stream: bytes, text: bytes, names: list[str], key: tuple[Any, ...]) -> None:
-    """Keep the frame of an answer, where all its numbers and its metadata are found in it."""
+def _cache_response_template(
+    stream: bytes, metadata_bytes: bytes, names: list[str], key: tuple[Any, ...]
+) -> None:
+    """Cache the template of an answer, if all its numbers and its metadata are located in the
+    stream.
+    """
     import pyarrow as pa
 
     buffer = pa.py_buffer(stream)
-    with pa.ipc.open_stream(buffer) as read:
-        batch = read.read_next_batch()
-    places = [_place_of(batch.column(name), buffer) for name in names]
-    found = [place for place in places if place is not None]
-    if len(found) < len(names) or stream.count(text) != 1:
+    with pa.ipc.open_stream(buffer) as reader:
+        batch = reader.read_next_batch()
+    ranges = [_byte_range(batch.column(name), buffer) for name in names]
+    known_ranges = [byte_range for byte_range in ranges if byte_range is not None]
+    if len(known_ranges) < len(names) or stream.count(metadata_bytes) != 1:
         return
-    places_of_all = [(stream.index(text), len(text)), *found]
-    if places_of_all == sorted(places_of_all):
-        _written.keep(key, Frame.of(stream, places_of_all, batch.num_rows))
+    slots = [(stream.index(metadata_bytes), len(metadata_bytes)), *known_ranges]
+    if slots == sorted(slots):
+        _response_templates.add(key, StreamTemplate.of(stream, slots, batch.num_rows))
 
 
 def last_splits(body: bytes) -> FloatArray:
-    """(D, K) splits of the last matrix of an answer that :func:`to_arrow` made."""
+    """(D, K) splits of the last matrix of an encoded answer."""
     import pyarrow as pa
 
     with pa.ipc.open_stream(pa.BufferReader(body)) as stream:

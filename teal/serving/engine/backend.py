@@ -1,5 +1,8 @@
-"""The backend of requests: a :class:`teal.serving.engine.solver.Solver`, in this process or in
-another one.
+"""Interface between HTTP and allocation engine.
+
+:class:`Backend` lists the calls of the API; :class:`teal.serving.engine.engine.AllocationEngine`
+implements it in this process, :mod:`teal.serving.deployment` over Ray. Matrices travel undecoded:
+:class:`EncodedRequest` and :class:`AllocationResponse`.
 """
 
 from __future__ import annotations
@@ -11,41 +14,41 @@ from teal.runtime.arrays import FloatArray
 
 
 @dataclasses.dataclass(frozen=True)
-class Sent:
-    """A request with matrices.
+class EncodedRequest:
+    """Undecoded request with matrices.
 
     Attributes:
-        body: body of the request.
-        media_type: type of the body.
-        accept: media types that the client takes.
-        query: parameters of the address.
-        number: number of the request.
-        client: whom the request counts for, where clients have fair shares.
-        previous: the answer in force that a limit on what moves counts from; None if the request
-            names none.
-        previous_id: identifier of the answer whose splits are in force; "" for none.
+        body: request body.
+        media_type: media type of the body.
+        accept: Accept header.
+        query: query parameters.
+        request_id: identifier of the request.
+        client: client for fair sharing.
+        previous: response with the installed splits, the reference of a churn limit; None if the
+            request names none.
+        previous_id: identifier of that response; "" for none.
     """
 
     body: bytes
     media_type: str
     accept: str = ""
     query: dict[str, str] = dataclasses.field(default_factory=dict)
-    number: str = ""
+    request_id: str = ""
     client: str = ""
-    previous: Found | None = None
+    previous: AllocationResponse | None = None
     previous_id: str = ""
 
 
-class Found(NamedTuple):
-    """An answer.
+class AllocationResponse(NamedTuple):
+    """Encoded response with an allocation.
 
     Attributes:
-        body: body of the response.
-        media_type: type of the body.
-        summary: fields of :class:`teal.serving.engine.responses.Answered` that the answer decides.
-        utilisation: (E,) of the links in its last matrix.
+        body: response body.
+        media_type: media type of the body.
+        summary: the engine's fields of :class:`teal.serving.engine.responses.Answered`.
+        utilisation: (E,) link utilisation in the last matrix.
         generation: registration of the network.
-        proof: a zip file; b"" where none was asked for.
+        proof: zip file with the proof; b"" without one.
     """
 
     body: bytes
@@ -57,70 +60,68 @@ class Found(NamedTuple):
 
 
 class Backend(Protocol):
-    """Networks, and an engine that allocates.  Dictionaries are bodies of
-    :mod:`teal.serving.engine.responses`.
-    """
+    """Calls of the API. Dictionaries are bodies of :mod:`teal.serving.engine.responses`."""
 
     async def names(self) -> list[str]:
-        """All networks."""
+        """Return the names of all networks."""
         ...
 
     async def warnings(self) -> dict[str, str]:
-        """Warnings about networks, by name; networks without any are left out."""
+        """Return the warnings of networks, by name; networks without a warning are omitted."""
         ...
 
     async def queued(self) -> dict[str, int]:
-        """How many requests wait for the engine, of each network that is ready."""
+        """Return the number of queued requests of each ready network."""
         ...
 
     async def check_ready(self) -> None:
-        """Raise a ServiceError if no allocation could be made now."""
+        """Raise a ServiceError if no allocation is possible now."""
         ...
 
     async def model(self) -> dict[str, Any]:
-        """Which model is in use."""
+        """Return the version of the loaded model."""
         ...
 
     async def generation(self, name: str) -> str:
-        """Which registration of its name a network is."""
+        """Return the identifier of a network's registration."""
         ...
 
     async def put(self, name: str, spec: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        """Register a network; its state, and whether its name is new."""
+        """Register a network; return its state, and whether the name is new."""
         ...
 
     async def info(self, name: str) -> dict[str, Any]:
-        """Its state."""
+        """Return state and description of a network."""
         ...
 
     async def delete(self, name: str) -> None:
-        """Forget it."""
+        """Delete a network."""
         ...
 
     async def patch(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
-        """Change links."""
+        """Change links of a network."""
         ...
 
     async def paths(self, name: str) -> bytes:
-        """Its candidate paths, as JSON."""
+        """Return the candidate paths of a network, as JSON."""
         ...
 
     async def map(self, name: str) -> bytes:
-        """Where to draw it, as JSON."""
+        """Return the drawing of a network, as JSON."""
         ...
 
-    async def allocate(self, name: str, sent: Sent) -> Found:
+    async def allocate(self, name: str, request: EncodedRequest) -> AllocationResponse:
         """Allocate matrices, or for the next interval."""
         ...
 
-    async def measure(self, name: str, sent: Sent) -> dict[str, Any]:
-        """Keep measured matrices."""
+    async def measure(self, name: str, request: EncodedRequest) -> dict[str, Any]:
+        """Store measured matrices."""
         ...
 
     async def measured(self, name: str) -> dict[str, Any]:
-        """Which measured matrices are kept."""
+        """Return number, times and limit of the stored matrices."""
         ...
 
     async def forget_measured(self, name: str) -> None:
-        """Delete them."""
+        """Delete the measured matrices."""
         ...

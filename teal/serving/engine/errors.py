@@ -1,4 +1,6 @@
-"""Errors that a request can meet, each with its HTTP status."""
+"""Errors of API calls, each with its HTTP status and code: :class:`ServiceError` and constructors
+of common ones.
+"""
 
 from __future__ import annotations
 
@@ -10,55 +12,59 @@ from pydantic import ValidationError
 from teal.errors import TealError
 from teal.runtime.storage import is_passing
 
-LOCKED = "locked"  # code of the error that another process keeps the lock of the state folder
-CLIENT_SHARE = 0.75  # of anything limited that one client may have: places, time of the engine
+# Error code: another process holds the lock of the state folder.
+LOCKED = "locked"
+# Maximum share of one client in every limited resource: places, solver time.
+CLIENT_SHARE = 0.75
 
 
-def places_of_one(places: int) -> int:
-    """The places that one client may have."""
-    return max(1, round(CLIENT_SHARE * places))
+def places_of_one(num_places: int) -> int:
+    """Maximum number of places of one client."""
+    return max(1, round(CLIENT_SHARE * num_places))
 
 
 class ServiceError(TealError):
-    """A request that is not answered with what it asked for.
+    """Error response to an API call.
 
     Args:
-        status: status of HTTP.
-        code: a word that clients can tell faults apart by.
+        status: HTTP status.
+        code: error code for programs.
         message: one line for people.
-        retry_after_s: when to try again, 0 if that would not help.
+        retry_after_s: seconds after which to retry; 0 if a retry does not help.
     """
 
     def __init__(self, status: int, code: str, message: str, retry_after_s: float = 0.0) -> None:
-        self.status, self.code, self.message, self.retry_after_s = (
-            status,
-            code,
-            message,
-            retry_after_s,
-        )
+        self.status = status
+        self.code = code
+        self.message = message
+        self.retry_after_s = retry_after_s
         super().__init__(message)
 
     def __reduce__(self) -> tuple[type[ServiceError], tuple[int, str, str, float]]:
-        """Errors travel between processes."""
+        """Support pickling: errors travel between processes."""
         return type(self), (self.status, self.code, self.message, self.retry_after_s)
 
 
-_NAMED = 10  # networks that a message names
+_MAX_LISTED_NETWORKS = 10
 
 
-def not_found(name: str, known: Sequence[str] = ()) -> ServiceError:
-    """No network of that name, but those that are known."""
-    named = ", ".join(known[:_NAMED]) + (", ..." if len(known) > _NAMED else "")
-    others = f"; registered are {named}" if known else "; none is"
-    return ServiceError(404, "unknown_network", f"no network {name!r} is registered{others}")
+def not_found(name: str, registered_names: Sequence[str] = ()) -> ServiceError:
+    """Error 404: unknown network; the message lists registered names."""
+    listed = ", ".join(registered_names[:_MAX_LISTED_NETWORKS]) + (
+        ", ..." if len(registered_names) > _MAX_LISTED_NETWORKS else ""
+    )
+    hint = f"; registered are {listed}" if registered_names else "; there are none"
+    return ServiceError(404, "unknown_network", f"no network {name!r} is registered{hint}")
 
 
 def replaced(name: str) -> ServiceError:
-    """Another network has got its name while a request for the first one was on its way."""
-    return ServiceError(409, "replaced", f"{name!r} was registered anew meanwhile")
+    """Error 409: the name was registered again during the request."""
+    return ServiceError(
+        409, "replaced", f"{name!r} was replaced by another registration during the request"
+    )
 
 
-_FULL = {
+_UNWRITABLE_REASONS = {
     errno.ENOSPC: "no space is left",
     errno.EDQUOT: "no space is left",
     errno.EROFS: "its folder is read-only",
@@ -68,15 +74,17 @@ _FULL = {
 
 
 def storage_fault(error: OSError, *, folder_is_there: bool = True) -> ServiceError | None:
-    """The fault of the machine that an error of the system is; None for one that may be about a
-    single file.
+    """Service error for an operating-system error of the state folder; None for one that may
+    concern a single file.
 
     Args:
-        error: the error.
-        folder_is_there: whether the state folder is.
+        error: error of the system.
+        folder_is_there: whether the state folder exists.
     """
-    if error.errno in _FULL:
-        return ServiceError(507, "disk_full", f"nothing was stored: {_FULL[error.errno]}")
+    if error.errno in _UNWRITABLE_REASONS:
+        return ServiceError(
+            507, "disk_full", f"nothing was stored: {_UNWRITABLE_REASONS[error.errno]}"
+        )
     if is_passing(error) or not folder_is_there:
         reason = error.strerror or type(error).__name__
         return ServiceError(
@@ -86,39 +94,41 @@ def storage_fault(error: OSError, *, folder_is_there: bool = True) -> ServiceErr
 
 
 def unreadable(name: str, error: Exception) -> ServiceError:
-    """The stored files of a network are damaged, or cannot be opened."""
-    passing = storage_fault(error) if is_passing(error) else None  # type: ignore[arg-type]
-    return passing or ServiceError(
+    """Error for stored files of a network that are damaged or cannot be opened."""
+    transient = storage_fault(error) if is_passing(error) else None  # type: ignore[arg-type]
+    return transient or ServiceError(
         409, "failed", f"the files of {name!r} cannot be read: {str(error)[:200]}"
     )
 
 
 def not_ready(name: str, after_s: float = 1.0) -> ServiceError:
-    """Its paths are still being computed."""
+    """Error 503: the paths of a network are still being computed."""
     return ServiceError(
         503, "not_ready", f"the paths of {name!r} are still being computed", after_s
     )
 
 
 def overloaded(after_s: float = 1.0) -> ServiceError:
-    """More is waiting than is worth waiting for."""
-    return ServiceError(503, "overloaded", "too many requests are waiting; try again", after_s)
+    """Error 503: the queue is full, or the deadline cannot be met."""
+    return ServiceError(503, "overloaded", "too many requests are queued; retry later", after_s)
 
 
 def invalid(error: ValidationError) -> ServiceError:
-    """A body or its parameters are not what the API says: the first fault."""
+    """Error 422 with the first fault of a body or its parameters."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return wrong(f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}")
 
 
 def wrong(message: str) -> ServiceError:
-    """The request is not what it must be."""
+    """Error 422: invalid request."""
     return ServiceError(422, "invalid_request", message)
 
 
-ARROW, JSON, ZIP = "application/vnd.apache.arrow.stream", "application/json", "application/zip"
+ARROW = "application/vnd.apache.arrow.stream"
+JSON = "application/json"
+ZIP = "application/zip"
 
 
 def media_type(header: str) -> str:
-    """The type in a Content-Type header, without parameters; "" where there is none."""
+    """Media type in a Content-Type header, without parameters; "" if there is none."""
     return header.partition(";")[0].strip().lower()

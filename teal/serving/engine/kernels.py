@@ -1,9 +1,8 @@
-"""The engine's kernels while they are being compiled: the service listens before, and refuses what
-needs them.
+"""Compilation status of the solver kernels, and refusals while kernels are missing.
 
-The remaining time that a refusal names is measured: the time so far for each finished part, times
-the parts that remain.  Loading the compiled kernels is the last part, so that some time remains
-until requests are answered.
+The service listens before its kernels are compiled. :class:`KernelStatus` estimates the remaining
+time as the mean time of the finished parts times the remaining parts; loading the compiled kernels
+counts as the last part.
 """
 
 from __future__ import annotations
@@ -15,107 +14,115 @@ from collections.abc import Callable
 
 from teal.serving.engine.errors import ServiceError
 
-_AGAIN_S = 5.0  # after which a request may come again, where nothing is known of the time
-_MOST_AGAIN_S = 60.0
-_LOADING_PARTS = 1  # loading all kernels counts as so many parts: it takes seconds, as one of them
-_COARSEST_S = 50.0  # estimates below are said to be less than a minute
+# Retry-After without an estimate of the remaining time.
+_DEFAULT_RETRY_S = 5.0
+_MAX_RETRY_S = 60.0
+# Loading all kernels takes about as long as one part, some seconds.
+_LOADING_PARTS = 1
+# Estimates below are shown as less than a minute.
+_MIN_SHOWN_S = 50.0
 
 
-class Kernels:
-    """Whether all kernels have been compiled, and how far that is.
+class KernelStatus:
+    """Whether all kernels are loaded, and the progress of compilation.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic clock, seconds.
 
     Attributes:
-        parts: number of parts that are compiled; 0 where nothing is missing.
-        done: number of those that are done.
-        fault: why they cannot be prepared; "" if nothing is wrong.
+        num_parts: number of parts to compile; 0 if none is missing.
+        num_done: number of compiled parts.
+        fault: reason why compilation failed; "" without failure.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.parts = self.done = 0
+        self.num_parts = self.num_done = 0
         self.fault = ""
         self._clock = clock
-        self._began = clock()
-        self._are_there = asyncio.Event()
+        self._begin_time = clock()
+        self._ready_event = asyncio.Event()
 
     @classmethod
-    def compiled(cls) -> Kernels:
-        """Kernels that are there."""
+    def compiled(cls) -> KernelStatus:
+        """Status with all kernels loaded."""
         kernels = cls()
         kernels.finish()
         return kernels
 
-    def begin(self, parts: int) -> None:
-        """Some parts are compiled from now on."""
-        self.parts = parts
-        self.done = 0
-        self._began = self._clock()
+    def begin(self, num_parts: int) -> None:
+        """Start the compilation of some parts."""
+        self.num_parts = num_parts
+        self.num_done = 0
+        self._begin_time = self._clock()
         self.fault = ""
 
     def finish(self) -> None:
-        """All kernels are there."""
-        self._are_there.set()
+        """Mark all kernels as loaded."""
+        self._ready_event.set()
 
     @property
-    def are_there(self) -> bool:
-        """Whether all kernels are there."""
-        return self._are_there.is_set()
+    def are_ready(self) -> bool:
+        """Whether all kernels are loaded."""
+        return self._ready_event.is_set()
 
-    async def there(self) -> None:
-        """Return when all kernels are there."""
-        await self._are_there.wait()
+    async def wait_until_ready(self) -> None:
+        """Wait until all kernels are loaded."""
+        await self._ready_event.wait()
 
     async def wait(self, patience_s: float) -> None:
-        """Return when all kernels are there, after some patience.
+        """Wait until all kernels are loaded, for a limited time.
 
         Raises:
-            ServiceError: they are not there by then; it says how many parts are missing, and when
-                to come again.
+            ServiceError: time is over; names progress and retry time.
         """
-        if self.are_there:
+        if self.are_ready:
             return
         try:
-            await asyncio.wait_for(self._are_there.wait(), max(0.0, patience_s))
+            await asyncio.wait_for(self._ready_event.wait(), max(0.0, patience_s))
         except TimeoutError:
-            raise self.missing() from None
+            raise self.not_ready_error() from None
 
     def check(self) -> None:
-        """Raise ServiceError unless all kernels are there."""
-        if not self.are_there:
-            raise self.missing()
+        """Raise ServiceError unless all kernels are loaded."""
+        if not self.are_ready:
+            raise self.not_ready_error()
 
-    def missing(self) -> ServiceError:
-        """The fault that kernels are not there."""
+    def not_ready_error(self) -> ServiceError:
+        """Error for requests while kernels are missing."""
         if self.fault:
             return ServiceError(
-                503, "unavailable", f"the kernels cannot be prepared: {self.fault}", _MOST_AGAIN_S
+                503, "unavailable", f"the kernels cannot be prepared: {self.fault}", _MAX_RETRY_S
             )
-        if not self.parts:
+        if not self.num_parts:
             return ServiceError(503, "not_ready", "the kernels are being loaded", 1.0)
-        left = self._left_s
-        message = f"compiling for this machine, once: {self.done} of {self.parts} parts are done"
-        if self.done >= self.parts:
-            message = f"all {self.parts} parts are compiled, and are being loaded"
-        again = min(_MOST_AGAIN_S, max(1.0, left if math.isfinite(left) else _AGAIN_S))
-        return ServiceError(503, "not_ready", f"{message}, {_remaining(left)}", again)
+        remaining_s = self._remaining_s
+        message = (
+            f"compiling for this machine, once: {self.num_done} of {self.num_parts} parts are done"
+        )
+        if self.num_done >= self.num_parts:
+            message = f"all {self.num_parts} parts are compiled, and are being loaded"
+        retry_after_s = min(
+            _MAX_RETRY_S, max(1.0, remaining_s if math.isfinite(remaining_s) else _DEFAULT_RETRY_S)
+        )
+        return ServiceError(
+            503, "not_ready", f"{message}, {_remaining(remaining_s)}", retry_after_s
+        )
 
     @property
-    def _left_s(self) -> float:
-        """Estimated seconds until all kernels are there, by the time that the finished parts took;
-        infinite before the first.
+    def _remaining_s(self) -> float:
+        """Estimated seconds until all kernels are loaded; infinite before the first part is
+        done.
         """
-        if not self.done:
+        if not self.num_done:
             return math.inf
-        each = (self._clock() - self._began) / self.done
-        return each * (self.parts - self.done + _LOADING_PARTS)
+        part_s = (self._clock() - self._begin_time) / self.num_done
+        return part_s * (self.num_parts - self.num_done + _LOADING_PARTS)
 
 
 def _remaining(seconds: float) -> str:
-    """An estimate in words, as coarse as it is certain."""
+    """Remaining time in words, as coarse as the estimate."""
     if not math.isfinite(seconds):
         return "remaining time unknown until the first part is done"
-    if seconds < _COARSEST_S:
+    if seconds < _MIN_SHOWN_S:
         return "less than a minute left"
     return f"about {math.ceil(seconds / 60)} min left"

@@ -1,4 +1,4 @@
-"""The log of requests: a line of JSON each."""
+"""JSON log of the service: one line per request and per internal error."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LOG = logging.getLogger("teal.serving")
 
 
 class JsonLines(logging.Formatter):
-    """A record as a line of JSON: when, how grave, what, and what stands in its ``teal``."""
+    """Formatter of JSON lines: time, level, event and the fields of the record's ``teal``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line; an exception's trace is a text in it."""
+        """One line; the traceback of an exception is a string in it."""
         line = {
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
@@ -30,26 +30,25 @@ class JsonLines(logging.Formatter):
 
 
 def warn(network: str, event: str, error: BaseException) -> None:
-    """Log that work in the background has failed, which nobody waits for.
+    """Log a failure of background work.
 
     Args:
         network: name of the network.
-        event: work that failed.
-        error: reason; its trace is logged where it is a fault of the program.
+        event: failed work.
+        error: reason; its traceback is logged unless the error is an expected one.
     """
-    is_foreseen = isinstance(error, InputError | OSError | ServiceError)
+    is_expected = isinstance(error, InputError | OSError | ServiceError)
     LOG.warning(
         event,
-        exc_info=None if is_foreseen else error,
+        exc_info=None if is_expected else error,
         extra={"teal": {"network": network, "error": str(error)[:200]}},
     )
 
 
 def log_to(path: Path) -> None:
-    """Append what the service has to say to a file."""
-    os.close(
-        os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-    )  # for the service's user alone
+    """Append the log to a file, readable by the user of the service only."""
+    # Create the file with private permissions.
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600))
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(JsonLines())
     LOG.addHandler(handler)

@@ -1,4 +1,9 @@
-"""Measured traffic matrices of a network, on disk: a file each, the oldest go."""
+"""Measured traffic matrices of a network: one file per matrix, in a bounded history.
+
+:class:`MeasuredMatrices` keeps the newest matrices in memory and on disk, shared by all processes
+of the service. :class:`MeasurementHistory` is their view in the API, from which the part for the
+next interval derives.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +22,12 @@ from teal.runtime.arrays import BoolArray, Float32Array, FloatArray, Int64Array,
 from teal.runtime.storage import atomic_files
 from teal.serving.engine.errors import ServiceError, wrong
 
-MAX_KEPT_MATRICES = 2_016  # three weeks of quarters of an hour
-# Of the matrices of a network, as float32; at least _MIN_KEPT_MATRICES are kept.
+# Three weeks of 15-minute intervals.
+MAX_KEPT_MATRICES = 2_016
+# Memory for the float32 matrices of a network, which may limit their number further.
 _MAX_BYTES = 256 << 20
 _MIN_KEPT_MATRICES = 16
-# That a time may be ahead of this machine's clock, for clocks that differ.  A matrix of the future
-# would refuse all that are measured until then.
+# Tolerated clock difference. A matrix further in the future would block all earlier ones.
 _MAX_FUTURE = np.timedelta64(600, "s")
 _SUFFIX = ".npy"
 _CLOCK_TICK_NS = 1_000_000_000
@@ -30,78 +35,80 @@ _TIME_FORMAT = "%Y%m%dT%H%M%S"
 
 
 class MeasuredMatrices:
-    """The matrices of one registration of a network, oldest first, in memory and on disk.  For
-    several threads.
+    """Matrices of one registration of a network, oldest first, in memory and on disk. Thread-safe.
 
     Args:
-        folder: folder of this registration; folders beside it belong to earlier ones and are
-            deleted.
+        folder: folder of this registration; its siblings belong to earlier ones and are deleted.
         num_demands: D.
 
     Attributes:
-        dropped: number of matrices that were kept once and are not any more, as far as this process
-            knows.
-        version: changes with the matrices.
+        most: maximum number of matrices.
+        dropped: number of matrices dropped so far, as far as this process knows.
+        version: counter that changes with the matrices.
     """
 
     def __init__(self, folder: Path, num_demands: int) -> None:
-        self.folder, self._num_demands = folder, num_demands
+        self.folder = folder
+        self._num_demands = num_demands
         self.most = min(
             MAX_KEPT_MATRICES, max(_MIN_KEPT_MATRICES, _MAX_BYTES // (4 * max(1, num_demands)))
         )
         self._rows: dict[np.datetime64, Float32Array] = {}
         self.dropped = 0
         self.version = 0
-        self._stamps: dict[np.datetime64, int] = {}  # of the files that were read or written
-        # time of the last change of the folder when its files were looked at; 0 to look again
-        self._read_at = 0
+        # Modification times of the files read or written.
+        self._mtimes_ns: dict[np.datetime64, int] = {}
+        # Modification time of the folder at the last refresh; 0 to read it again.
+        self._folder_mtime_ns = 0
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for other in folder.parent.iterdir():
-            if other.is_dir() and other != folder:
-                shutil.rmtree(other, ignore_errors=True)
+        for sibling in folder.parent.iterdir():
+            if sibling.is_dir() and sibling != folder:
+                shutil.rmtree(sibling, ignore_errors=True)
 
     @property
     def times(self) -> list[np.datetime64]:
-        """The times of the matrices, ascending."""
+        """Times of the matrices, ascending."""
         return list(self._rows)
 
     @property
     def interval_s(self) -> int:
-        """Seconds from one matrix to the next: the median; 0 for fewer than two."""
+        """Median seconds between matrices; 0 for fewer than two."""
         return _interval_s(np.array(self.times, "datetime64[s]"))
 
     def refresh(self) -> None:
-        """Read what other processes, or this one before a restart, have stored; forget what they
-        have deleted.
-        """
+        """Read matrices that other processes have stored; drop those that they have deleted."""
         with self._lock:
             self._refresh()
 
     def _refresh(self) -> None:
+        """:meth:`refresh` under the lock."""
         changed_at = self.folder.stat().st_mtime_ns if self.folder.is_dir() else 0
-        if changed_at == self._read_at:
+        if changed_at == self._folder_mtime_ns:
             return
-        # A change in the same tick of the file system's clock would not show.
-        self._read_at = changed_at if time.time_ns() - changed_at > _CLOCK_TICK_NS else 0
+        # A later change in the same tick of the file system's clock would go unnoticed.
+        self._folder_mtime_ns = changed_at if time.time_ns() - changed_at > _CLOCK_TICK_NS else 0
+        # Read new and changed files.
         stored = sorted(
             file for file in self.folder.glob(f"*{_SUFFIX}") if not file.name.startswith(".")
         )[-self.most :]
         for file in stored:
-            with contextlib.suppress(
-                OSError, ValueError, EOFError, RecursionError, OverflowError
-            ):  # deleted, or not ours
-                when = _time(file)
-                stamp = self._stamp(when)
-                if self._stamps.get(when) == stamp:
+            # Deleted meanwhile, or another kind of file.
+            with contextlib.suppress(OSError, ValueError, EOFError, RecursionError, OverflowError):
+                when = _parse_time(file)
+                mtime_ns = self._mtime_ns(when)
+                if self._mtimes_ns.get(when) == mtime_ns:
                     continue
-                if not file.is_file():  # a pipe would keep its reader waiting
+                # A pipe would block the reader.
+                if not file.is_file():
                     continue
-                # Mapped first: a header may claim more numbers than the file has, or than memory.
+                # Memory-map first: a header may claim more numbers than the file has.
                 row = np.lib.format.open_memmap(file, mode="r")
                 if row.shape == (self._num_demands,) and row.dtype == np.float32:
-                    self._rows[when], self._stamps[when] = np.array(row), stamp
+                    self._rows[when] = np.array(row)
+                    self._mtimes_ns[when] = mtime_ns
                     self.version += 1
+        # Drop matrices whose files are gone.
         names = {file.name for file in stored}
         for when in [when for when in self._rows if _file_name(when) not in names]:
             self._forget(when)
@@ -110,7 +117,7 @@ class MeasuredMatrices:
         self._drop_oldest()
 
     def clear(self) -> None:
-        """Delete all matrices, and whatever else is in the folder."""
+        """Delete all matrices and all other files of the folder."""
         with self._lock:
             for file in self.folder.iterdir():
                 if file.is_dir() and not file.is_symlink():
@@ -120,27 +127,28 @@ class MeasuredMatrices:
             self._refresh()
 
     def add(self, times: list[np.datetime64], rates: FloatArray) -> None:
-        """Store matrices; one that is sent again replaces the first.
+        """Store matrices; a matrix of the newest time replaces the stored one.
 
         Args:
-            times: times of the matrices, ascending, seconds.
+            times: times of the matrices, ascending.
             rates: (B, D) Gbit/s.
 
         Raises:
-            ServiceError: they are older than the newest one that is stored.
+            ServiceError: a time before the newest stored one, or too far in the future.
         """
         with self._lock:
             self._add(times, rates)
 
     def _add(self, times: list[np.datetime64], rates: FloatArray) -> None:
-        latest = np.datetime64("now", "s") + _MAX_FUTURE
-        if times[-1] > latest:
-            raise wrong(f"time: at most 10 minutes ahead of this service's clock, not {times[-1]}Z")
-        self._drop_later(latest)
+        """:meth:`add` under the lock."""
+        latest_allowed = np.datetime64("now", "s") + _MAX_FUTURE
+        if times[-1] > latest_allowed:
+            raise wrong(f"time: more than 10 minutes ahead of this service's clock: {times[-1]}Z")
+        self._drop_later(latest_allowed)
         newest = next(reversed(self._rows), None)
         if newest is not None and (times[0] < newest or (times[0] == newest and len(times) > 1)):
             raise ServiceError(
-                409, "not_later", f"time: later than {newest}, the newest measured matrix"
+                409, "not_later", f"time: must be later than {newest}, the newest measured matrix"
             )
         if rates.shape[1] != self._num_demands or not self.folder.is_dir():
             raise ServiceError(409, "replaced", "the network was deleted or replaced")
@@ -151,49 +159,52 @@ class MeasuredMatrices:
                     np.save(stream, row)
         self._rows |= rows
         self.version += 1
-        self._stamps |= {time: self._stamp(time) for time in rows}
+        self._mtimes_ns |= {time: self._mtime_ns(time) for time in rows}
         self._drop_oldest()
 
-    def _stamp(self, time: np.datetime64) -> int:
+    def _mtime_ns(self, time: np.datetime64) -> int:
+        """Modification time of a matrix file, ns; 0 if it is missing."""
         with contextlib.suppress(OSError):
             return (self.folder / _file_name(time)).stat().st_mtime_ns
         return 0
 
     def _drop_later(self, latest: np.datetime64) -> None:
-        """Delete matrices of the future: they were measured by a clock that has been set back
-        since.
-        """
+        """Delete matrices of the future, measured by a clock that has been set back since."""
         for when in [when for when in self._rows if when > latest]:
             self._forget(when)
             self.version += 1
             (self.folder / _file_name(when)).unlink(missing_ok=True)
 
     def _drop_oldest(self) -> None:
+        """Delete the oldest matrices beyond the maximum."""
         while len(self._rows) > self.most:
             oldest = next(iter(self._rows))
             self._forget(oldest)
             (self.folder / _file_name(oldest)).unlink(missing_ok=True)
 
     def _forget(self, time: np.datetime64) -> None:
+        """Drop a matrix from memory."""
         del self._rows[time]
-        self._stamps.pop(time, None)
+        self._mtimes_ns.pop(time, None)
         self.dropped += 1
 
     def traffic(self, name: str, pairs: IntArray) -> tuple[TrafficMatrices, int]:
-        """As hedges read them, and the number of the oldest one in the whole series.
+        """Matrices in the form that hedges read, and the index of the oldest one in the whole
+        series.
 
         Args:
             name: name of the network.
-            pairs: (D, 2) as of its paths.
+            pairs: (D, 2) pairs of nodes of its paths.
 
         Raises:
-            ServiceError: there is no matrix.
+            ServiceError: no matrix is stored.
         """
         with self._lock:
             if not self._rows:
                 raise _nothing_measured()
             times: npt.NDArray[np.datetime64] = np.array(self.times, "datetime64[s]")
-            rows, first = _Rows(list(self._rows.values()), self._num_demands), self.dropped
+            rows = _MatrixRows(list(self._rows.values()), self._num_demands)
+            first = self.dropped
         return TrafficMatrices(
             name, pairs, times, rows, _interval_s(times), key=f"{name}/{times[-1]}"
         ), first
@@ -205,18 +216,18 @@ class MeasuredMatrices:
         return np.stack(rows) if rows else np.zeros((0, self._num_demands), np.float32)
 
     def had_traffic(self) -> BoolArray:
-        """(D,) true for demands that some matrix has traffic of."""
-        seen = np.zeros(self._num_demands, dtype=bool)
+        """(D,) whether any matrix has traffic of a demand."""
+        has_traffic = np.zeros(self._num_demands, dtype=bool)
         with self._lock:
             for row in self._rows.values():
-                seen |= row > 0
-        return seen
+                has_traffic |= row > 0
+        return has_traffic
 
     def newest(self) -> FloatArray:
         """(1, D) Gbit/s of the newest matrix.
 
         Raises:
-            ServiceError: there is none.
+            ServiceError: no matrix is stored.
         """
         with self._lock:
             if not self._rows:
@@ -224,24 +235,25 @@ class MeasuredMatrices:
             return next(reversed(self._rows.values())).astype(np.float64)[None]
 
 
-class Measured:
-    """The measured matrices of a network, as the service shows them.
+class MeasurementHistory:
+    """Measured matrices of a network and their description in the API.
 
     Args:
         name: name of the network.
-        pairs: (D, 2) of its paths.
-        folder: folder of the matrices, and of what is learnt from them.
+        pairs: (D, 2) pairs of nodes of its paths.
+        folder: folder of the matrices and of state learnt from them.
 
     Attributes:
-        matrices: the matrices.
+        matrices: stored matrices.
     """
 
     def __init__(self, name: str, pairs: IntArray, folder: Path) -> None:
-        self.name, self.pairs = name, pairs
+        self.name = name
+        self.pairs = pairs
         self.matrices = MeasuredMatrices(folder, len(pairs))
 
     def info(self) -> dict[str, Any]:
-        """:class:`teal.serving.engine.responses.MeasuredInfo`."""
+        """Fields of :class:`teal.serving.engine.responses.MeasuredInfo`."""
         times = self.matrices.times
         return {
             "matrices": len(times),
@@ -252,15 +264,16 @@ class Measured:
         }
 
     def clear(self) -> None:
-        """Forget all matrices and what was learnt from them."""
+        """Delete all matrices and state learnt from them."""
         self.matrices.clear()
 
 
-class _Rows:
-    """Rates of the measured matrices: :class:`teal.network.rates.Rates`."""
+class _MatrixRows:
+    """Rates of measured matrices as a :class:`teal.network.rates.Rates`."""
 
     def __init__(self, rows: list[Float32Array], width: int) -> None:
-        self._rows, self._width = rows, width
+        self._rows = rows
+        self._width = width
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -271,21 +284,24 @@ class _Rows:
 
 
 def _nothing_measured() -> ServiceError:
-    """The fault that no matrix has been measured, or all were deleted."""
-    message = "send measured matrices to .../measurements first"
+    """Error 409: no matrix is stored."""
+    message = "no measured matrix is stored; send some to .../measurements first"
     return ServiceError(409, "nothing_measured", message)
 
 
 def _interval_s(times: npt.NDArray[np.datetime64]) -> int:
+    """Median seconds between times; 0 for fewer than two."""
     steps = np.diff(times).astype(np.int64)
     return int(np.median(steps)) if len(steps) else 0
 
 
 def _file_name(time: np.datetime64) -> str:
+    """File name of the matrix of a time."""
     return f"{time.astype('datetime64[s]').item():{_TIME_FORMAT}}{_SUFFIX}"
 
 
-def _time(file: Path) -> np.datetime64:
+def _parse_time(file: Path) -> np.datetime64:
+    """Time in a file name."""
     stem = file.name.removesuffix(_SUFFIX)
     return np.datetime64(
         f"{stem[:4]}-{stem[4:6]}-{stem[6:8]}T{stem[9:11]}:{stem[11:13]}:{stem[13:15]}", "s"

@@ -1,5 +1,7 @@
-"""The model of a running service: read again when its files change, without a request that waits or
-is lost.
+"""Model of a running service, reloaded when its files change, without interrupting requests.
+
+:class:`ReloadableModel` compares file fingerprints at most once a second, loads a changed model in
+a background thread and validates it in the solver thread before use.
 """
 
 from __future__ import annotations
@@ -16,79 +18,84 @@ from teal.schemes.models import Model, load_model
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT
 from teal.serving.engine.log import LOG
 
-_LOOK_EVERY_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 
 
-class ServedModel:
-    """Where the engine starts on large networks; another one as soon as the folder holds another
-    one that works.
+class ReloadableModel:
+    """Model for warm starts, replaced when its folder holds a new valid one.
 
-    A request looks whether the files have changed, a second after the last look at the earliest.  A
-    changed model is read beside the engine and tried between two batches; requests go on with the
-    old one until then, and for good if the new one is no model or its answer is of no use.  One
-    that is of no use from the start is none: the engine then starts from nothing.
+    Requests keep the old model until the new one is validated, and permanently if validation fails.
+    If the first model is invalid there is none, and the solver starts cold.
 
     Args:
-        name: auto, none, or that of :func:`teal.schemes.models.load_model`.
-        prove: raises for a model that is of no use.
-        engine: engine of PDHG, by which models compute.
-        is_read: whether it is read at once; else by :meth:`read`.
+        name: auto, none, or a name for :func:`teal.schemes.models.load_model`.
+        check_model: validation; raises for an unusable model.
+        engine_thread: solver thread, whose kernels models use.
+        load_now: whether to load the model at once; else by :meth:`read`.
     """
 
     def __init__(
         self,
         name: str,
-        prove: Callable[[Model], None],
-        engine: Executor,
+        check_model: Callable[[Model], None],
+        engine_thread: Executor,
         *,
-        is_read: bool = True,
+        load_now: bool = True,
     ) -> None:
-        self._name, self._prove, self._engine = name, prove, engine
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._name = name
+        self._check_model = check_model
+        self._engine_thread = engine_thread
+        self._loader_thread = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._folder = (
             None
             if name == "none"
             else model_folder(DEFAULT_CHECKPOINT if name == "auto" else Path(name))
         )
-        self._looked, self._seen = time.monotonic(), self._stamp()
-        self._reading: Future[None] | None = None
+        self._last_check = time.monotonic()
+        self._last_fingerprint = self._fingerprint()
+        self._reload: Future[None] | None = None
         self._error = ""
         self.starter: Model | None = None
-        self._version, self._loaded = "", 0.0
-        if is_read:
+        self._version = ""
+        self._loaded_at = 0.0
+        if load_now:
             self.read()
 
     def current(self) -> Model | None:
-        """The model to start from now; looks at the files if it is time to."""
+        """Return the current model; start a reload if its files have changed."""
         now = time.monotonic()
-        if self._folder is not None and now >= self._looked + _LOOK_EVERY_S:
-            self._looked = now
-            stamp = self._stamp()
-            if stamp != self._seen and (self._reading is None or self._reading.done()):
-                self._seen = stamp
-                self._reading = self._beside.submit(self.read)
+        if self._folder is not None and now >= self._last_check + _CHECK_INTERVAL_S:
+            self._last_check = now
+            fingerprint = self._fingerprint()
+            if fingerprint != self._last_fingerprint and (
+                self._reload is None or self._reload.done()
+            ):
+                self._last_fingerprint = fingerprint
+                self._reload = self._loader_thread.submit(self.read)
         return self.starter
 
     def description(self) -> dict[str, Any]:
-        """Name, version of the weights, seconds since 1970 when they were read, and what is wrong
-        with newer ones.
+        """Return name, version of the weights, load time (seconds since 1970) and error of the last
+        reload.
         """
         return {
             "model": self._name,
             "loaded_version": self._version,
-            "loaded_at": self._loaded,
+            "loaded_at": self._loaded_at,
             "last_error": self._error,
         }
 
     def read(self) -> None:
-        """Read the model, and use it if it is one."""
+        """Load and validate the model; keep the old one on failure."""
         try:
             if self._folder is None:
                 return
-            new = load_model(self._folder)
+            model = load_model(self._folder)
             version = file_key(self._folder / MODEL_WEIGHTS)
-            self._engine.submit(self._prove, new).result()
-            self.starter, self._version, self._loaded = new, version[:12], round(time.time(), 3)
+            self._engine_thread.submit(self._check_model, model).result()
+            self.starter = model
+            self._version = version[:12]
+            self._loaded_at = round(time.time(), 3)
             self._error = ""
         except Exception as error:
             self._error = str(error) or type(error).__name__
@@ -96,14 +103,16 @@ class ServedModel:
                 "model refused", extra={"teal": {"model": self._name, "error": self._error}}
             )
 
-    def _stamp(self) -> list[tuple[int, int, int]]:
-        """Which files they are; the card holds the weights' hash, so half of a new model is
-        none.
+    def _fingerprint(self) -> list[tuple[int, int, int]]:
+        """Inode, time and size of the model's files; empty if a file is missing.
+
+        The card holds the hash of the weights, so that a half-written model is invalid.
         """
         if self._folder is None:
             return []
         try:
             files = [(self._folder / name).stat() for name in (MODEL_CARD, MODEL_WEIGHTS)]
-        except OSError:  # no file, or none that can be looked at now
+        # Missing or inaccessible file.
+        except OSError:
             return []
-        return [(one.st_ino, one.st_mtime_ns, one.st_size) for one in files]
+        return [(status.st_ino, status.st_mtime_ns, status.st_size) for status in files]

@@ -1,7 +1,8 @@
-"""Parts of the service that packages bring, by entry points in the group ``teal.service``.
+"""Optional parts of the service that packages add through entry points of the group
+``teal.service``.
 
-``counters`` makes matrices from interface counters (:class:`CountingPart`), ``next_interval``
-allocates for the interval after the newest measured matrix (:class:`NextIntervalPart`).  A request
+``counters`` estimates matrices from interface counters (:class:`CountingPart`); ``next_interval``
+allocates for the interval after the newest measured matrix (:class:`NextIntervalPart`). A request
 for a part that is not installed gets 422.
 """
 
@@ -17,36 +18,38 @@ from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.answer import Answer
 from teal.serving.engine.errors import ServiceError, wrong
-from teal.serving.engine.measured import Measured, MeasuredMatrices
+from teal.serving.engine.measured import MeasuredMatrices, MeasurementHistory
 from teal.serving.engine.requests import CounterReadings
 from teal.spec import Registry
 
-COUNTERS, NEXT_INTERVAL = "counters", "next_interval"  # names of the entry points
+# Names of the entry points.
+COUNTERS = "counters"
+NEXT_INTERVAL = "next_interval"
 PARTS: Registry[Any] = Registry("part of the service", "teal.service")
 
 
 class CountedMatrix(Protocol):
-    """The matrix of an interval's counters."""
+    """Matrix estimated from, or checked against, the counters of an interval."""
 
     @property
     def rates(self) -> FloatArray:
-        """(1, D) Gbit/s, the matrix to keep."""
+        """(1, D) Gbit/s, matrix to store."""
         ...
 
     @property
     def figures(self) -> dict[str, Any]:
-        """:class:`teal.serving.engine.responses.CountedInfo`."""
+        """Fields of :class:`teal.serving.engine.responses.CountedInfo`."""
         ...
 
     @property
     def alarm(self) -> bool:
-        """Whether the matrix must not be acted on."""
+        """Whether the counters contradict each other or the matrix, so that it must not be used."""
         ...
 
 
 class CountingPart(Protocol):
-    """Matrices from counters, of all networks.  It is made with the number of intervals that may
-    wait.
+    """Estimation of matrices from counters, for all networks; constructed with the maximum number
+    of queued intervals.
     """
 
     def interval_of(
@@ -57,14 +60,14 @@ class CountingPart(Protocol):
         splits: FloatArray | None,
         matrix: FloatArray | None,
     ) -> Any:
-        """The counters of a request, as :meth:`take` takes them.
+        """Counters of a request in the form that :meth:`take` takes.
 
         Args:
-            sent_counters: counters of the request, by the names of links and nodes.
-            topology: the network.
-            capacity: (E,) in force.
-            splits: (D, K) that were in force; None for the IGP.
-            matrix: (1, D) that was sent beside the counters; None to estimate it.
+            sent_counters: counters by names of links and nodes.
+            topology: topology of the network.
+            capacity: (E,) current capacities, Gbit/s.
+            splits: (D, K) installed splits; None for the IGP.
+            matrix: (1, D) matrix sent with the counters; None to estimate it.
         """
         ...
 
@@ -78,30 +81,30 @@ class CountingPart(Protocol):
         client: str,
         deadline: float,
     ) -> CountedMatrix:
-        """The matrix of an interval.
+        """Estimate or check the matrix of an interval.
 
         Args:
-            key: key of the registration of the network.
-            topology: the network.
-            paths: its candidate paths.
-            matrices: matrices that were measured before.
-            interval: the counters, from :meth:`interval_of`.
-            client: whom they count for.
-            deadline: by time.perf_counter().
+            key: generation of the network.
+            topology: topology of the network.
+            paths: candidate paths of the network.
+            matrices: matrices measured before.
+            interval: counters from :meth:`interval_of`.
+            client: client that the request counts for.
+            deadline: by ``time.perf_counter()``.
         """
         ...
 
     def observe(self, key: str, rates: FloatArray) -> None:
-        """Learn matrices (B, D) that were measured themselves."""
+        """Learn from directly measured matrices (B, D)."""
         ...
 
     def forget(self, key: str) -> None:
-        """Drop what is known of a network that is gone."""
+        """Drop the state of a removed network."""
         ...
 
 
 class NextAllocation(Protocol):
-    """Splits for an interval.
+    """Splits for the next interval.
 
     Attributes:
         splits: (D, K) float64.
@@ -110,12 +113,12 @@ class NextAllocation(Protocol):
     splits: Tensor
 
 
-class NextIntervalPart(Measured):
+class NextIntervalPart(MeasurementHistory):
     """Allocations of one network for the interval after its newest measured matrix.
 
     Attributes:
-        latest: the latest allocation; None before the first one.
-        realised: realised over optimal value of the last interval that was allocated for; None
+        latest: newest allocation; None before the first one.
+        realised: realised over optimal largest utilisation in the last allocated interval; None
             before.
     """
 
@@ -124,57 +127,61 @@ class NextIntervalPart(Measured):
 
     def __init__(self, name: str, pairs: Any, folder: Path, varied: float = 0.0) -> None:
         super().__init__(name, pairs, folder)
-        self.latest, self.realised = None, None
+        self.latest = None
+        self.realised = None
 
     def is_current(self, capacity: FloatArray) -> bool:
-        """Whether the latest allocation knows all matrices, and is for these capacities (E,)."""
+        """Whether the newest allocation uses all matrices and these capacities (E,)."""
         raise NotImplementedError
 
     def allocate(self, problem: Problem) -> Any:
-        """Take in what was measured since the last call, and allocate for the next interval."""
+        """Learn from the matrices measured since the last call, and allocate for the next
+        interval.
+        """
         raise NotImplementedError
 
     def answer(
         self, latest: Any, rates: FloatArray, network: Problem, queue_s: float
     ) -> tuple[Answer, dict[str, Any]]:
-        """An allocation, with figures by a matrix; and the further fields of an answer.
+        """Answer with the figures of an allocation on a matrix, and further response fields.
 
         Args:
             latest: result of :meth:`allocate`.
-            rates: (1, D) Gbit/s of the newest matrix.
-            network: network with the capacities in force; paths may have been added to those of the
+            rates: (1, D) Gbit/s, newest matrix.
+            network: zero-demand problem with current capacities; it may have more paths than the
                 allocation.
             queue_s: seconds that the request waited.
         """
         raise NotImplementedError
 
 
-def counting_part(most_waiting: int) -> CountingPart | None:
-    """The part for counters; None where it is not installed."""
-    kind = _found(COUNTERS)
-    return None if kind is None else kind(most_waiting)
+def counting_part(max_queued: int) -> CountingPart | None:
+    """Installed part for counters; None without one."""
+    part_type = _find_part(COUNTERS)
+    return None if part_type is None else part_type(max_queued)
 
 
 def next_interval_part() -> type[NextIntervalPart] | None:
-    """The class of the part for the next interval; None where it is not installed."""
-    return _found(NEXT_INTERVAL)
+    """Installed class for the next interval; None without one."""
+    return _find_part(NEXT_INTERVAL)
 
 
 def warm_up_parts() -> None:
-    """Call the kernels of the parts that are installed and have a function ``warm_up`` for them."""
+    """Call the ``warm_up`` function of the installed parts, which loads their kernels."""
     for name in (COUNTERS, NEXT_INTERVAL):
-        getattr(_found(name), "warm_up", lambda: None)()
+        getattr(_find_part(name), "warm_up", lambda: None)()
 
 
 def not_installed(name: str) -> ServiceError:
-    """The error for a request that needs a part that is not installed."""
+    """Error 422: the part that a request needs is not installed."""
     return wrong(
-        f"{name}: this service has no part for it: install a package that announces one in "
+        f"{name}: this service has no such part; install a package with an entry point in "
         "teal.service"
     )
 
 
-def _found(name: str) -> Any:
+def _find_part(name: str) -> Any:
+    """Installed part of a name; None if it is missing or cannot be imported."""
     try:
         if name in PARTS:
             return PARTS[name]

@@ -1,6 +1,4 @@
-"""The proof of an answer, as a zip file that its receiver checks without Teal
-(:mod:`teal.proofs`).
-"""
+"""Proof of an answer as a zip file, which its receiver checks without Teal (:mod:`teal.proofs`)."""
 
 from __future__ import annotations
 
@@ -17,51 +15,51 @@ from teal.objectives import Objective
 from teal.problem import Allocation
 from teal.proofs.write import write_proof
 from teal.runtime.arrays import FloatArray
+from teal.serving.engine.allocation_task import AllocationTask
 from teal.serving.engine.answer import Answer
 from teal.serving.engine.errors import ServiceError, wrong
-from teal.serving.engine.served import Served
-from teal.serving.engine.wanted import Wanted
+from teal.serving.engine.network_state import NetworkState
 
 
-def check_provable(wanted: Wanted, matrices: int) -> None:
-    """Raise ServiceError for what has no proof in one file, before it is solved."""
-    rules = Objective(wanted.objective).rules
-    if matrices != 1:
-        raise wrong(f"prove: one matrix a request, not {matrices}")
-    if wanted.limits or rules.is_sequence or not (rules.is_linear or rules.needs_functions):
+def check_provable(task: AllocationTask, num_matrices: int) -> None:
+    """Raise ServiceError for a request whose answer has no proof in one file, before solving it."""
+    rules = Objective(task.objective).rules
+    if num_matrices != 1:
+        raise wrong(f"prove: expected a request with one matrix, not {num_matrices}")
+    if task.limits or rules.is_sequence or not (rules.is_linear or rules.needs_functions):
         raise wrong(
-            "prove: an objective that is one program and linear in flow, or in pieces of it, "
-            "without classes"
+            "prove: expected a single program that is linear or piecewise linear in flow, without "
+            "classes"
         )
 
 
-def proof_of(answer: Answer, served: Served, wanted: Wanted, rates: FloatArray) -> bytes:
-    """A zip file with network, matrix, flows, prices and checker.
+def build_proof(
+    answer: Answer, network_state: NetworkState, task: AllocationTask, rates: FloatArray
+) -> bytes:
+    """Zip file with network, matrix, flows, dual prices and checker.
 
     Args:
-        answer: to one matrix.
-        served: the network.
-        wanted: by the request.
+        answer: answer to one matrix.
+        network_state: network of the request.
+        task: requested program.
         rates: (1, D) Gbit/s.
 
     Raises:
-        ServiceError: the allocation breaks a rule of the network as it is now: a link went down
-            meanwhile, say.
+        ServiceError: the allocation violates the network as it is now, for instance after a link
+            failure.
     """
-    splits, prices = (
-        torch.from_numpy(answer.splits.astype(np.float64)),
-        torch.from_numpy(answer.prices),
-    )
-    allocation, packed = Allocation.of_batch(splits, prices, 0.0), io.BytesIO()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    splits = torch.from_numpy(answer.splits.astype(np.float64))
+    prices = torch.from_numpy(answer.prices)
+    allocation = Allocation.of_batch(splits, prices, 0.0)
+    buffer = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         try:
-            write_proof(
-                folder, served.problem(wanted, rates.copy()), allocation
-            )  # Arrow's rates are read-only
+            # Copy, since Arrow's rates are read-only.
+            write_proof(folder, network_state.problem(task, rates.copy()), allocation)
         except TealError as error:
             raise ServiceError(409, "not_proved", str(error)) from None
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             for file in sorted(folder.iterdir()):
                 archive.write(file, file.name)
-    return packed.getvalue()
+    return buffer.getvalue()

@@ -1,19 +1,17 @@
-"""Requests that wait for the engine, and the order in which it takes them.
+"""Queue of allocation requests and the scheduling order of the solver thread.
 
-A request is cut into chunks of as many matrices as the engine solves together, and the engine works
-on a chunk for one slice of time at most, less where a request arrives.  Whatever it computes pauses
-at the end of an iteration and goes on later; a chunk has an equal share of what is left of its
-request's time.  Between two slices
+A request is split into chunks of at most one batch. The solver works on a chunk for at most one
+time slice, less if a request arrives; solves pause after an iteration and continue later. Each
+chunk gets an equal share of its request's remaining time. Between two slices
 
-- the chunk whose request has the earliest deadline comes next, if in that order some request would
-  else be late, by the usual times of answers;
-- otherwise the client comes next that the engine has worked for least.  Clients have equal shares
-  of the engine's time for as long as they have requests here (start-time fair queueing, Goyal et
-  al. 1996).
+- the chunk with the earliest deadline is next if, by expected service times, some request would
+  otherwise be late (earliest deadline first),
+- else the client with the least solver time is next. Clients with queued requests thus get equal
+  shares (start-time fair queueing, Goyal et al. 1996).
 
-A request that, by usual times, could not be answered by its deadline, a slice and a batch, or that
-would make another one as late, is refused when it arrives, and so is one for which its client would
-need more than three quarters of the time until its deadline.
+Admission control refuses a request on arrival if it, or an admitted one, would exceed its deadline
+by more than a slice and a batch, or if its client would need more than three quarters of the time
+until its deadline.
 """
 
 from __future__ import annotations
@@ -28,75 +26,74 @@ from typing import Any
 
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Run
+from teal.serving.engine.allocation_task import AllocationTask
 from teal.serving.engine.answer import Answer
 from teal.serving.engine.errors import CLIENT_SHARE
+from teal.serving.engine.network_state import BatchResult, NetworkState
 from teal.serving.engine.requests import Options
-from teal.serving.engine.served import Served, Solved
-from teal.serving.engine.wanted import Wanted
 from teal.solvers.pdhg import MAX_LANES, PdhgState
 
 
 @dataclasses.dataclass(eq=False)
-class Waiting:
-    """A request.
+class QueuedRequest:
+    """Allocation request in the queue.
 
     Attributes:
-        served: the network.
-        client: whom it counts for.
+        network_state: network of the request.
+        client: client that the request counts for.
         rates: (B, D) Gbit/s.
-        options: as they were sent.
-        wanted: objective, classes and side conditions.
-        gap: certified, to stop at.
-        arrived: time.perf_counter() of its arrival.
-        deadline: likewise, of its deadline.
-        answer: set when all chunks are done; done too if nobody waits for it any more.
-        parts: answers of the chunks that are done, by their first matrix.
-        chunks: number of chunks that are not done.
+        options: options of the request.
+        task: requested program.
+        gap: target of the certified gap.
+        arrival_time: by ``time.perf_counter()``.
+        deadline: by ``time.perf_counter()``.
+        answer: set when all chunks are done; done, too, if the client has gone.
+        chunk_answers: answers of finished chunks, by index of their first matrix.
+        num_open_chunks: number of unfinished chunks.
     """
 
-    served: Served
+    network_state: NetworkState
     client: str
     rates: FloatArray
     options: Options
-    wanted: Wanted
+    task: AllocationTask
     gap: float
-    arrived: float
+    arrival_time: float
     deadline: float
     answer: asyncio.Future[Answer]
-    parts: dict[int, Answer] = dataclasses.field(default_factory=dict)
-    chunks: int = 0
+    chunk_answers: dict[int, Answer] = dataclasses.field(default_factory=dict)
+    num_open_chunks: int = 0
 
     @property
-    def splits(self) -> int:
-        """Number of splits of the answer."""
-        return self.rates.size * self.served.paths.num_paths
+    def num_splits(self) -> int:
+        """Number of splits in the answer."""
+        return self.rates.size * self.network_state.paths.num_paths
 
 
 @dataclasses.dataclass(eq=False)
 class Chunk:
-    """Some matrices of a request.
+    """Consecutive matrices of a request, at most one batch.
 
     Attributes:
-        request: request that they belong to.
-        rows: numbers of its matrices.
-        usual_s: seconds that they usually took when the request came.
-        end_time: by time.perf_counter(), when its share of the request's time is over; 0 before its
+        request: request of the matrices.
+        rows: slice of the request's matrices.
+        expected_s: expected service time at the request's arrival, seconds.
+        end_time: by ``time.perf_counter()``, end of its share of the request's time; 0 before its
             first slice.
-        begin_time: by time.perf_counter(), when its first slice began.
-        run: run that computes it, together with other chunks; None before its first slice and
-            between two runs.
-        run_rows: its rows in the run.
-        capacity: (E,) Gbit/s of the run, which is begun anew where they have changed.
-        state: state in which its last run ended; None before.
-        solver: solver of the run that ``state`` is from; "" before.
+        begin_time: by ``time.perf_counter()``, begin of its first slice.
+        run: interruptible solve of its batch; None before the first slice and between two runs.
+        run_rows: rows of the chunk in the run.
+        capacity: (E,) capacities of the run, Gbit/s; a change restarts it.
+        state: solver state at the end of its last run; None before.
+        solver: solver of that run; "" before.
     """
 
-    request: Waiting
+    request: QueuedRequest
     rows: slice
-    usual_s: float = 0.0
+    expected_s: float = 0.0
     end_time: float = 0.0
     begin_time: float = 0.0
-    run: Run[Solved] | None = None
+    run: Run[BatchResult] | None = None
     run_rows: slice = dataclasses.field(default_factory=lambda: slice(0))
     capacity: FloatArray | None = None
     state: PdhgState | None = None
@@ -108,177 +105,214 @@ class Chunk:
         return self.rows.stop - self.rows.start
 
     def kind(self, now: float) -> tuple[Any, ...]:
-        """Chunks of one kind are solved together: a smaller gap, or a deadline that has passed,
-        would bind all.
+        """Key of chunks that may share a batch: they have equal gaps, and their deadline has passed
+        or not.
 
-        A run ends with the earliest deadline of its chunks, so that those of programs that could
-        not go on from there have runs of their own.
+        A run ends with the earliest deadline of its chunks. Chunks whose program cannot be resumed
+        therefore have a run of their own.
         """
         request = self.request
         if self.run is not None:
-            return request.served, self.run
-        alone = None if request.wanted.is_resumable else request
+            return request.network_state, self.run
+        exclusive_request = None if request.task.is_resumable else request
         return (
-            request.served,
-            request.wanted,
+            request.network_state,
+            request.task,
             request.gap,
             request.deadline > now,
             self.state is None,
-            alone,
+            exclusive_request,
         )
 
 
-def _by_deadline(chunk: Chunk) -> tuple[float, float, int]:
-    return chunk.request.deadline, chunk.request.arrived, chunk.rows.start
+def _deadline_key(chunk: Chunk) -> tuple[float, float, int]:
+    """Sort key: deadline, arrival, first matrix."""
+    return chunk.request.deadline, chunk.request.arrival_time, chunk.rows.start
 
 
-def _is_of(chunk: Chunk, served: Served) -> bool:
-    """Whether a chunk waits for a network, perhaps over the paths that it had before."""
-    return chunk.request.served.lineage is served.lineage
+def _is_for(chunk: Chunk, network_state: NetworkState) -> bool:
+    """Whether a chunk belongs to a network, over whichever version of its path set."""
+    return chunk.request.network_state.shared is network_state.shared
 
 
 class Queue:
-    """The chunks that wait, of all networks."""
+    """Queued chunks of all networks."""
 
     def __init__(self) -> None:
-        self._chunks: list[Chunk] = []  # by deadline
-        # Seconds that the engine has worked for each client; one that comes back counts as having
-        # had what the least served one has had.
-        self._worked: dict[str, float] = {}
-        self._taken: list[Chunk] = []  # what the engine is at, and what may come back
+        # Sorted by deadline.
+        self._chunks: list[Chunk] = []
+        # Solver time of each client; a returning client starts with the minimum of the queued ones.
+        self._engine_seconds: dict[str, float] = {}
+        # Batch in the solver; its chunks may be requeued.
+        self._in_engine: list[Chunk] = []
 
-    def of(self, served: Served) -> Iterator[Waiting]:
-        """The requests of a network of which a chunk waits, by deadline, unless nobody waits for
-        the answer.
-        """
-        requests = dict.fromkeys(chunk.request for chunk in self._chunks if _is_of(chunk, served))
+    def requests_of(self, network_state: NetworkState) -> Iterator[QueuedRequest]:
+        """Queued requests of a network by deadline, without abandoned ones."""
+        requests = dict.fromkeys(
+            chunk.request for chunk in self._chunks if _is_for(chunk, network_state)
+        )
         return (request for request in requests if not request.answer.done())
 
-    def is_short(self, places: int) -> bool:
-        """Whether fewer requests wait, of all networks, than there are places."""
-        return len(self._chunks) < places
+    def has_places(self, num_places: int) -> bool:
+        """Whether fewer chunks are queued, over all networks, than there are places."""
+        return len(self._chunks) < num_places
 
-    def splits(self) -> int:
-        """Number of splits of all answers that somebody waits for, with the parts that are done."""
-        requests = {chunk.request for chunk in (*self._taken, *self._chunks)}
-        return sum(request.splits for request in requests if not request.answer.done())
-
-    def lateness(self, new: Waiting, now: float) -> float:
-        """Seconds by which a request would miss its deadline and a slice, with ``new``; 0 or less:
-        none would.
-
-        By the usual times of all requests, in the order of deadlines, from ``now``; a request may
-        be late by a slice and the usual time of a batch.  Of the time until a deadline the requests
-        of one client may need three quarters.
+    def num_splits(self) -> int:
+        """Number of splits in the answers of all requests that are not abandoned, finished chunks
+        included.
         """
-        if (rest := self._rest(new, now)) <= 0:
-            return rest
-        work: dict[Waiting, float] = {new: new.served.times.usual_s(len(new.rates), new.wanted)}
-        for chunk in [*self._taken, *self._chunks]:
+        requests = {chunk.request for chunk in (*self._in_engine, *self._chunks)}
+        return sum(request.num_splits for request in requests if not request.answer.done())
+
+    def lateness(self, new_request: QueuedRequest, now: float) -> float:
+        """Largest lateness of any request if ``new_request`` is admitted, seconds beyond its
+        margin; 0 or less if none is late.
+
+        Serves all requests in order of their deadlines from ``now``, for their expected service
+        times. The margin is a slice and the expected time of a batch. The requests of one client
+        may need three quarters of the time until a deadline.
+        """
+        # The cheap upper bound suffices for a short queue.
+        if (bound := self._lateness_bound(new_request, now)) <= 0:
+            return bound
+        # Expected work of each request.
+        work_s: dict[QueuedRequest, float] = {
+            new_request: new_request.network_state.service_times.expected_s(
+                len(new_request.rates), new_request.task
+            )
+        }
+        for chunk in [*self._in_engine, *self._chunks]:
             request = chunk.request
             if not request.answer.done():
-                work[request] = work.get(request, 0.0) + request.served.times.usual_s(
-                    chunk.size, request.wanted
+                work_s[request] = work_s.get(
+                    request, 0.0
+                ) + request.network_state.service_times.expected_s(chunk.size, request.task)
+        # Serve them in order of deadlines, and compare end times with deadlines.
+        end_time = now
+        client_work = 0.0
+        max_lateness = -math.inf
+        for request in sorted(work_s, key=lambda request: request.deadline):
+            end_time += work_s[request]
+            network_state = request.network_state
+            margin = network_state.service_times.slice_s + network_state.service_times.expected_s(
+                MAX_LANES, request.task
+            )
+            max_lateness = max(max_lateness, end_time - request.deadline - margin)
+            if request.client == new_request.client:
+                client_work += work_s[request]
+                max_lateness = max(
+                    max_lateness, client_work - CLIENT_SHARE * (request.deadline + margin - now)
                 )
-        at, of_client, latest = now, 0.0, -math.inf
-        for request in sorted(work, key=lambda request: request.deadline):
-            at += work[request]
-            served = request.served
-            margin = served.times.slice_s + served.times.usual_s(MAX_LANES, request.wanted)
-            latest = max(latest, at - request.deadline - margin)
-            if request.client == new.client:
-                of_client += work[request]
-                latest = max(latest, of_client - CLIENT_SHARE * (request.deadline + margin - now))
-        return latest
+        return max_lateness
 
-    def _rest(self, new: Waiting, now: float) -> float:
-        """The most that :meth:`lateness` is: all of the work, and as much again in case it takes
-        longer than when the requests came, less the client's part of the time until the earliest
-        deadline.
+    def _lateness_bound(self, new_request: QueuedRequest, now: float) -> float:
+        """Upper bound of :meth:`lateness`: twice all expected work, less the client's share of the
+        time until the earliest deadline.
         """
-        work, earliest = new.served.times.usual_s(len(new.rates), new.wanted), new.deadline
-        for chunk in (*self._taken, *self._chunks):
-            work += chunk.usual_s
-            earliest = min(earliest, chunk.request.deadline)
-        return 2 * work - CLIENT_SHARE * (earliest - now)
+        work_s = new_request.network_state.service_times.expected_s(
+            len(new_request.rates), new_request.task
+        )
+        first_deadline = new_request.deadline
+        for chunk in (*self._in_engine, *self._chunks):
+            work_s += chunk.expected_s
+            first_deadline = min(first_deadline, chunk.request.deadline)
+        return 2 * work_s - CLIENT_SHARE * (first_deadline - now)
 
     def slack(self, now: float) -> float:
-        """Seconds that the engine may work on what it has taken before the others must begin, by
-        their usual times.
+        """Seconds that the solver may spend on the current batch before the queued requests must
+        start, by expected service times.
         """
-        at, least = now, math.inf
+        end_time = now
+        slack = math.inf
         for chunk in self._chunks:
-            served = chunk.request.served
-            at += served.times.usual_s(chunk.size, chunk.request.wanted)
-            least = min(least, chunk.request.deadline + served.times.slice_s - at)
-        return least
+            network_state = chunk.request.network_state
+            end_time += network_state.service_times.expected_s(chunk.size, chunk.request.task)
+            slack = min(
+                slack, chunk.request.deadline + network_state.service_times.slice_s - end_time
+            )
+        return slack
 
-    def add(self, request: Waiting) -> None:
-        """Take a request in."""
-        here = {chunk.request.client for chunk in self._chunks}
-        if request.client not in here:
-            least = min((self._worked.get(client, 0.0) for client in here), default=0.0)
-            if not here:
-                self._worked.clear()
-            self._worked[request.client] = max(self._worked.get(request.client, 0.0), least)
+    def add(self, request: QueuedRequest) -> None:
+        """Admit a request and queue its chunks."""
+        queued_clients = {chunk.request.client for chunk in self._chunks}
+        if request.client not in queued_clients:
+            min_seconds = min(
+                (self._engine_seconds.get(client, 0.0) for client in queued_clients), default=0.0
+            )
+            if not queued_clients:
+                self._engine_seconds.clear()
+            self._engine_seconds[request.client] = max(
+                self._engine_seconds.get(request.client, 0.0), min_seconds
+            )
         for first in range(0, len(request.rates), MAX_LANES):
             rows = slice(first, min(first + MAX_LANES, len(request.rates)))
-            usual_s = request.served.times.usual_s(rows.stop - rows.start, request.wanted)
-            self._insert(Chunk(request, rows, usual_s))
-            request.chunks += 1
+            expected_s = request.network_state.service_times.expected_s(
+                rows.stop - rows.start, request.task
+            )
+            self._insert(Chunk(request, rows, expected_s))
+            request.num_open_chunks += 1
 
-    def put_back(self, chunk: Chunk) -> None:
-        """Let a chunk wait for another slice."""
+    def requeue(self, chunk: Chunk) -> None:
+        """Queue a chunk for another slice."""
         self._insert(chunk)
 
     def _insert(self, chunk: Chunk) -> None:
-        bisect.insort(self._chunks, chunk, key=_by_deadline)
+        """Insert a chunk in order of deadlines."""
+        bisect.insort(self._chunks, chunk, key=_deadline_key)
 
     def charge(self, chunks: list[Chunk], seconds: float) -> None:
-        """Note that the engine has worked on chunks."""
-        self._taken = []
-        total = sum(chunk.size for chunk in chunks)
+        """Charge the solver time of a batch to its clients."""
+        self._in_engine = []
+        num_matrices = sum(chunk.size for chunk in chunks)
         for chunk in chunks:
             client = chunk.request.client
-            self._worked[client] = self._worked.get(client, 0.0) + seconds * chunk.size / total
+            self._engine_seconds[client] = (
+                self._engine_seconds.get(client, 0.0) + seconds * chunk.size / num_matrices
+            )
 
-    def take(self) -> list[Chunk]:
-        """The next chunk and those of its kind that the engine can solve with it; empty if none
-        waits.
+    def pop_batch(self) -> list[Chunk]:
+        """Remove and return the next chunk and those of its kind that fit into a batch; empty if
+        none is queued.
         """
-        self._taken = []
+        self._in_engine = []
         self._chunks = [chunk for chunk in self._chunks if not chunk.request.answer.done()]
         if not self._chunks:
             return []
+        # Earliest deadline first if urgent, else the client with the least solver time.
         now = time.perf_counter()
-        next_one = self._chunks[0]
+        head = self._chunks[0]
         if not self._is_urgent(now):
-            next_one = min(
-                self._chunks, key=lambda chunk: self._worked.get(chunk.request.client, 0.0)
+            head = min(
+                self._chunks, key=lambda chunk: self._engine_seconds.get(chunk.request.client, 0.0)
             )
-        kind, together, rest = next_one.kind(now), [next_one], []
-        count = next_one.size
+        # Fill the batch with chunks of the same kind.
+        kind = head.kind(now)
+        batch = [head]
+        remaining = []
+        num_matrices = head.size
         for chunk in self._chunks:
-            if chunk is next_one:
+            if chunk is head:
                 continue
-            if chunk.kind(now) == kind and count + chunk.size <= MAX_LANES:
-                together.append(chunk)
-                count += chunk.size
+            if chunk.kind(now) == kind and num_matrices + chunk.size <= MAX_LANES:
+                batch.append(chunk)
+                num_matrices += chunk.size
             else:
-                rest.append(chunk)
-        self._chunks = rest
-        self._taken = sorted(together, key=_by_deadline)
-        return self._taken
+                remaining.append(chunk)
+        self._chunks = remaining
+        self._in_engine = sorted(batch, key=_deadline_key)
+        return self._in_engine
 
     def _is_urgent(self, now: float) -> bool:
-        """Whether a request might be late, if a slice went to a chunk other than that of the
-        earliest deadline.
+        """Whether a request might be late unless the chunk with the earliest deadline gets the next
+        slice.
         """
-        return self.slack(now) < max(chunk.request.served.times.slice_s for chunk in self._chunks)
+        return self.slack(now) < max(
+            chunk.request.network_state.service_times.slice_s for chunk in self._chunks
+        )
 
-    def clear(self, served: Served) -> list[Waiting]:
-        """All requests that wait for a network or are in the engine; none does any more."""
-        here = [chunk.request for chunk in self._taken if _is_of(chunk, served)]
-        requests = list(dict.fromkeys([*self.of(served), *here]))
-        self._chunks = [chunk for chunk in self._chunks if not _is_of(chunk, served)]
+    def remove(self, network_state: NetworkState) -> list[QueuedRequest]:
+        """Remove and return all requests of a network, including those in the solver."""
+        in_engine = [chunk.request for chunk in self._in_engine if _is_for(chunk, network_state)]
+        requests = list(dict.fromkeys([*self.requests_of(network_state), *in_engine]))
+        self._chunks = [chunk for chunk in self._chunks if not _is_for(chunk, network_state)]
         return requests

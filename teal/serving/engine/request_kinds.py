@@ -1,9 +1,9 @@
-"""Requests of every kind that the service accepts, derived from its request models.
+"""Enumeration of all kinds of requests that the service accepts, derived from the request models.
 
-The warm-up solves them (:mod:`teal.serving.engine.warm_up`), so that the kernels which a wheel
-brings and a service loads are those that requests reach; tests send them.  Words of an option are
-read from its field, objectives from their registry; numbers and structures have examples here.  A
-field without examples raises LookupError: whoever adds an option adds them.
+The warm-up solves them (:mod:`teal.serving.engine.warm_up`), so that shipped and loaded kernels
+cover every request; tests send them. Words of an option come from its field, objectives from their
+registry; numbers and structures have examples here. A field without examples raises LookupError, so
+that new options get examples.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from teal.objectives import Objective, ObjectiveName, objective_names
 from teal.problem.offers import OFFERS
 from teal.serving.engine.requests import AllocationRequest
 
-# Matrices of a request: one, as many as fill each width of the engine's kernels, and more than one
-# part of a batch.
-MATRICES = (1, 2, 12, 20)
+# Numbers of matrices: one, those that fill each batch width of the kernels, more than one batch.
+BATCH_SIZES = (1, 2, 12, 20)
 _CLASSES = ["gold", "bronze"]
-_OF_PROGRAM = ("objective", "classes", "latency_limits_ms")  # fields that choose the program
-_OF_PROBLEM = ("gap", *OFFERS)  # fields that choose its precision, or change its columns and rows
-_OF_MATRICES = ("demands", "rates")  # fields that hold the traffic, which callers fill in
-_OF_NEXT_INTERVAL = "for"
-# Examples of the fields whose values are no words, by model and name as it is sent.
+# Fields that select the program.
+_PROGRAM_FIELDS = ("objective", "classes", "latency_limits_ms")
+# Fields that select its precision, or change its columns and rows.
+_PROBLEM_FIELDS = ("gap", *OFFERS)
+# Fields of the traffic, which callers fill in.
+_TRAFFIC_FIELDS = ("demands", "rates")
+_NEXT_INTERVAL_FIELD = "for"
+# Examples of fields without words, by model and name in requests.
 _EXAMPLES: dict[str, dict[str, tuple[Any, ...]]] = {
     "AllocationRequest": {
         "demands": (),
         "rates": (),
-        "gap": (1e-6,),  # double precision; usual ones are of single precision
+        # Double precision; default gaps need single precision.
+        "gap": (1e-6,),
         "deadline_ms": (1.0,),
         "classes": (_CLASSES,),
         "latency_limits_ms": ({_CLASSES[0]: 30.0},),
@@ -51,8 +54,8 @@ _EXAMPLES: dict[str, dict[str, tuple[Any, ...]]] = {
         "functions": (),
     },
 }
-# Options of objectives whose programs differ from those without options.
-_OF_OBJECTIVES = {
+# Options of objectives that change the program.
+_OBJECTIVE_OPTIONS = {
     ObjectiveName.ALPHA_FAIR: ("alpha=0", "alpha=0.5,weight=1", "alpha=2,weight=given"),
     ObjectiveName.PROPORTIONAL_FAIR: ("weight=given",),
     ObjectiveName.LEAST_COST: ("cost=hops", "max_utilisation=0.5"),
@@ -60,82 +63,84 @@ _OF_OBJECTIVES = {
 
 
 class AllocationKind(NamedTuple):
-    """A kind of allocation request.
+    """Kind of an allocation request.
 
     Attributes:
-        options: fields of :class:`AllocationRequest` but the traffic.
-        matrices: number of matrices.
-        needs_previous: whether it goes with the id of an answer to the same program.
+        options: fields of :class:`AllocationRequest` without traffic.
+        num_matrices: number of matrices.
+        needs_previous: whether it requires the id of an answer to the same program.
     """
 
     options: dict[str, Any]
-    matrices: int = 1
+    num_matrices: int = 1
     needs_previous: bool = False
 
     @property
     def num_classes(self) -> int:
-        """Number of classes of demands."""
+        """Number of demand classes."""
         return len(self.options.get("classes", ())) or 1
 
     @property
-    def has_own_problem(self) -> bool:
-        """Whether its problem differs from that of every other kind in more than the number of
-        matrices.
-        """
-        return self.matrices == 1 and set(self.options) <= {*_OF_PROGRAM, *_OF_PROBLEM}
+    def has_distinct_problem(self) -> bool:
+        """Whether its problem differs from other kinds in more than the number of matrices."""
+        return self.num_matrices == 1 and set(self.options) <= {*_PROGRAM_FIELDS, *_PROBLEM_FIELDS}
 
     @property
-    def has_own_kernels(self) -> bool:
-        """Whether it may reach kernels that no other kind reaches.  Options that do not change the
-        problem count with one program alone: their kernels do not depend on the program.
+    def has_distinct_kernels(self) -> bool:
+        """Whether it may reach kernels that no other kind reaches.
+
+        Options that leave the problem unchanged count for the first program only, since their
+        kernels do not depend on the program.
         """
         is_of_first_program = self.options.get("objective") == objectives()[0]
-        return self.has_own_problem or (self.matrices == 1 and is_of_first_program)
+        return self.has_distinct_problem or (self.num_matrices == 1 and is_of_first_program)
 
 
 def objectives() -> tuple[str, ...]:
     """Every objective that a request may name, alone and with options."""
     names = [str(name) for name in objective_names() if name != ObjectiveName.PRIORITY]
     with_options = (
-        f"{name}:{options}" for name, listed in _OF_OBJECTIVES.items() for options in listed
+        f"{name}:{options}"
+        for name, options_of_name in _OBJECTIVE_OPTIONS.items()
+        for options in options_of_name
     )
     return (*names, *with_options)
 
 
 def examples(model: type[BaseModel]) -> dict[str, tuple[Any, ...]]:
-    """Examples of each field of a model, by the name by which the field is sent.
+    """Example values of each field of a model, by the name in requests.
 
     Raises:
-        LookupError: a field that has neither words nor examples.
+        LookupError: a field without words or examples.
     """
-    known = _EXAMPLES.get(model.__name__, {})
-    found: dict[str, tuple[Any, ...]] = {}
+    own_examples = _EXAMPLES.get(model.__name__, {})
+    values_by_field: dict[str, tuple[Any, ...]] = {}
     for field, info in model.model_fields.items():
         name = str(info.alias or field)
-        values = known.get(name, words_of(info.annotation))
+        values = own_examples.get(name, allowed_words(info.annotation))
         if name == "objective":
             values = objectives()
-        if not values and name not in known:
+        if not values and name not in own_examples:
             raise LookupError(
                 f"{model.__name__}.{field}: expected examples in {__name__} of a field without "
                 "words, so that the kernels of its requests are compiled ahead"
             )
-        found[name] = values
-    return found
+        values_by_field[name] = values
+    return values_by_field
 
 
-def words_of(annotation: Any) -> tuple[Any, ...]:
-    """The words that an annotation allows, of literals and enumerations anywhere in it."""
+def allowed_words(annotation: Any) -> tuple[Any, ...]:
+    """Words that an annotation allows: literals and enumerations anywhere in it."""
     if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return tuple(one.value for one in annotation)
+        return tuple(member.value for member in annotation)
     if typing.get_origin(annotation) is Literal:
         return typing.get_args(annotation)
-    inner = (words_of(one) for one in typing.get_args(annotation))
+    inner = (allowed_words(member) for member in typing.get_args(annotation))
     return tuple(itertools.chain.from_iterable(inner))
 
 
 def programs() -> Iterator[dict[str, Any]]:
-    """Options that choose the program: objectives, classes, and classes with limits or a cost."""
+    """Options that select the program: objectives, classes, and classes with limits or a cost."""
     values = examples(AllocationRequest)
     for objective in values["objective"]:
         yield {"objective": objective}
@@ -151,18 +156,18 @@ def programs() -> Iterator[dict[str, Any]]:
 
 
 def allocation_kinds() -> Iterator[AllocationKind]:
-    """Every program alone, with every value of every other option, and in batches.
+    """Every program alone, in batches, and with every value of every other option.
 
-    Some of them the service refuses: options that do not go together.
+    The service refuses some of them, whose options exclude each other.
     """
     values = examples(AllocationRequest)
-    not_others = (*_OF_PROGRAM, *_OF_MATRICES, _OF_NEXT_INTERVAL)
-    others = [name for name in values if name not in not_others]
+    special_fields = (*_PROGRAM_FIELDS, *_TRAFFIC_FIELDS, _NEXT_INTERVAL_FIELD)
+    other_fields = [name for name in values if name not in special_fields]
     needs_previous = {name for name, kind in OFFERS.items() if kind.needs_previous}
     for program in programs():
-        for count in MATRICES:
-            yield AllocationKind(program, count)
-        for name in others:
+        for num_matrices in BATCH_SIZES:
+            yield AllocationKind(program, num_matrices)
+        for name in other_fields:
             for value in values[name]:
                 yield AllocationKind(
                     {**program, name: value}, needs_previous=name in needs_previous

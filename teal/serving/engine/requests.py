@@ -1,4 +1,8 @@
-"""The requests of a controller, as the API documents them."""
+"""Pydantic models of request bodies and query parameters, as the API documents them.
+
+:func:`parse_content` validates a body. The options of side conditions are generated from
+:data:`teal.problem.offers.OFFERS`.
+"""
 
 from __future__ import annotations
 
@@ -26,25 +30,28 @@ from teal.option import ENTRIES, GAP, MAX_PATHS, Option
 from teal.problem.offers import OFFERS
 from teal.serving.engine.errors import invalid, wrong
 
-_MAX_CLASSES = 16  # of the demands of a request
-_MAX_VALUES = 500_000  # of a body in JSON: all other threads wait while it is parsed
+_MAX_CLASSES = 16
+# Limit of a JSON body: all other threads wait while it is parsed.
+_MAX_JSON_VALUES = 500_000
 
 
-def _served() -> list[str]:
-    """The objectives that a request may name: all but the one of classes, which a request lists."""
+def _requestable_objectives() -> list[str]:
+    """Objectives that a request may name: all but the objective of classes, which a request
+    lists.
+    """
     return [str(name) for name in objective_names() if name != ObjectiveName.PRIORITY]
 
 
-def _objective(text: str) -> str:
-    """An objective as a request names it; raises ValueError for another one, or for options that it
-    does not take.
+def _check_objective(text: str) -> str:
+    """Return a valid objective in canonical form; raise ValueError for an unknown one, or for
+    unknown options.
     """
     try:
         objective = Objective(text)
     except InputError as error:
         raise ValueError(str(error)[:300]) from None
     if objective.name == ObjectiveName.PRIORITY:
-        raise ValueError(f"one of {', '.join(_served())}")
+        raise ValueError(f"one of {', '.join(_requestable_objectives())}")
     return objective.spec
 
 
@@ -53,11 +60,14 @@ _Objective = Annotated[
     Field(
         max_length=100,
         description=(
-            f"{', '.join(_served())}; fair ones with options, such as alpha_fair:alpha=2,weight=1."
+            f"{', '.join(_requestable_objectives())}; fair ones with options, such as "
+            "alpha_fair:alpha=2,weight=1."
         ),
-        json_schema_extra={"pattern": f"^({'|'.join(map(re.escape, _served()))})(:.*)?$"},
+        json_schema_extra={
+            "pattern": f"^({'|'.join(map(re.escape, _requestable_objectives()))})(:.*)?$"
+        },
     ),
-    AfterValidator(_objective),
+    AfterValidator(_check_objective),
 ]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Scalar = Annotated[str, Field(max_length=200)] | int | _Finite | bool | None
@@ -66,22 +76,27 @@ _NodeId = Annotated[
     Field(max_length=200),
     BeforeValidator(lambda node: str(node) if isinstance(node, int | float) else node),
 ]
-MAX_MATRICES = 1024  # a request
-MAX_NODES, MAX_LINKS = 20_000, 500_000  # of a network
-_MAX_LISTED_DEMANDS = 2_000_000  # of a network, in a list of weights or functions
-_MAX_GROUPS, _MAX_CABLES = 10_000, 1_000  # of a network; of a group
+# Limits of a request and of a network.
+MAX_MATRICES = 1024
+MAX_NODES = 20_000
+MAX_LINKS = 500_000
+# Entries in the list of weights or functions.
+_MAX_LISTED_DEMANDS = 2_000_000
+_MAX_GROUPS = 10_000
+# Cables of a group.
+_MAX_CABLES = 1_000
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def _names(value: Any) -> Any:
-    """A list of names, or one of an address: gold,silver."""
+def _split_names(value: Any) -> Any:
+    """List of names, also from a query parameter: gold,silver."""
     return value.split(",") if isinstance(value, str) else value
 
 
-def _numbers(value: Any) -> Any:
-    """Numbers by name, or those of an address: gold=30,silver=50."""
+def _split_numbers(value: Any) -> Any:
+    """Numbers by name, also from a query parameter: gold=30,silver=50."""
     return (
         dict(part.partition("=")[::2] for part in value.split(","))
         if isinstance(value, str)
@@ -90,16 +105,18 @@ def _numbers(value: Any) -> Any:
 
 
 class _Strict(BaseModel):
+    """Model that refuses unknown fields."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class _Known(BaseModel):
-    """Fields of others' formats, which have many more."""
+class _ForeignModel(BaseModel):
+    """Model of an external format, which ignores unknown fields."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class NodeSpec(_Known):
+class NodeSpec(_ForeignModel):
     """A node of node-link data."""
 
     id: _NodeId
@@ -108,7 +125,7 @@ class NodeSpec(_Known):
     lat: _Scalar = Field(default=None, description="Latitude, in place of pos.")
 
 
-class LinkSpec(_Known):
+class LinkSpec(_ForeignModel):
     """A link of node-link data."""
 
     source: _NodeId
@@ -117,14 +134,14 @@ class LinkSpec(_Known):
     latency: _Scalar = Field(default=None, description="ms.")
 
 
-class GraphAttributes(_Known):
+class GraphAttributes(_ForeignModel):
     """Attributes of the graph in node-link data."""
 
-    capacity_unit: str = Field(default="Gbit/s", description="Of the links' capacities.")
+    capacity_unit: str = Field(default="Gbit/s", description="Unit of the link capacities.")
 
 
-class NodeLink(_Known):
-    """Networkx node-link data; attributes that have no meaning here are dropped."""
+class NodeLink(_ForeignModel):
+    """Networkx node-link data; unknown attributes are ignored."""
 
     directed: bool = Field(
         default=False, description="False: each link stands for two, one in each direction."
@@ -135,11 +152,11 @@ class NodeLink(_Known):
         max_length=MAX_LINKS,
         fail_fast=True,
         validation_alias=AliasChoices("links", "edges"),
-        description="Or edges.",
+        description="Links; edges is accepted, too.",
     )
 
-    def plain(self) -> dict[str, Any]:
-        """As :func:`teal.formats.node_link.topology_from_node_link` reads it."""
+    def node_link_data(self) -> dict[str, Any]:
+        """Data for :func:`teal.formats.node_link.topology_from_node_link`."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
@@ -152,9 +169,7 @@ class WeightSpec(_Strict):
 
 
 class FunctionSpec(_Strict):
-    """A bandwidth function: of a demand, or without nodes of all demands that have none of their
-    own.
-    """
+    """Bandwidth function of one demand, or without nodes the default of all others."""
 
     source: _NodeId = ""
     target: _NodeId = ""
@@ -165,25 +180,27 @@ class FunctionSpec(_Strict):
         default=None,
         min_length=1,
         fail_fast=True,
-        description="[share of the demand, value of a Gbit/s of demand], in place of points.",
+        description="[fraction of the demand, value of a Gbit/s of demand], instead of points.",
     )
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
+    def _require_one(self) -> Self:
+        """Require either points or shares."""
         if (self.points is None) == (self.shares is None):
-            raise ValueError("either points or shares must be given")
+            raise ValueError("expected either points or shares")
         return self
 
 
 class NetworkSpec(_Strict):
-    """A network to be registered."""
+    """Registration of a network."""
 
     topology: NodeLink | str = Field(
         description="Node-link data, or b4, or topohub:GROUP/NAME.", examples=["b4"]
     )
     num_paths: Annotated[int, Field(ge=1, le=32)] | Literal["auto"] = Field(
         default="auto",
-        description="Candidate paths a demand at most; auto: chosen for generated matrices.",
+        description="Maximum number of candidate paths per demand; auto: selected for "
+        "generated matrices.",
     )
     max_paths: int = Field(default=USUAL_MOST_PATHS, ge=1, le=32, description=MAX_PATHS.text)
     path_method: PathMethod = Field(
@@ -191,14 +208,12 @@ class NetworkSpec(_Strict):
         description="edge-disjoint, yen, survivable or maximally-disjoint.",
     )
     path_weight: PathWeight = Field(
-        default=PathWeight.HOPS, description="What a short path has least of."
+        default=PathWeight.HOPS, description="Path metric: length of a path in the search."
     )
     objective: _Objective = Field(
-        default="total_flow", description="What to optimise, unless a request says so."
+        default="total_flow", description="Default objective of requests."
     )
-    gap: float = Field(
-        default=0.01, gt=0, lt=1, description="Certified gap to stop at, unless a request says so."
-    )
+    gap: float = Field(default=0.01, gt=0, lt=1, description="Default certified gap of requests.")
 
     groups: dict[
         Annotated[str, Field(max_length=200)],
@@ -210,8 +225,8 @@ class NetworkSpec(_Strict):
         default={},
         max_length=_MAX_GROUPS,
         description=(
-            "Cables that one event takes down together, by name: for promises, and for survivable "
-            "paths."
+            "Shared-risk groups: cables that one event takes down together, by name; "
+            "for promises and survivable paths."
         ),
         examples=[{"conduit 3": [["1", "2"], ["1", "3"]]}],
     )
@@ -220,10 +235,7 @@ class NetworkSpec(_Strict):
         default=[],
         max_length=_MAX_LISTED_DEMANDS,
         fail_fast=True,
-        description=(
-            "Weights of demands, for weighted_flow and weight=given; 1 of a demand that is not "
-            "listed."
-        ),
+        description=("Weights of demands, for weighted_flow and weight=given; default 1."),
     )
     functions: list[FunctionSpec] = Field(
         default=[],
@@ -234,14 +246,13 @@ class NetworkSpec(_Strict):
     )
 
     @model_validator(mode="after")
-    def _has_what_the_objective_needs(self) -> Self:
+    def _check_objective_data(self) -> Self:
+        """Require the data of the default objective."""
         self.require_data(self.objective)
         return self
 
     def require_data(self, objective: str) -> None:
-        """Raise ValueError for an objective whose weights or functions the network does not
-        have.
-        """
+        """Raise ValueError for an objective whose weights or functions the network lacks."""
         rules = Objective.of(objective).rules
         if rules.needs_functions and not self.functions:
             raise ValueError(f"{objective}: needs functions of the network")
@@ -249,43 +260,46 @@ class NetworkSpec(_Strict):
             raise ValueError(f"{objective}: needs weights of the network")
 
     @property
-    def first_paths(self) -> int:
-        """Paths of a demand before any are chosen."""
+    def initial_num_paths(self) -> int:
+        """Candidate paths of a demand before path selection."""
         return FIRST_PATHS if self.num_paths == "auto" else self.num_paths
 
     @property
-    def most_paths(self) -> int:
-        """Paths of a demand, at most."""
+    def max_num_paths(self) -> int:
+        """Maximum number of candidate paths of a demand."""
         return max(FIRST_PATHS, self.max_paths) if self.num_paths == "auto" else self.num_paths
 
-    def stored(self) -> dict[str, Any]:
-        """As JSON, to be read back."""
+    def to_json(self) -> dict[str, Any]:
+        """Settings as JSON data, for storage."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 class LinkChange(_Strict):
-    """A change of the links between two nodes."""
+    """Change of the links between two nodes."""
 
     source: str
     target: str
     capacity: _Finite | None = Field(
-        default=None, ge=0, description="Gbit/s of each of them from now on."
+        default=None, ge=0, description="New capacity of each link, Gbit/s."
     )
-    up: bool | None = Field(default=None, description="False: down, true: back with its capacity.")
+    up: bool | None = Field(
+        default=None, description="False: take the links down; true: restore their capacity."
+    )
     restore: bool = Field(
-        default=False, description="Back to what was registered, each link for itself."
+        default=False, description="Restore the registered capacity of each link."
     )
-    both: bool = Field(default=True, description="The other direction as well.")
+    both: bool = Field(default=True, description="Change both directions.")
 
     @model_validator(mode="after")
-    def _something(self) -> LinkChange:
+    def _require_change(self) -> LinkChange:
+        """Require a change, or restore alone."""
         if (self.capacity is None and self.up is None) != self.restore:
-            raise ValueError("capacity or up must be given, or restore alone")
+            raise ValueError("expected capacity or up, or restore alone")
         return self
 
 
 class LinkChanges(_Strict):
-    """Some links at once."""
+    """Changes of several links."""
 
     links: list[LinkChange] = Field(min_length=1, max_length=100_000, fail_fast=True)
 
@@ -297,39 +311,43 @@ class Demand(_Strict):
     target: _NodeId
     rate: _Finite = Field(ge=0, description="Gbit/s.")
     of_class: str | None = Field(
-        default=None, alias="class", max_length=200, description="One of classes."
+        default=None, alias="class", max_length=200, description="Demand class, one of classes."
     )
 
 
 class Form(StrEnum):
-    """How an allocation is written in JSON."""
+    """JSON form of an allocation."""
 
     NAMED = "named"
     DENSE = "dense"
 
 
-def _number(option: Option, default: Any) -> Any:
-    """The field of an option, with its range."""
+def _option_field(option: Option, default: Any) -> Any:
+    """Pydantic field of an option, with its range."""
     limits: dict[str, Any] = option.limits
     return Field(default=default, description=option.text, **limits)
 
 
-def _field(option: Option) -> tuple[Any, Any]:
-    """Type and field of an option that is None where it was not sent."""
+def _optional_field(option: Option) -> tuple[Any, Any]:
+    """Type and field of an option that defaults to None."""
     kind: Any = Literal[option.words] if option.words else float
-    return kind | None, _number(option, None)
+    return kind | None, _option_field(option, None)
 
 
-# The options by which requests ask for side conditions.
+# Options that request side conditions.
 _Conditions = create_model(
     "_Conditions",
     __base__=_Strict,
-    **{name: _field(kind.option) for name, kind in OFFERS.items() if kind.option is not None},
+    **{
+        name: _optional_field(kind.option)
+        for name, kind in OFFERS.items()
+        if kind.option is not None
+    },
 )  # type: ignore[call-overload]
 
 
 class Options(_Conditions):  # type: ignore[valid-type,misc]
-    """How an allocation is to be made; many requests share one object."""
+    """Options of an allocation; immutable, shared by many requests."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -338,138 +356,141 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
         10_000,
         gt=0,
         le=600_000,
-        description="From the arrival of the request: then the best feasible allocation.",
+        description="Time limit from the arrival of the request; then the incumbent is returned.",
     )
     objective: _Objective | None = None
     classes: Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=200)]], BeforeValidator(_names)
+        list[Annotated[str, Field(min_length=1, max_length=200)]], BeforeValidator(_split_names)
     ] = Field(
         default=[],
         max_length=_MAX_CLASSES,
-        description="Of the demands, the highest priority first: each class gets its optimum on "
-        "what the higher ones "
-        "need. Demands then name their class; rates have a matrix for each class, in this order, "
-        "of each matrix. In an "
-        "address: gold,silver.",
+        description="Demand classes, the highest priority first: each class is "
+        "optimised on the capacity that higher ones leave. Demands then "
+        "name their class; rates have one matrix per class, in this "
+        "order, for each matrix. In query parameters: gold,silver.",
     )
     latency_limits_ms: Annotated[
-        dict[str, Annotated[_Finite, Field(gt=0)]], BeforeValidator(_numbers)
+        dict[str, Annotated[_Finite, Field(gt=0)]], BeforeValidator(_split_numbers)
     ] = Field(
         default={},
-        description="Of a class, the largest latency of a path. In an address: gold=30,silver=50.",
+        description="Largest path latency of a class, ms. In query parameters: gold=30,silver=50.",
     )
-    entries: int = _number(ENTRIES, 0)
+    entries: int = _option_field(ENTRIES, 0)
     prove: bool = Field(
         default=False,
-        description="Of one matrix: the answer links to a zip file with flows and prices in whole "
-        "numbers, which prove "
-        "value and bound, and a checker of one file that needs nothing but Python.  It is written "
-        "after the "
-        "allocation, in time that deadline_ms does not count.",
+        description="Prove the answer to one matrix: it links to a zip file with "
+        "integer flows and prices, which prove value and bound, and a "
+        "checker of one file that needs only Python. The proof is written"
+        " after the allocation; deadline_ms does not include it.",
     )
     solver: Literal["auto", "model", "model-pdhg", "pdhg"] = Field(
         default="auto",
-        description="model: the service's model alone, in the time of one pass. model-pdhg: PDHG "
-        "from the model's "
-        "allocation, until gap or deadline. pdhg: PDHG from the last allocation of the network, or "
-        "from nothing. "
-        "auto: pdhg where there is a last allocation, else model-pdhg where the model saves time.",
+        description="model: the service's model alone, one forward pass. model-pdhg: "
+        "PDHG warm-started from the model, until gap or deadline. pdhg: "
+        "PDHG from the last allocation of the network, or cold. auto: "
+        "pdhg if there is a last allocation, else model-pdhg where the "
+        "model saves time.",
     )
     form: Form = Field(
         default=Form.NAMED,
-        description="Of an answer in JSON. named: for each demand that was sent its paths, node by "
-        "node, and the "
-        "utilisation of each link; dense: arrays over all pairs of nodes and all paths, as Arrow "
-        "always has them.",
+        description="JSON form of the answer. named: the paths of each demand, node "
+        "by node, and the utilisation of each link; dense: arrays over "
+        "all pairs of nodes and all paths, as always in Arrow.",
     )
 
     @model_validator(mode="after")
-    def _fit_together(self) -> Self:
+    def _check_combination(self) -> Self:
+        """Check classes, latency limits and objective against each other."""
         if len(set(self.classes)) < len(self.classes):
-            raise ValueError("classes: each once")
+            raise ValueError("classes: repeated name")
         if not set(self.latency_limits_ms) <= set(self.classes):
-            raise ValueError("latency_limits_ms: of classes that are given")
+            raise ValueError("latency_limits_ms: unknown class; list it in classes")
         if self.classes and self.objective and not self._has_least_cost:
-            raise ValueError("classes: they are the objective; no other one but least_cost")
+            raise ValueError("classes: only least_cost can be combined with classes")
         return self
 
     @property
     def _has_least_cost(self) -> bool:
-        """Whether all classes are to be carried, at the least cost."""
+        """Whether all classes must be fully served, at least cost."""
         if not self.objective:
             return False
         return Objective.of(self.objective).rules.may_have_no_allocation
 
-    def objective_name(self, usual: str) -> str:
-        """The objective of this request, with its options."""
+    def objective_name(self, default: str) -> str:
+        """Objective of this request, with its options."""
         if self.classes and not self._has_least_cost:
             return ObjectiveName.PRIORITY
-        return self.objective or usual
+        return self.objective or default
 
 
 class _Matrices(_Strict):
     """One traffic matrix as a list of demands, or several as lists of rates."""
 
     demands: list[Demand] | None = Field(
-        default=None, fail_fast=True, description="One matrix; what is not listed is 0."
+        default=None, fail_fast=True, description="One matrix; demands that are not listed are 0."
     )
     rates: list[Annotated[list[_Finite], Field(fail_fast=True)]] | None = Field(
         None,
         max_length=MAX_MATRICES,
         fail_fast=True,
         description=(
-            "Matrices, Gbit/s: of each all pairs of nodes in the order of GET .../paths, or N x "
-            "N, row by row."
+            "Matrices, Gbit/s: each has all pairs of nodes in the order of GET "
+            ".../paths, or N x N, row by row."
         ),
     )
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
+    def _require_one(self) -> Self:
+        """Require either demands or rates."""
         if self._needs_matrices and (self.demands is None) == (self.rates is None):
-            raise ValueError("either demands or rates must be given")
+            raise ValueError("expected either demands or rates")
         return self
 
     @property
     def _needs_matrices(self) -> bool:
+        """Whether matrices are required."""
         return True
 
 
 class AllocationRequest(Options, _Matrices):
-    """A request for an allocation of matrices, or for the next interval."""
+    """Request for an allocation of matrices, or for the next interval."""
 
     wanted: Literal["sent", "next"] = Field(
         default="sent",
         alias="for",
-        description="next: for the interval after the last one that was sent to .../measurements, "
-        "whose traffic nobody "
-        "knows yet; then neither demands nor rates, and no gap, objective or entries.",
+        description="next: allocate for the interval after the last matrix sent to "
+        ".../measurements, whose traffic is unknown; then neither demands"
+        " nor rates, and no gap, objective or entries.",
     )
 
     @property
     def _needs_matrices(self) -> bool:
+        """Whether matrices are required."""
         return self.wanted == "sent"
 
     @model_validator(mode="after")
-    def _nothing_else(self) -> Self:
-        sent = self.model_fields_set - {"wanted", "deadline_ms", "form"}
-        if self.wanted == "next" and sent:
+    def _refuse_other_fields(self) -> Self:
+        """Refuse fields that do not apply to the next interval."""
+        other_fields = self.model_fields_set - {"wanted", "deadline_ms", "form"}
+        if self.wanted == "next" and other_fields:
             raise ValueError(
-                f"for the next interval deadline_ms and form alone may be given, not {sorted(sent)}"
+                f"for the next interval deadline_ms and form alone may be given, not "
+                f"{sorted(other_fields)}"
             )
         return self
 
 
 class MeasurementOptions(_Strict):
-    """When the matrices were measured."""
+    """Times of measured matrices."""
 
     time: AwareDatetime = Field(
-        description="Of the first matrix; later than all that were sent before."
+        description="Time of the first matrix; later than all matrices sent before."
     )
     interval_s: int = Field(
         default=0,
         ge=0,
         le=31_536_000,
-        description="From one matrix to the next, if there are several.",
+        description="Seconds between matrices, if there are several.",
     )
 
 
@@ -477,72 +498,80 @@ _Rate = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] | None
 
 
 class LinkReading(_Strict):
-    """The two counters of a link, as rates."""
+    """Rates by the two counters of a link."""
 
     source: _NodeId
     target: _NodeId
     number: int = Field(
-        default=0, ge=0, description="Of parallel links, in the order of the topology."
+        default=0, ge=0, description="Index among parallel links, in the order of the topology."
     )
-    sent: _Rate = Field(default=None, description="Gbit/s, by the router at its start.")
-    received: _Rate = Field(default=None, description="Gbit/s, by the router at its end.")
+    sent: _Rate = Field(default=None, description="Gbit/s, counted by the router at the source.")
+    received: _Rate = Field(
+        default=None, description="Gbit/s, counted by the router at the target."
+    )
 
 
 class BorderReading(_Strict):
-    """Counters of the external interfaces of a node, as rates."""
+    """Rates by the counters of a node's external interfaces."""
 
     node: _NodeId
-    ingress: _Rate = Field(default=None, description="Gbit/s that enter the network there.")
-    egress: _Rate = Field(default=None, description="Gbit/s that leave it there.")
+    ingress: _Rate = Field(default=None, description="Gbit/s that enter the network at the node.")
+    egress: _Rate = Field(default=None, description="Gbit/s that leave the network at the node.")
 
 
 class CounterReadings(_Strict):
-    """Byte counters of one interval, as rates."""
+    """Rates by the byte counters of one interval."""
 
     links: list[LinkReading] = Field(max_length=MAX_LINKS, fail_fast=True)
     nodes: list[BorderReading] = Field(min_length=1, max_length=MAX_NODES, fail_fast=True)
     routing: Literal["igp", "allocation"] = Field(
         default="igp",
-        description="What was in force: shortest paths with ECMP (metrics of the topology, else "
-        "hops), or the "
-        "allocation for the next interval that this service gave last.",
+        description="Installed routing: shortest paths with ECMP (metrics of the "
+        "topology, else hops), or the last allocation of this service for"
+        " the next interval.",
     )
     counter_error: float = Field(
-        default=0.01, gt=0, lt=1, description="Standard deviation, as a share of a counter."
+        default=0.01,
+        gt=0,
+        lt=1,
+        description="Standard deviation of a counter, relative to its value.",
     )
 
 
 class MeasurementRequest(MeasurementOptions, _Matrices):
-    """A measurement: one matrix or several; or byte counters, alone or to check one matrix
-    against.
-    """
+    """A measurement: one or several matrices; or byte counters, alone or to check one matrix."""
 
     counters: CounterReadings | None = Field(
         default=None,
         description=(
-            "Of one interval.  Without demands and rates its matrix is estimated from them."
+            "Counters of one interval. Without demands and rates, its matrix is "
+            "estimated from them."
         ),
     )
     deadline_ms: float = Field(
         10_000,
         gt=0,
         le=600_000,
-        description="Of counters, from the arrival of the request: then 503.",
+        description="Time limit for counters, from the arrival of the request; then 503.",
     )
 
     @property
     def _needs_matrices(self) -> bool:
+        """Whether matrices are required."""
         return self.counters is None
 
 
-def parsed(model: type[_Model], content: bytes | dict[str, str]) -> _Model:
-    """A body in JSON, or the parameters of an address.
+def parse_content(model: type[_Model], content: bytes | dict[str, str]) -> _Model:
+    """Validated model of a JSON body or of query parameters.
 
     Raises:
         ServiceError: the first fault in it.
     """
-    if isinstance(content, bytes) and sum(map(content.count, (b",", b"[", b"{"))) > _MAX_VALUES:
-        raise wrong(f"body: at most {_MAX_VALUES:,} values in JSON; matrices may be sent as Arrow")
+    if (
+        isinstance(content, bytes)
+        and sum(map(content.count, (b",", b"[", b"{"))) > _MAX_JSON_VALUES
+    ):
+        raise wrong(f"body: at most {_MAX_JSON_VALUES:,} values in JSON; send matrices as Arrow")
     try:
         return (
             model.model_validate_json(content)

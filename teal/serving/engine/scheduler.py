@@ -1,4 +1,9 @@
-"""The engine's thread: works through the queue slice by slice, for all networks."""
+"""Scheduler of the solver thread: serves the request queue slice by slice, for all networks.
+
+:class:`Scheduler` admits requests (:meth:`Scheduler.solve`) and runs the queue on the event loop;
+:func:`solve_slice` does one time slice in the solver thread. Order and admission are in
+:mod:`teal.serving.engine.queue`.
+"""
 
 from __future__ import annotations
 
@@ -15,264 +20,318 @@ import torch
 
 from teal.errors import InputError
 from teal.runtime.interruptible import Run
-from teal.serving.engine.answer import Answer, joined
+from teal.serving.engine.answer import Answer, merge_answers
 from teal.serving.engine.errors import ServiceError, overloaded, places_of_one, wrong
-from teal.serving.engine.queue import Chunk, Queue, Waiting
-from teal.serving.engine.served import Job, Served, Solved
+from teal.serving.engine.network_state import BatchResult, Job, NetworkState
+from teal.serving.engine.queue import Chunk, Queue, QueuedRequest
 from teal.serving.engine.solvers import AUTO, PDHG
 from teal.solvers.pdhg import PdhgState, Starter, Stop
 
-_SHORT_SLICE_S = 0.05  # seconds that a slice takes in any case, however many requests arrive
-# seconds in which an engine that works begins something else, after the slice that it is at
-_PROBE_S = 2.0
-_MAX_SPLITS = 1 << 27  # of all requests that wait; about 3 GiB if all of them have begun
+# Minimum length of a slice, however many requests arrive.
+_MIN_SLICE_S = 0.05
+# A responsive solver thread takes other work within this time after its slice.
+_PROBE_PATIENCE_S = 2.0
+# Splits of all queued requests; about 3 GiB if all of them have started.
+_MAX_QUEUED_SPLITS = 1 << 27
 
 
 class Scheduler:
-    """Takes requests, gives answers.  Its methods are called on one event loop.
+    """Admits allocation requests and returns their answers. Call methods on one event loop.
 
     Args:
-        most_waiting: requests that may wait for a network; more are turned away.
-        engine: one thread, since the engine's kernels use all cores.
-        starter: the model of the moment; see :func:`teal.solvers.pdhg.solve`.
+        max_queued: maximum number of queued requests of a network; further ones are refused.
+        engine_thread: single solver thread; kernels use all cores.
+        starter: returns the current model; see :func:`teal.solvers.pdhg.solve`.
     """
 
     def __init__(
-        self, most_waiting: int, engine: ThreadPoolExecutor, starter: Callable[[], Starter | None]
+        self,
+        max_queued: int,
+        engine_thread: ThreadPoolExecutor,
+        starter: Callable[[], Starter | None],
     ) -> None:
-        self._most_waiting, self._engine, self._starter = most_waiting, engine, starter
+        self._max_queued = max_queued
+        self._engine_thread = engine_thread
+        self._starter = starter
         self._queue = Queue()
-        self._draining: asyncio.Task[None] | None = None
-        self._has_arrived = False  # a request, since the slice began that the engine is at
-        self._busy_until = (
-            0.0  # when the slice that the engine is at ends at the latest, by time.perf_counter()
-        )
+        self._worker: asyncio.Task[None] | None = None
+        # Whether a request has arrived during the current slice.
+        self._has_new_request = False
+        # Latest end of the current slice, by time.perf_counter(); 0 between slices.
+        self._busy_until = 0.0
 
-    def waiting(self, served: Served) -> list[Waiting]:
-        """The requests that wait for a network."""
-        return list(self._queue.of(served))
+    def queued_requests(self, network_state: NetworkState) -> list[QueuedRequest]:
+        """Queued requests of a network."""
+        return list(self._queue.requests_of(network_state))
 
-    async def answers(self) -> bool:
-        """Whether the engine comes back from its slice and takes other work."""
-        patience = max(0.0, self._busy_until - time.perf_counter()) + _PROBE_S
+    async def is_responsive(self) -> bool:
+        """Whether the solver thread finishes its slice in time and accepts other work."""
+        patience_s = max(0.0, self._busy_until - time.perf_counter()) + _PROBE_PATIENCE_S
         try:
             await asyncio.wait_for(
-                asyncio.get_running_loop().run_in_executor(self._engine, int), patience
+                asyncio.get_running_loop().run_in_executor(self._engine_thread, int), patience_s
             )
-        except (TimeoutError, RuntimeError):  # it hangs, or its thread has ended
+        # The thread hangs, or has ended.
+        except (TimeoutError, RuntimeError):
             return False
         return True
 
-    async def solve(self, request: Waiting) -> Answer:
-        """The answer, by the deadline plus a slice.
+    async def solve(self, request: QueuedRequest) -> Answer:
+        """Queue a request and return its answer, at the latest a slice after the deadline.
 
         Raises:
-            ServiceError: it cannot be answered in time, or too many wait.
+            ServiceError: the deadline cannot be met, or the queue is full.
         """
-        most = self._most_waiting
-        if not self._queue.is_short(places_of_one(most)):
-            waiting = Counter(other.client for other in self._queue.of(request.served))
-            if waiting.total() >= most or waiting[request.client] >= places_of_one(most):
+        # Refuse requests beyond the places of the network or the client.
+        max_queued = self._max_queued
+        if not self._queue.has_places(places_of_one(max_queued)):
+            queued_per_client = Counter(
+                queued_request.client
+                for queued_request in self._queue.requests_of(request.network_state)
+            )
+            if queued_per_client.total() >= max_queued or queued_per_client[
+                request.client
+            ] >= places_of_one(max_queued):
                 raise overloaded()
+        # Refuse requests that cannot meet their deadline, or would make others late.
         now = time.perf_counter()
         lateness = self._queue.lateness(request, max(now, self._busy_until))
-        least = request.served.times.shortest_s(len(request.rates), request.wanted)
-        if least > request.deadline - request.arrived + request.served.times.slice_s:
+        min_s = request.network_state.service_times.min_s(len(request.rates), request.task)
+        if (
+            min_s
+            > request.deadline - request.arrival_time + request.network_state.service_times.slice_s
+        ):
             raise wrong(
-                f"deadline_ms: these matrices take {least:.1f} s at least, even without other "
-                "requests"
+                f"deadline_ms: these matrices take at least {min_s:.1f} s, even without other "
+                "requests; allow a longer deadline"
             )
-        splits = self._queue.splits()
-        if lateness > 0 or (splits and splits + request.splits > _MAX_SPLITS):
+        num_splits = self._queue.num_splits()
+        if lateness > 0 or (num_splits and num_splits + request.num_splits > _MAX_QUEUED_SPLITS):
             raise overloaded(math.ceil(max(1.0, lateness)))
+        # Queue the request, and start the worker task if it is idle.
         self._queue.add(request)
-        self._has_arrived = True
-        if self._draining is None or self._draining.done():
-            self._draining = asyncio.create_task(self._drain())
+        self._has_new_request = True
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work_off_queue())
         return await request.answer
 
-    def forget(self, served: Served, reason: ServiceError) -> None:
-        """Tell requests that wait for a network that it is gone."""
-        for request in self._queue.clear(served):
+    def forget(self, network_state: NetworkState, reason: ServiceError) -> None:
+        """Fail the queued requests of a network that was removed."""
+        for request in self._queue.remove(network_state):
             if not request.answer.done():
                 request.answer.set_exception(reason)
 
-    async def _drain(self) -> None:
-        loop, queue = asyncio.get_running_loop(), self._queue
-        while together := queue.take():
-            begin, served = time.perf_counter(), together[0].request.served
-            slack = queue.slack(begin)
-            self._has_arrived = False
-            self._busy_until = begin + served.times.slice_s
+    async def _work_off_queue(self) -> None:
+        """Serve batches until the queue is empty."""
+        loop = asyncio.get_running_loop()
+        queue = self._queue
+        while batch := queue.pop_batch():
+            # Run a slice in the solver thread.
+            begin_time = time.perf_counter()
+            network_state = batch[0].request.network_state
+            slack = queue.slack(begin_time)
+            self._has_new_request = False
+            self._busy_until = begin_time + network_state.service_times.slice_s
             try:
-                ends = await loop.run_in_executor(
-                    self._engine, self._work, served, together, self._starter(), slack
+                are_done = await loop.run_in_executor(
+                    self._engine_thread,
+                    self._run_slice,
+                    network_state,
+                    batch,
+                    self._starter(),
+                    slack,
                 )
-                for chunk, is_done in zip(together, ends, strict=True):
+                # Requeue unfinished chunks, and answer complete requests.
+                for chunk, is_done in zip(batch, are_done, strict=True):
                     request = chunk.request
                     if not is_done:
-                        queue.put_back(chunk)
-                    elif (
-                        not request.chunks and not request.answer.done()
-                    ):  # else the client has gone
-                        request.answer.set_result(request.parts[0])
+                        queue.requeue(chunk)
+                    # A request is done already if its client has gone.
+                    elif not request.num_open_chunks and not request.answer.done():
+                        request.answer.set_result(request.chunk_answers[0])
             except Exception as error:
-                for chunk in together:
+                for chunk in batch:
                     if not chunk.request.answer.done():
                         chunk.request.answer.set_exception(_error_for_client(error))
             finally:
                 self._busy_until = 0.0
-                queue.charge(together, time.perf_counter() - begin)
+                queue.charge(batch, time.perf_counter() - begin_time)
 
-    def _work(
-        self, served: Served, together: list[Chunk], starter: Starter | None, slack: float
+    def _run_slice(
+        self, network_state: NetworkState, batch: list[Chunk], starter: Starter | None, slack: float
     ) -> list[bool]:
-        """A slice, and what becomes of its answers: whether each chunk is done."""
-        answers = solve_slice(served, together, starter, slack, lambda: self._has_arrived)
-        for chunk, answer in zip(together, answers, strict=True):
+        """Run a slice in the solver thread and store finished answers; return whether each chunk is
+        done.
+        """
+        answers = solve_slice(network_state, batch, starter, slack, lambda: self._has_new_request)
+        for chunk, answer in zip(batch, answers, strict=True):
             request = chunk.request
             if answer is not None:
-                request.parts[chunk.rows.start] = answer
-                request.chunks -= 1
-                if not request.chunks:
-                    request.parts = {0: joined(request.parts)}
+                request.chunk_answers[chunk.rows.start] = answer
+                request.num_open_chunks -= 1
+                if not request.num_open_chunks:
+                    request.chunk_answers = {0: merge_answers(request.chunk_answers)}
         return [answer is not None for answer in answers]
 
 
 def _error_for_client(error: Exception) -> Exception:
-    """The error that a request ends with: 422 for an :class:`InputError`, which names options and
-    demands that do not go together; any other error as it is.
+    """Error that ends a request: 422 for an :class:`InputError`, which names incompatible options
+    or demands; any other error unchanged.
     """
     return wrong(str(error)[:300]) if isinstance(error, InputError) else error
 
 
 def solve_slice(
-    served: Served,
-    together: list[Chunk],
+    network_state: NetworkState,
+    batch: list[Chunk],
     starter: Starter | None,
     slack: float = math.inf,
-    has_arrived: Callable[[], bool] = lambda: False,
+    has_new_request: Callable[[], bool] = lambda: False,
 ) -> list[Answer | None]:
-    """Work on chunks of one kind for a slice.
+    """Work on a batch of chunks for one time slice.
 
     Args:
-        served: the network.
-        together: the chunks.
-        starter: the model of the moment.
-        slack: seconds before the least work for other requests must begin.  If these are too few to
-            come back, the chunks are done with what they have then.
-        has_arrived: whether another request has come since; after a short slice it is then its
-            turn.
+        network_state: network of the chunks.
+        batch: chunks of one kind.
+        starter: current model; None for none.
+        slack: seconds until queued requests must start. If less than the chunks need in another
+            slice, they end with their incumbent.
+        has_new_request: whether a request has arrived during the slice; the slice then ends early.
 
     Returns:
-        for each chunk its answer, or None if it goes on in another slice.
+        answer of each chunk; None if it continues in another slice.
     """
-    begin = time.perf_counter()
-    run = together[0].run
-    if run is None or not np.array_equal(together[0].capacity, served.capacity):  # type: ignore[arg-type]
-        run = _begun(served, together, starter, begin)
-    slice_s = min(served.times.slice_s, max(0.0, slack))
-    wanted, sizes = together[0].request.wanted, [chunk.size for chunk in together]
+    # Continue the run of the batch; restart it if capacities have changed.
+    begin_time = time.perf_counter()
+    run = batch[0].run
+    if run is None or not np.array_equal(batch[0].capacity, network_state.capacity):  # type: ignore[arg-type]
+        run = _start_run(network_state, batch, starter, begin_time)
+    slice_s = min(network_state.service_times.slice_s, max(0.0, slack))
+    task = batch[0].request.task
+    chunk_sizes = [chunk.size for chunk in batch]
 
-    def is_unwanted() -> bool:
-        return all(chunk.request.answer.done() for chunk in together)
+    def is_abandoned() -> bool:
+        """Whether all clients of the batch have gone."""
+        return all(chunk.request.answer.done() for chunk in batch)
 
     def should_pause() -> bool:
-        return (has_arrived() and time.perf_counter() - begin > _SHORT_SLICE_S) or is_unwanted()
+        """Whether to end the slice early."""
+        return (
+            has_new_request() and time.perf_counter() - begin_time > _MIN_SLICE_S
+        ) or is_abandoned()
 
     def may_pause() -> bool:
-        least = sum(served.times.usual_s(size, wanted) for size in sizes)
-        return slack - (time.perf_counter() - begin) > least
+        """Whether queued requests leave time for another slice."""
+        expected_s = sum(network_state.service_times.expected_s(size, task) for size in chunk_sizes)
+        return slack - (time.perf_counter() - begin_time) > expected_s
 
-    least_s = 0.0
+    # Iterate until the slice ends; finish if there is no time for another slice.
+    setup_s = 0.0
     if not run.advance(slice_s, should_pause):
-        if is_unwanted() or may_pause():
-            served.times.note_overrun(time.perf_counter() - begin, slice_s)
-            return [None] * len(together)
+        if is_abandoned() or may_pause():
+            network_state.service_times.record_overrun(time.perf_counter() - begin_time, slice_s)
+            return [None] * len(batch)
         finish_begin = time.perf_counter()
         run.finish()
-        least_s = run.first_step_s + time.perf_counter() - finish_begin
+        setup_s = run.first_step_s + time.perf_counter() - finish_begin
     elif not run.result.iterations:
-        least_s = run.seconds
-    _note_solver(served, together, run)
-    answers = [_answer(served, run, chunk, begin, may_pause) for chunk in together]
-    seconds = time.perf_counter() - begin
-    if least_s and None not in answers:
-        served.times.note(sum(sizes), wanted, least_s)
-    served.times.note_overrun(seconds, slice_s)
+        setup_s = run.seconds
+    # Answer the chunks, and update the service-time estimates.
+    _record_solver_time(network_state, batch, run)
+    answers = [_answer_chunk(network_state, run, chunk, begin_time, may_pause) for chunk in batch]
+    seconds = time.perf_counter() - begin_time
+    if setup_s and None not in answers:
+        network_state.service_times.record(sum(chunk_sizes), task, setup_s)
+    network_state.service_times.record_overrun(seconds, slice_s)
     return answers
 
 
-def _note_solver(served: Served, together: list[Chunk], run: Run[Solved]) -> None:
-    """Take note of how long a search took that began without a state of its request and reached
-    the target; where the first check had it, no model would have been asked.
+def _record_solver_time(
+    network_state: NetworkState, batch: list[Chunk], run: Run[BatchResult]
+) -> None:
+    """Record the time of a search that started without a state of its request and reached the gap.
+
+    A search without iterations would not have used the model, so it is not compared.
     """
-    first, result = together[0], run.result
+    first = batch[0]
+    result = run.result
     has_searched = result.iterations > 0 and all(stop is Stop.GAP for stop in result.stopped_by)
-    if first.request.wanted.solver == AUTO and first.state is None and has_searched:
-        each = run.seconds / sum(chunk.size for chunk in together)
-        served.solver_times.note(result.kind, result.solver != PDHG, each)
+    if first.request.task.solver == AUTO and first.state is None and has_searched:
+        seconds_per_matrix = run.seconds / sum(chunk.size for chunk in batch)
+        network_state.solver_times.record(result.kind, result.solver != PDHG, seconds_per_matrix)
 
 
-def _begun(
-    served: Served, together: list[Chunk], starter: Starter | None, begin: float
-) -> Run[Solved]:
-    """A run of chunks, with the capacities in force."""
-    at, capacity = 0, served.capacity
-    for chunk in together:
+def _start_run(
+    network_state: NetworkState, batch: list[Chunk], starter: Starter | None, begin_time: float
+) -> Run[BatchResult]:
+    """Start the interruptible solve of a batch with the current capacities."""
+    next_row = 0
+    capacity = network_state.capacity
+    for chunk in batch:
         if not chunk.end_time:
-            chunk.begin_time = begin
-            chunk.end_time = begin + (chunk.request.deadline - begin) / max(1, chunk.request.chunks)
-        chunk.run_rows = slice(at, at + chunk.size)
-        at = chunk.run_rows.stop
-    states = [chunk.state for chunk in together if chunk.state is not None]
+            chunk.begin_time = begin_time
+            chunk.end_time = begin_time + (chunk.request.deadline - begin_time) / max(
+                1, chunk.request.num_open_chunks
+            )
+        chunk.run_rows = slice(next_row, next_row + chunk.size)
+        next_row = chunk.run_rows.stop
+    states = [chunk.state for chunk in batch if chunk.state is not None]
     start = None
     if states:
         start = PdhgState(
             torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states])
         )
-    rates = np.concatenate([chunk.request.rates[chunk.rows] for chunk in together])
-    first = together[0].request
-    job = Job(rates, first.wanted, first.gap, min(chunk.end_time for chunk in together))
-    run = served.begin(job, starter, start)
-    for chunk in together:
-        chunk.run, chunk.capacity = run, capacity
+    rates = np.concatenate([chunk.request.rates[chunk.rows] for chunk in batch])
+    first_request = batch[0].request
+    job = Job(rates, first_request.task, first_request.gap, min(chunk.end_time for chunk in batch))
+    run = network_state.begin(job, starter, start)
+    for chunk in batch:
+        chunk.run = run
+        chunk.capacity = capacity
     return run
 
 
-def _answer(
-    served: Served, run: Run[Solved], chunk: Chunk, begin: float, may_pause: Callable[[], bool]
+def _answer_chunk(
+    network_state: NetworkState,
+    run: Run[BatchResult],
+    chunk: Chunk,
+    begin_time: float,
+    may_pause: Callable[[], bool],
 ) -> Answer | None:
-    """The answer to a chunk whose run has ended; None if it goes on in another one, since a
-    deadline was another's.
+    """Answer of a chunk whose run has ended; None if it continues in another run, because the
+    deadline was another chunk's.
 
     Args:
-        served: the network.
+        network_state: network of the chunk.
         run: run of the chunk.
-        chunk: chunk that is answered.
-        begin: ``time.perf_counter()`` at which the slice began.
-        may_pause: whether other requests leave time for another slice.
+        chunk: chunk to answer.
+        begin_time: ``time.perf_counter()`` at the begin of the slice.
+        may_pause: whether queued requests leave time for another slice.
     """
-    solved, request = run.result, chunk.request
-    may_go_on = (
-        request.wanted.is_resumable
+    # Continue if only another chunk's deadline ended the run.
+    solved = run.result
+    request = chunk.request
+    may_continue = (
+        request.task.is_resumable
         and Stop.DEADLINE in solved.stopped_by[chunk.run_rows]
         and time.perf_counter() < chunk.end_time
-        and request.deadline > begin
+        and request.deadline > begin_time
         and may_pause()
     )
     chunk.run = None
-    if may_go_on:
+    if may_continue:
         chunk.state = solved.state.rows(chunk.run_rows)
         chunk.solver = chunk.solver or solved.solver
         return None
-    options, waited = request.options, chunk.begin_time - request.arrived
-    answer = served.answer(
+    # Answer the chunk.
+    options = request.options
+    queue_s = chunk.begin_time - request.arrival_time
+    answer = network_state.answer(
         solved,
         chunk.run_rows,
         request.gap,
         options.entries,
-        waited,
+        queue_s,
         options.classes,
         solve_s=run.seconds,
     )

@@ -1,9 +1,10 @@
-"""Networks as files: what is registered survives a restart, and every replica sees the same.
+"""Persistent store of registered networks: files in a folder that survive restarts and that all
+replicas share.
 
-One folder holds two files a network: ``NAME.json``, what it was registered with, and
-``NAME.links.json``, what has happened to its links since, and the number of additions of paths.
-Once paths were added, ``NAME.paths/GENERATION.npz`` holds all of them.  Files are replaced whole,
-so a reader never sees half of one.  On several machines the folder must be shared.
+Each network has two files: ``NAME.json`` with its registration, and ``NAME.links.json`` with later
+link changes and the number of path additions. After an addition, ``NAME.paths/GENERATION.npz``
+holds the whole path set. Files are replaced atomically; writers hold a lock file. On several
+machines the folder must be shared.
 """
 
 from __future__ import annotations
@@ -36,54 +37,61 @@ from teal.serving.engine.errors import (
     wrong,
 )
 
-NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-_GENERATION = r"[0-9a-f]{32}"  # names a folder, so that nothing else may stand in a file
-_LOCK_PATIENCE_S = 2.0  # that another process may hold the folder's lock
-_LINKS = ".links.json"
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+# It names a folder, so that a damaged file must not contain anything else.
+_GENERATION_PATTERN = r"[0-9a-f]{32}"
+# Maximum wait for the lock file.
+_LOCK_PATIENCE_S = 2.0
+_LINKS_SUFFIX = ".links.json"
 _MAX_FILE_BYTES = 256 << 20
-_OPEN_EVERY_S = 1.0  # between two times that the files of a network are opened to see their version
-_PRIVATE = 0o600  # files are for the service's user alone
-_MEASURED = ".measured"  # folder with a folder for each registration
-_PATHS = ".paths"  # folder with a file for each registration to which paths were added
+# Minimum interval between two openings of a network's files.
+_OPEN_INTERVAL_S = 1.0
+# Files are readable by the user of the service only.
+_PRIVATE_MODE = 0o600
+# Folder with a folder for each registration.
+_MEASURED_SUFFIX = ".measured"
+# Folder with a file for each registration with added paths.
+_PATHS_SUFFIX = ".paths"
 
 
 class Version(NamedTuple):
-    """Changes whenever a network or its links do."""
+    """Fingerprints of the files of a network; they change with the network or its links."""
 
     network: int
     links: int
 
 
-class Stored(NamedTuple):
-    """The stored registration of a network.
+class StoredNetwork(NamedTuple):
+    """Stored registration of a network.
 
     Attributes:
-        network: what it was registered with.
-        links: what has happened to its links, by number.
-        generation: number of the registration of its name.
-        additions: number of additions of paths.
+        network: settings of the registration.
+        links: link changes, by link index.
+        generation: identifier of the registration.
+        paths_version: number of path additions.
     """
 
     network: dict[str, Any]
     links: dict[str, Any]
     generation: str
-    additions: int = 0
+    paths_version: int = 0
 
 
 class Store:
-    """The registered networks.
+    """Registered networks.
 
     Args:
-        folder: made if it is not there.
+        folder: state folder; created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._opened_at: dict[str, float] = {}  # by time.monotonic(), the files of each network
+        # Last opening of the files of each network, by time.monotonic().
+        self._opened_at: dict[str, float] = {}
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def names(self) -> list[str]:
-        """All networks, sorted.
+        """Names of all networks, sorted.
 
         Raises:
             ServiceError: the folder cannot be read.
@@ -95,24 +103,25 @@ class Store:
         return sorted(
             name[:-5]
             for name in files
-            if name.endswith(".json") and not name.endswith(_LINKS) and not name.startswith(".")
+            if name.endswith(".json")
+            and not name.endswith(_LINKS_SUFFIX)
+            and not name.startswith(".")
         )
 
     def version(self, name: str) -> Version:
-        """The version of a network's files.
+        """Current version of a network's files.
 
-        Files are opened once a second at most, since opening makes a network file system ask its
-        server anew.  Between two openings only their status is read, for every call.
+        Files are opened at most once a second, since opening makes a network file system query its
+        server. In between only their status is read.
 
         Raises:
-            ServiceError: there is none of that name, or its files could not be opened, which is
-                noticed a second later at most.
+            ServiceError: unknown network, or files that cannot be opened (noticed within a second).
         """
         now = time.monotonic()
-        must_open = now - self._opened_at.get(name, -math.inf) >= _OPEN_EVERY_S
+        must_open = now - self._opened_at.get(name, -math.inf) >= _OPEN_INTERVAL_S
         try:
-            network = _stamp(self._file(name), must_open=must_open)
-            version = Version(network, _stamp(self._links(name), must_open=must_open))
+            network = _fingerprint(self._network_file(name), must_open=must_open)
+            version = Version(network, _fingerprint(self._links_file(name), must_open=must_open))
         except OSError as error:
             raise unreadable(name, error) from None
         if version.network:
@@ -126,35 +135,34 @@ class Store:
 
     @staticmethod
     def _unavailable(error: OSError) -> ServiceError:
-        """The folder itself is gone, or cannot be read."""
+        """Error for a state folder that is missing or cannot be read."""
         return storage_fault(error, folder_is_there=False) or not_found("")
 
-    def read(self, name: str) -> Stored:
-        """Read a network; ``links`` by number.
+    def read(self, name: str) -> StoredNetwork:
+        """Read the registration of a network.
 
         Raises:
-            ServiceError: there is none of that name, or its files are damaged.
+            ServiceError: unknown network, or damaged files.
         """
         try:
-            stored = _object(self._file(name))
+            stored = _read_object(self._network_file(name))
             generation = stored["generation"]
-            if not isinstance(generation, str) or not re.fullmatch(_GENERATION, generation):
+            if not isinstance(generation, str) or not re.fullmatch(_GENERATION_PATTERN, generation):
                 raise ValueError(
                     f"a generation of 32 hexadecimal digits, not {str(generation)[:80]!r}"
                 )
-            links, additions = self._read_links(name, generation)
-            return Stored(stored["network"], links, generation, additions)
+            links, paths_version = self._read_links(name, generation)
+            return StoredNetwork(stored["network"], links, generation, paths_version)
         except FileNotFoundError:
             raise not_found(name, self.names()) from None
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise unreadable(name, error) from None
 
     def read_links(self, name: str, generation: str) -> tuple[dict[str, Any], int]:
-        """The changes of the links of a registration, by number, and the number of additions of
-        paths.
+        """Link changes of a registration, by link index, and its number of path additions.
 
         Raises:
-            ServiceError: the file is damaged.
+            ServiceError: damaged file.
         """
         try:
             return self._read_links(name, generation)
@@ -162,141 +170,147 @@ class Store:
             raise unreadable(name, error) from None
 
     def _read_links(self, name: str, generation: str) -> tuple[dict[str, Any], int]:
+        """Read the links file; empty if missing or of another registration."""
         try:
-            links = _object(self._links(name))
+            links = _read_object(self._links_file(name))
         except FileNotFoundError:
             return {}, 0
         if links["generation"] != generation:
             return {}, 0
-        changed, additions = links["links"], links.get("paths", 0)
-        if not isinstance(changed, dict) or not all(
-            isinstance(change, dict) for change in changed.values()
+        changes = links["links"]
+        paths_version = links.get("paths", 0)
+        if not isinstance(changes, dict) or not all(
+            isinstance(change, dict) for change in changes.values()
         ):
-            raise ValueError("changes by number of the link expected")
-        if not isinstance(additions, int):
-            raise ValueError("the number of additions of paths: a number expected")
-        return changed, additions
+            raise ValueError("expected link changes by link index")
+        if not isinstance(paths_version, int):
+            raise ValueError("expected an integer number of path additions")
+        return changes, paths_version
 
     def put(self, name: str, network: dict[str, Any]) -> bool:
-        """Register or replace; whether it is new.  What happened to links of another one counts no
-        more.
+        """Register or replace a network; return whether the name is new.
 
-        The same network again changes nothing: its links, its measured matrices and its answers
-        stay.
+        A replacement discards link changes. Registering the same settings again changes nothing:
+        links, measured matrices and answers stay.
 
         Raises:
-            ServiceError: something else than a file has the name.
+            ServiceError: the name belongs to something else than a file.
         """
         with self._locked():
-            new = not self._file(name).exists()
-            with contextlib.suppress(ServiceError):  # there is none, or its files are damaged
-                if not new and self.read(name).network == network:
+            is_new = not self._network_file(name).exists()
+            # Unknown network, or damaged files.
+            with contextlib.suppress(ServiceError):
+                if not is_new and self.read(name).network == network:
                     return False
             contents: dict[Path, dict[str, Any]] = {
-                self._file(name): {"generation": uuid.uuid4().hex, "network": network},
-                # Always there, because file systems also remember for a while what is not.
-                self._links(name): {"generation": "", "links": {}},
+                self._network_file(name): {"generation": uuid.uuid4().hex, "network": network},
+                # Always write it, because file systems cache missing files for a while.
+                self._links_file(name): {"generation": "", "links": {}},
             }
             try:
-                _write(contents)
+                _write_objects(contents)
             except IsADirectoryError as error:
                 raise unreadable(name, error) from None
-        return new
+        return is_new
 
     def change_links(
         self, name: str, changes: dict[str, dict[str, Any]], network: dict[str, Any]
     ) -> None:
-        """Add to what has happened to the links: by number, ``{"capacity": Gbit/s, "up": bool}`` or
-        one of them.
+        """Merge link changes into the stored ones.
 
         Args:
             name: name of the network.
-            changes: by number of the link.
-            network: network that the numbers belong to; by now another one may be registered.
+            changes: by link index, ``{"capacity": Gbit/s, "up": bool}`` or one of them.
+            network: settings that the link indices belong to; the name may be registered again
+                since.
 
         Raises:
-            ServiceError: there is no network of that name, or another.
+            ServiceError: the network was deleted or replaced.
         """
         with self._locked():
-            stored, links, generation, additions = self.read(name)
+            stored, links, generation, paths_version = self.read(name)
             if stored != network:
                 raise replaced(name)
             for link, change in changes.items():
                 links[link] = {**links.get(link, {}), **change}
-            _write(
+            _write_objects(
                 {
-                    self._links(name): {
+                    self._links_file(name): {
                         "generation": generation,
                         "links": links,
-                        "paths": additions,
+                        "paths": paths_version,
                     }
                 }
             )
 
     def paths_file(self, name: str, generation: str) -> Path:
-        """Where the paths of a network are kept, once paths were added."""
-        return self._folder / f"{name}{_PATHS}" / f"{generation}.npz"
+        """Path file of a network with added paths."""
+        return self._folder / f"{name}{_PATHS_SUFFIX}" / f"{generation}.npz"
 
-    def write_paths(self, name: str, generation: str, paths: PathSet, after: int) -> bool:
-        """Keep paths in place of those before; False where these are not the ones that ``paths``
-        begin with.
+    def write_paths(
+        self, name: str, generation: str, paths: PathSet, expected_version: int
+    ) -> bool:
+        """Store an extended path set; optimistic concurrency: False if other paths were added
+        meanwhile.
 
         Args:
             name: name of the network.
-            generation: registration that they belong to; by now another one may be registered.
-            paths: those before, with further ones.
-            after: number of additions when these were found.
+            generation: registration that the paths belong to.
+            paths: previous paths, followed by new ones.
+            expected_version: number of additions in the previous paths.
 
         Raises:
-            ServiceError: there is no network of that name, or another.
+            ServiceError: the network was deleted or replaced.
         """
         with self._locked():
             stored = self.read(name)
             if stored.generation != generation:
                 raise replaced(name)
-            if stored.additions != after:
+            if stored.paths_version != expected_version:
                 return False
             self.paths_file(name, generation).parent.mkdir(exist_ok=True, mode=0o700)
             save_paths(self.paths_file(name, generation), paths)
-            counted = {
+            links = {
                 "generation": generation,
                 "links": stored.links,
-                "paths": stored.additions + 1,
+                "paths": stored.paths_version + 1,
             }
-            _write({self._links(name): counted})
+            _write_objects({self._links_file(name): links})
         return True
 
     def delete(self, name: str) -> None:
-        """Forget a network.
+        """Delete a network.
 
         Raises:
-            ServiceError: there is none of that name, or something else than a file has it.
+            ServiceError: unknown network, or the name belongs to something else than a file.
         """
         with self._locked():
             try:
-                self._file(name).unlink()
-                self._links(name).unlink(missing_ok=True)
+                self._network_file(name).unlink()
+                self._links_file(name).unlink(missing_ok=True)
             except FileNotFoundError:
                 raise not_found(name, self.names()) from None
             except IsADirectoryError as error:
                 raise unreadable(name, error) from None
-            for folder in (_MEASURED, _PATHS):
+            for folder in (_MEASURED_SUFFIX, _PATHS_SUFFIX):
                 shutil.rmtree(self._folder / f"{name}{folder}", ignore_errors=True)
 
     def measured_folder(self, name: str, generation: str) -> Path:
-        """Where what is measured on a network is kept."""
-        return self._folder / f"{name}{_MEASURED}" / generation
+        """Folder of the measured matrices of a registration."""
+        return self._folder / f"{name}{_MEASURED_SUFFIX}" / generation
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One at a time among all processes that write.
+        """Hold the lock file, which serialises writers of all processes.
 
         Raises:
-            ServiceError: another process keeps the lock.
+            ServiceError: another process holds the lock for too long.
         """
-        end = time.monotonic() + _LOCK_PATIENCE_S
+        deadline = time.monotonic() + _LOCK_PATIENCE_S
         try:
-            lock = os.open(self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, _PRIVATE)
+            lock = os.open(
+                self._folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, _PRIVATE_MODE
+            )
         except OSError as error:
             raise storage_fault(error, folder_is_there=False) from None  # type: ignore[misc]
         try:
@@ -305,31 +319,35 @@ class Store:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if time.monotonic() > end:
-                        message = "another process holds the lock of the folder of networks"
+                    if time.monotonic() > deadline:
+                        message = "another process holds the lock of the state folder"
                         raise ServiceError(503, LOCKED, message, _LOCK_PATIENCE_S) from None
                     time.sleep(_LOCK_PATIENCE_S / 100)
             yield
         finally:
             os.close(lock)
 
-    def _file(self, name: str) -> Path:
-        if not re.fullmatch(NAMES, name) or name.endswith((".links", _MEASURED, _PATHS)):
+    def _network_file(self, name: str) -> Path:
+        """File of a registration; ServiceError for an invalid name."""
+        if not re.fullmatch(NAME_PATTERN, name) or name.endswith(
+            (".links", _MEASURED_SUFFIX, _PATHS_SUFFIX)
+        ):
             raise wrong(
                 "a network's name has up to 64 letters, digits, dots, dashes and underscores, not "
                 f"{name[:80]!r}"
             )
         return self._folder / f"{name}.json"
 
-    def _links(self, name: str) -> Path:
-        return self._folder / f"{name}{_LINKS}"
+    def _links_file(self, name: str) -> Path:
+        """File of the link changes."""
+        return self._folder / f"{name}{_LINKS_SUFFIX}"
 
 
-def _object(file: Path) -> dict[str, Any]:
-    """The JSON object in a file.
+def _read_object(file: Path) -> dict[str, Any]:
+    """JSON object in a file.
 
     Raises:
-        ValueError: something else is in it.
+        ValueError: other content.
     """
     try:
         content = json.loads(small_text(file, _MAX_FILE_BYTES))
@@ -340,19 +358,19 @@ def _object(file: Path) -> dict[str, Any]:
     return content
 
 
-def _write(contents: dict[Path, dict[str, Any]]) -> None:
-    """Write all files or, on a full disk, none."""
-    with atomic_files(contents, mode=_PRIVATE) as temporaries:
+def _write_objects(contents: dict[Path, dict[str, Any]]) -> None:
+    """Write all files or none, for instance on a full disk."""
+    with atomic_files(contents, mode=_PRIVATE_MODE) as temporaries:
         for temporary, content in zip(temporaries, contents.values(), strict=True):
             temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
 
 
-def _stamp(file: Path, *, must_open: bool) -> int:
-    """Which file it is and since when; 0 if there is none.
+def _fingerprint(file: Path, *, must_open: bool) -> int:
+    """Hash of inode, modification time and size of a file; 0 if it is missing.
 
     Args:
-        file: the file.
-        must_open: whether to open it, which takes ten times as long as to ask for its status.
+        file: file to check.
+        must_open: whether to open it, which takes ten times as long as reading its status.
     """
     try:
         if must_open:

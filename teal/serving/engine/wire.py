@@ -1,5 +1,9 @@
-"""Requests with matrices, and their answers, as they travel: JSON for people, Arrow IPC streams
-(:mod:`teal.serving.engine.arrow`) for size.
+"""Decoding of requests with matrices and encoding of their answers: JSON for people, Arrow IPC
+(:mod:`teal.serving.engine.arrow`) for large ones.
+
+Requests are parsed in two steps: options without the network (:func:`parse_options`), then rates
+(:func:`read_rates`). :func:`encode_response` encodes an answer; :func:`check_size` refuses too
+large ones before they are computed.
 """
 
 from __future__ import annotations
@@ -16,9 +20,16 @@ from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.serving.engine.answer import FIGURES, Answer, plain
 from teal.serving.engine.arrow import from_arrow, last_splits, to_arrow
-from teal.serving.engine.backend import Found, Sent
+from teal.serving.engine.backend import AllocationResponse, EncodedRequest
 from teal.serving.engine.errors import ARROW, JSON, ServiceError, wrong
-from teal.serving.engine.listed import all_pairs, checked, from_triples, in_classes, pair_number
+from teal.serving.engine.network_state import NetworkState
+from teal.serving.engine.request_rates import (
+    all_pairs,
+    check_rates,
+    from_triples,
+    in_classes,
+    pair_index,
+)
 from teal.serving.engine.requests import (
     AllocationRequest,
     CounterReadings,
@@ -26,29 +37,28 @@ from teal.serving.engine.requests import (
     MeasurementOptions,
     MeasurementRequest,
     Options,
-    parsed,
+    parse_content,
 )
-from teal.serving.engine.served import Served
 
 
-def named(
-    answer: Answer, served: Served, rates: FloatArray, options: Options
+def named_allocations(
+    answer: Answer, network_state: NetworkState, rates: FloatArray, options: Options
 ) -> Iterator[dict[str, Any]]:
-    """:class:`responses.NamedAllocation`, one a matrix; ``demands`` is an iterator, which is read
-    once.
+    """:class:`responses.NamedAllocation` of each matrix; ``demands`` is a one-pass iterator.
 
-    Of many demands not all are in memory at once: Python's garbage collector stops all threads for
-    as long as it takes to visit what is there.
+    Iterating keeps memory small: Python's garbage collector stops all threads while it visits live
+    objects.
 
     Args:
-        answer: to the matrices.
-        served: the network.
-        rates: (B, D) Gbit/s that were allocated, class by class; of 0 only those are in the answer
-            that were listed.
-        options: classes, and the demands that were listed.
+        answer: answer to the matrices.
+        network_state: network of the request.
+        rates: (B, D) allocated rates, Gbit/s, class by class; demands of rate 0 appear only if the
+            request lists them.
+        options: classes and listed demands of the request.
     """
-    topology, classes = served.topology, options.classes
-    is_listed = _zeros(options, topology)
+    topology = network_state.topology
+    classes = options.classes
+    is_listed = _listed_zero_demands(options, topology)
     names = topology.node_names
     ends = [
         (names[s], names[t])
@@ -61,20 +71,22 @@ def named(
             "status": answer.status[b],
             **answer.further(b),
             "shed": max(0.0, float(row.sum() - admitted.sum())),
-            "demands": _demands(answer, served, b, row, admitted, classes, (row > 0) | is_listed),
+            "demands": _named_demands(
+                answer, network_state, b, row, admitted, classes, (row > 0) | is_listed
+            ),
             "utilisation": [
-                {"link": e, "source": source, "target": target, "utilisation": plain(used)}
-                for e, ((source, target), used) in enumerate(
+                {"link": e, "source": source, "target": target, "utilisation": plain(utilisation)}
+                for e, ((source, target), utilisation) in enumerate(
                     zip(ends, answer.utilisation[b].tolist(), strict=True)
                 )
             ],
         }
 
 
-def _demands(
+def _named_demands(
     answer: Answer,
-    served: Served,
-    b: int,
+    network_state: NetworkState,
+    matrix_index: int,
     rates: FloatArray,
     admitted: FloatArray,
     classes: Sequence[str],
@@ -83,107 +95,119 @@ def _demands(
     """Yield a :class:`teal.serving.engine.responses.DemandAnswer` for some demands of one matrix.
 
     Args:
-        answer, served, classes: as in :func:`named`.
-        b: number of the matrix.
+        answer, network_state, classes: as in :func:`named_allocations`.
+        matrix_index: index of the matrix.
         rates: (D,) requested rate of each demand, Gbit/s.
-        admitted: (D,) part of it that is carried, Gbit/s.
-        is_listed: (D,) the demands.
+        admitted: (D,) carried rate of each demand, Gbit/s.
+        is_listed: (D,) mask of the demands.
     """
-    names, pairs = served.topology.node_names, served.paths.num_demands
+    names = network_state.topology.node_names
+    num_pairs = network_state.paths.num_demands
     for d in np.flatnonzero(is_listed).tolist():
-        paths, of_demand = [], answer.splits[b, d]
-        for k in np.flatnonzero(of_demand).tolist():
-            nodes, links = served.route(d % pairs, k)
-            share: dict[str, Any] = {"nodes": nodes, "links": links}
+        paths = []
+        demand_splits = answer.splits[matrix_index, d]
+        for k in np.flatnonzero(demand_splits).tolist():
+            nodes, links = network_state.route(d % num_pairs, k)
+            path_share: dict[str, Any] = {"nodes": nodes, "links": links}
             if answer.weights is None:
-                share["split"] = float(of_demand[k])
+                path_share["split"] = float(demand_splits[k])
             else:
-                share["weight"] = int(answer.weights[b, d, k])
-            paths.append(share)
-        source, target = served.paths.pairs[d % pairs]
-        of_class = {"class": classes[d // pairs]} if classes else {}
+                path_share["weight"] = int(answer.weights[matrix_index, d, k])
+            paths.append(path_share)
+        source, target = network_state.paths.pairs[d % num_pairs]
+        class_field = {"class": classes[d // num_pairs]} if classes else {}
         ends = {"source": names[source], "target": names[target]}
         yield {
             **ends,
-            **of_class,
+            **class_field,
             "demand": float(rates[d]),
             "admitted": float(admitted[d]),
             "paths": paths,
         }
 
 
-def splits_of(allocation: dict[str, Any], served: Served) -> FloatArray:
-    """(D, K) splits of one of :func:`named`'s allocations; weights as shares of what is admitted.
+def named_splits(allocation: dict[str, Any], network_state: NetworkState) -> FloatArray:
+    """(D, K) splits of an allocation by name; weights are converted to served fractions.
 
     Raises:
-        KeyError: a node that the network has not.
+        KeyError: unknown node.
     """
-    index, nodes = served.topology.node_index(), served.topology.num_nodes
-    splits = np.zeros((served.paths.num_demands, served.paths.num_paths))
+    node_index = network_state.topology.node_index()
+    num_nodes = network_state.topology.num_nodes
+    splits = np.zeros((network_state.paths.num_demands, network_state.paths.num_paths))
     for demand in allocation["demands"]:
-        d = pair_number(index[demand["source"]], index[demand["target"]], nodes)
+        d = pair_index(node_index[demand["source"]], node_index[demand["target"]], num_nodes)
         for path in demand["paths"]:
-            known = (
+            path_indices = (
                 k
-                for k in np.flatnonzero(served.paths.mask[d]).tolist()
-                if served.route(d, k)[1] == path["links"]
+                for k in np.flatnonzero(network_state.paths.mask[d]).tolist()
+                if network_state.route(d, k)[1] == path["links"]
             )
-            splits[d, next(known)] = path["split"] if "split" in path else path["weight"]
+            splits[d, next(path_indices)] = path["split"] if "split" in path else path["weight"]
         if any("weight" in path for path in demand["paths"]):
-            share = demand["admitted"] / demand["demand"] if demand["demand"] > 0 else 1.0
-            splits[d] *= share / splits[d].sum()
+            admitted_share = demand["admitted"] / demand["demand"] if demand["demand"] > 0 else 1.0
+            splits[d] *= admitted_share / splits[d].sum()
     return splits
 
 
-def _zeros(options: Options, topology: Topology) -> BoolArray:
-    """(D,) the demands of rate 0 that a request lists, class by class."""
-    listed = [demand for demand in getattr(options, "demands", None) or () if demand.rate == 0]
-    source, target = [demand.source for demand in listed], [demand.target for demand in listed]
-    of_class, ones = [demand.of_class for demand in listed], np.ones(len(listed))
+def _listed_zero_demands(options: Options, topology: Topology) -> BoolArray:
+    """(D,) mask of listed demands of rate 0, class by class."""
+    zero_demands = [
+        demand for demand in getattr(options, "demands", None) or () if demand.rate == 0
+    ]
+    source = [demand.source for demand in zero_demands]
+    target = [demand.target for demand in zero_demands]
+    class_names = [demand.of_class for demand in zero_demands]
+    ones = np.ones(len(zero_demands))
     return np.asarray(
-        from_triples(source, target, ones, None, topology, of_class, options.classes)[0] > 0
+        from_triples(source, target, ones, None, topology, class_names, options.classes)[0] > 0
     )
 
 
-MAX_NUMBERS = 1 << 26  # splits, or utilisations, of an answer; 268 MB as float32
-_MAX_JSON = 500_000  # splits of a dense answer in JSON, or utilisations of any
-_ENCODED_AT_ONCE = 200  # entries of a list that one call encodes, while other threads wait: 1 ms
-_MAX_NAMED = 20_000  # demands of an answer by name
+# Maximum splits, or utilisations, of an answer; 268 MB as float32.
+MAX_ANSWER_NUMBERS = 1 << 26
+# Maximum splits of a dense JSON answer, or utilisations of any JSON answer.
+_MAX_JSON_NUMBERS = 500_000
+# List entries per encoder call, during which other threads wait about 1 ms.
+_ENCODE_CHUNK = 200
+_MAX_NAMED_DEMANDS = 20_000
 
 
-def asked(sent: Sent) -> AllocationRequest | Options:
-    """The options of a request: all of it that can be read without its network.
+def parse_options(request: EncodedRequest) -> AllocationRequest | Options:
+    """Options of a request: everything that can be parsed without its network.
 
     Raises:
-        ServiceError: anything that is not as the API says.
+        ServiceError: invalid options or body.
     """
-    if sent.media_type != ARROW:
-        return parsed(AllocationRequest, sent.body)
-    return _options_of(tuple(sent.query.items()))
+    if request.media_type != ARROW:
+        return parse_content(AllocationRequest, request.body)
+    return _parse_query(tuple(request.query.items()))
 
 
 @functools.lru_cache(maxsize=64)
-def _options_of(query: tuple[tuple[str, str], ...]) -> Options:
-    """The options in an address, which many requests have in common: nobody changes them."""
-    return parsed(Options, dict(query))
+def _parse_query(query: tuple[tuple[str, str], ...]) -> Options:
+    """Options in query parameters, cached since many requests share them; immutable."""
+    return parse_content(Options, dict(query))
 
 
-def read(sent: Sent, options: AllocationRequest | Options, topology: Topology) -> FloatArray | None:
-    """Rates (B, D), Gbit/s, over all pairs, class by class; None for the next interval.
+def read_rates(
+    request: EncodedRequest, options: AllocationRequest | Options, topology: Topology
+) -> FloatArray | None:
+    """(B, D) rates over all pairs, Gbit/s, class by class; None for the next interval.
 
     Raises:
-        ServiceError: anything that is not as the API says.
+        ServiceError: invalid rates.
     """
     if isinstance(options, AllocationRequest):
         return None if options.wanted == "next" else _rates(options, topology)
-    return from_arrow(sent.body, topology, options.classes)
+    return from_arrow(request.body, topology, options.classes)
 
 
 class SentMeasurements(NamedTuple):
-    """Measurements in a request: matrices or readings of counters.
+    """Measurements in a request: matrices or counter readings.
 
     Attributes:
-        rates: (B, D) Gbit/s, over all pairs of nodes; None for counters alone.
+        rates: (B, D) over all pairs of nodes, Gbit/s; None for counters only.
         times: times of the matrices.
         counters: counters of the interval; None if none were sent.
     """
@@ -193,162 +217,182 @@ class SentMeasurements(NamedTuple):
     counters: CounterReadings | None
 
 
-def asked_to_measure(sent: Sent) -> MeasurementRequest | MeasurementOptions:
-    """The options of measurements: all of a request that can be read without its network.
+def parse_measurement_options(request: EncodedRequest) -> MeasurementRequest | MeasurementOptions:
+    """Options of measurements: everything that can be parsed without the network.
 
     Raises:
-        ServiceError: anything that is not as the API says.
+        ServiceError: invalid options or body.
     """
-    is_arrow = sent.media_type == ARROW
+    is_arrow = request.media_type == ARROW
     return (
-        parsed(MeasurementOptions, sent.query)
+        parse_content(MeasurementOptions, request.query)
         if is_arrow
-        else parsed(MeasurementRequest, sent.body)
+        else parse_content(MeasurementRequest, request.body)
     )
 
 
-def read_measured(
-    sent: Sent, when: MeasurementRequest | MeasurementOptions, topology: Topology
+def read_measurements(
+    request: EncodedRequest, options: MeasurementRequest | MeasurementOptions, topology: Topology
 ) -> SentMeasurements:
-    """The measurements in a request.
+    """Measurements in a request.
 
     Raises:
-        ServiceError: anything that is not as the API says.
+        ServiceError: invalid measurements.
     """
     rates: FloatArray | None
     counters = None
-    if isinstance(when, MeasurementRequest):
-        counters = when.counters
-        rates = None if when.demands is None and when.rates is None else _rates(when, topology)
+    if isinstance(options, MeasurementRequest):
+        counters = options.counters
+        rates = (
+            None if options.demands is None and options.rates is None else _rates(options, topology)
+        )
     else:
-        rates = from_arrow(sent.body, topology)
-    count = 1 if rates is None else len(rates)
-    if counters is not None and count > 1:
-        raise wrong("counters: of one interval, with one matrix at most")
-    if count > 1 and not when.interval_s:
-        raise wrong("interval_s: seconds from one matrix to the next, since there are several")
-    first = when.time.timestamp()
+        rates = from_arrow(request.body, topology)
+    num_matrices = 1 if rates is None else len(rates)
+    if counters is not None and num_matrices > 1:
+        raise wrong("counters: expected those of one interval, with at most one matrix")
+    if num_matrices > 1 and not options.interval_s:
+        raise wrong("interval_s: missing; several matrices need the seconds between them")
+    first = options.time.timestamp()
     if not 0 <= first < 2**32:
         raise wrong("time: from 1970 to 2106")
     times: list[np.datetime64] = [
-        np.datetime64(int(first) + row * when.interval_s, "s") for row in range(count)
+        np.datetime64(int(first) + row * options.interval_s, "s") for row in range(num_matrices)
     ]
     return SentMeasurements(rates, times, counters)
 
 
-def previous_splits(answer: Found, served: Served) -> FloatArray:
-    """(D, K) splits of the last matrix of an earlier answer, or those of its classes, one after the
+def previous_splits(answer: AllocationResponse, network_state: NetworkState) -> FloatArray:
+    """(D, K) splits of the last matrix of an earlier answer, or those of its classes one after the
     other.
 
     Raises:
-        ServiceError: an answer by name with classes, whose order it does not say.
+        ServiceError: an answer by name with classes, which does not tell their order.
     """
     if answer.media_type == ARROW:
         splits = last_splits(answer.body)
     else:
-        last = json.loads(answer.body)["allocations"][-1]
-        is_named = "demands" in last
-        splits = splits_of(last, served) if is_named else _dense_splits(last)
-        if is_named and any("class" in demand for demand in last["demands"]):
-            raise wrong("previous: an answer with classes must be Arrow, or of form=dense")
-    missing = served.paths.num_paths - splits.shape[1]  # paths that have been added since
-    splits = np.pad(splits, ((0, 0), (0, missing))) if missing > 0 else splits
+        allocation = json.loads(answer.body)["allocations"][-1]
+        is_named = "demands" in allocation
+        splits = named_splits(allocation, network_state) if is_named else _dense_splits(allocation)
+        if is_named and any("class" in demand for demand in allocation["demands"]):
+            raise wrong(
+                "previous: an answer by name with classes; name one in Arrow or of form=dense"
+            )
+    # Pad with zeros for paths added since.
+    num_added_paths = network_state.paths.num_paths - splits.shape[1]
+    splits = np.pad(splits, ((0, 0), (0, num_added_paths))) if num_added_paths > 0 else splits
     return splits / np.maximum(1, splits.sum(1, keepdims=True))
 
 
 def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) -> FloatArray:
+    """(B, D) rates of a JSON body, Gbit/s."""
     classes = request.classes if isinstance(request, AllocationRequest) else []
     if request.rates is not None:
         if len({len(row) for row in request.rates}) != 1:
-            raise wrong("rates: at least one matrix, and all of one length")
-        return checked(
+            raise wrong("rates: expected at least one matrix, all of one length")
+        return check_rates(
             in_classes(all_pairs(np.array(request.rates, np.float64), topology), classes)
         )
     demands = request.demands or []
-    source, target = [d.source for d in demands], [d.target for d in demands]
-    rate, of_class = np.array([d.rate for d in demands], np.float64), [d.of_class for d in demands]
-    return checked(from_triples(source, target, rate, None, topology, of_class, classes))
+    source = [demand.source for demand in demands]
+    target = [demand.target for demand in demands]
+    rate = np.array([demand.rate for demand in demands], np.float64)
+    class_names = [demand.of_class for demand in demands]
+    return check_rates(from_triples(source, target, rate, None, topology, class_names, classes))
 
 
 def demands_to_write(rates: FloatArray, accept: str, form: Form) -> tuple[int, bool]:
-    """How many demands an answer has, and whether they are written by name."""
+    """Number of demands in an answer, and whether they are written by name."""
     is_named = form is Form.NAMED and ARROW not in accept
     return int(np.count_nonzero(rates)) if is_named else rates.size, is_named
 
 
-def check_size(served: Served, rates: FloatArray, accept: str, form: Form) -> None:
-    """Raise ServiceError for an answer that is too large for what is accepted."""
-    splits, used = rates.size * served.paths.num_paths, len(rates) * served.topology.num_links
-    if max(splits, used) > MAX_NUMBERS:
+def check_size(network_state: NetworkState, rates: FloatArray, accept: str, form: Form) -> None:
+    """Raise ServiceError for an answer that is too large for the accepted media type."""
+    num_splits = rates.size * network_state.paths.num_paths
+    num_utilisations = len(rates) * network_state.topology.num_links
+    if max(num_splits, num_utilisations) > MAX_ANSWER_NUMBERS:
         raise wrong(
-            f"rates: the answer would have more than {MAX_NUMBERS:,} numbers: send fewer matrices "
+            f"rates: the answer has more than {MAX_ANSWER_NUMBERS:,} numbers: send fewer matrices "
             "at once"
         )
     if ARROW in accept:
         return
-    if used > _MAX_JSON:
+    if num_utilisations > _MAX_JSON_NUMBERS:
         raise ServiceError(
-            406, "too_large_for_json", f"{used:,} utilisations: ask for {ARROW} (Accept)"
+            406,
+            "too_large_for_json",
+            f"{num_utilisations:,} utilisations are too many for JSON; request {ARROW} (Accept)",
         )
-    demands = demands_to_write(rates, accept, form)[0]
-    if form is Form.DENSE and splits > _MAX_JSON:
+    num_demands = demands_to_write(rates, accept, form)[0]
+    if form is Form.DENSE and num_splits > _MAX_JSON_NUMBERS:
         raise ServiceError(
-            406, "too_large_for_json", f"{splits:,} splits: ask for {ARROW} (Accept)"
+            406,
+            "too_large_for_json",
+            f"{num_splits:,} splits are too many for JSON; request {ARROW} (Accept)",
         )
-    if form is Form.NAMED and demands > _MAX_NAMED:
+    if form is Form.NAMED and num_demands > _MAX_NAMED_DEMANDS:
         raise ServiceError(
-            406, "too_large_for_json", f"{demands:,} demands by name: ask for {ARROW} (Accept)"
+            406,
+            "too_large_for_json",
+            f"{num_demands:,} demands by name are too many for JSON; request {ARROW} (Accept)",
         )
 
 
-def written(
+def encode_response(
     answer: Answer,
-    served: Served,
+    network_state: NetworkState,
     rates: FloatArray,
-    sent: Sent,
+    request: EncodedRequest,
     options: Options,
-    further: dict[str, Any],
+    extra_fields: dict[str, Any],
 ) -> tuple[bytes, str]:
     """Body and media type of an answer; see :func:`check_size`.
 
     Args:
-        answer: to the matrices.
-        served: the network.
-        rates: (B, D) Gbit/s that were allocated.
-        sent: the request.
-        options: form of JSON, and names of classes.
-        further: fields beside the allocations.
+        answer: answer to the matrices.
+        network_state: network of the request.
+        rates: (B, D) allocated rates, Gbit/s.
+        request: request with identifier and accepted media types.
+        options: JSON form, and names of classes.
+        extra_fields: fields beside the allocations.
     """
-    if ARROW in sent.accept:
-        return to_arrow(answer, {"id": sent.number, **further}), ARROW
+    if ARROW in request.accept:
+        return to_arrow(answer, {"id": request.request_id, **extra_fields}), ARROW
     is_named = options.form is Form.NAMED
-    allocations = named(answer, served, rates, options) if is_named else iter(_dense(answer))
-    body = {"id": sent.number, **answer.cost, **further}
-    listed = ", ".join(encoded(allocation) for allocation in allocations)
-    return f'{encoded(body)[:-1]}, "allocations": [{listed}]}}'.encode(), JSON
+    allocations = (
+        named_allocations(answer, network_state, rates, options)
+        if is_named
+        else iter(_dense_allocations(answer))
+    )
+    fields = {"id": request.request_id, **answer.cost, **extra_fields}
+    allocations_json = ", ".join(encode_json(allocation) for allocation in allocations)
+    return f'{encode_json(fields)[:-1]}, "allocations": [{allocations_json}]}}'.encode(), JSON
 
 
-def encoded(fields: dict[str, Any]) -> str:
-    """A JSON object.  Lists are encoded in parts: Python's encoder stops all other threads until it
+def encode_json(fields: dict[str, Any]) -> str:
+    """Encode a JSON object; lists in parts, since Python's encoder stops all other threads until it
     is done.
     """
     parts = []
     for name, value in fields.items():
         is_long = isinstance(value, list | Iterator)
-        text = _encoded_list(iter(value)) if is_long else json.dumps(value, allow_nan=False)
-        parts.append(f"{json.dumps(name)}: {text}")
+        value_json = _encode_list(iter(value)) if is_long else json.dumps(value, allow_nan=False)
+        parts.append(f"{json.dumps(name)}: {value_json}")
     return "{" + ", ".join(parts) + "}"
 
 
-def _encoded_list(values: Iterator[Any]) -> str:
+def _encode_list(values: Iterator[Any]) -> str:
+    """Encode a JSON list in parts."""
     parts = []
-    while part := list(itertools.islice(values, _ENCODED_AT_ONCE)):
+    while part := list(itertools.islice(values, _ENCODE_CHUNK)):
         parts.append(json.dumps(part, allow_nan=False)[1:-1])
     return "[" + ", ".join(parts) + "]"
 
 
 def _dense_splits(allocation: dict[str, Any]) -> FloatArray:
-    """(D, K) splits of one of :func:`_dense`'s allocations."""
+    """(D, K) splits of one of :func:`_dense_allocations`."""
     if "splits" in allocation:
         return np.array(allocation["splits"], np.float64)
     weights = np.array(allocation["weights"], np.float64)
@@ -359,7 +403,8 @@ def _dense_splits(allocation: dict[str, Any]) -> FloatArray:
     )
 
 
-def _dense(answer: Answer) -> list[dict[str, Any]]:
+def _dense_allocations(answer: Answer) -> list[dict[str, Any]]:
+    """:class:`responses.DenseAllocation` of each matrix."""
     name, shares = answer.shares
     return [
         {

@@ -1,5 +1,8 @@
-"""The HTTP application over a backend: routes, page, errors, and what stands around every request.
-Knows no Ray.
+"""HTTP application over a :class:`teal.serving.engine.backend.Backend`: routes, web page, error
+handlers and request guard.
+
+:func:`make_app` builds the ASGI application :class:`Service`. Allocations bypass FastAPI's layers
+by a route of their own. Independent of Ray.
 """
 
 from __future__ import annotations
@@ -25,32 +28,32 @@ from teal.app.web import network_map_js, plotly_js
 from teal.serving.engine.backend import Backend
 from teal.serving.engine.errors import ServiceError
 from teal.serving.http.metrics import Metrics
-from teal.serving.http.middleware import Watched, WatchedApp, fault_response
-from teal.serving.http.recent import Recent
-from teal.serving.http.routes import SENT_MODELS, make_router
+from teal.serving.http.middleware import GuardedApp, RequestGuard, fault_response
+from teal.serving.http.response_cache import ResponseCache
+from teal.serving.http.routes import REQUEST_MODELS, make_router
 from teal.spec import Registry
 
 _ASSETS = Path(__file__).parent / "assets"
-# Plotly writes style elements; nothing else may be inline, and nothing may come from elsewhere or
-# go there.
+# Content security policy: Plotly needs inline styles; nothing else is inline or from other sites.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
     "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
-# Routes that packages add, by entry points: functions of the backend.  They stand behind the same
-# token and limits.
+# Routes that packages add by entry points: functions of the backend that return a router. The same
+# token and limits apply.
 ROUTES: Registry[Callable[[Backend], APIRouter]] = Registry(
     "routes of the service", "teal.service_routes"
 )
 
 
 def _asset(name: str) -> Callable[[], str]:
+    """Reader of a file of the page."""
     return lambda: (_ASSETS / name).read_text(encoding="utf-8")
 
 
-_FILES = {
+_ASSET_FILES = {
     "page.css": ("text/css", _asset("page.css")),
     "page.js": ("text/javascript", _asset("page.js")),
     "network_map.js": ("text/javascript", network_map_js),
@@ -59,13 +62,13 @@ _FILES = {
 
 
 @functools.cache
-def _packed(name: str) -> bytes:
-    """A file of the page, compressed once."""
-    return gzip.compress(_FILES[name][1]().encode(), 6)
+def _gzipped_asset(name: str) -> bytes:
+    """Compressed file of the page, cached."""
+    return gzip.compress(_ASSET_FILES[name][1]().encode(), 6)
 
 
 def add_page(app: FastAPI) -> None:
-    """Serve the page and its files; they hold no data, so no token is asked for."""
+    """Add the page and its files; they hold no data and need no token."""
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -76,60 +79,59 @@ def add_page(app: FastAPI) -> None:
 
     @app.get("/assets/{name}", include_in_schema=False)
     async def asset(name: str, request: Request) -> Response:
-        if name not in _FILES:
-            raise HTTPException(404, "there is no such file")
-        body, headers = (
-            await asyncio.to_thread(_packed, name),
-            {"X-Content-Type-Options": "nosniff", "Cache-Control": "max-age=600"},
-        )
+        if name not in _ASSET_FILES:
+            raise HTTPException(404, "no such file")
+        body = await asyncio.to_thread(_gzipped_asset, name)
+        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "max-age=600"}
         if "gzip" in request.headers.get("accept-encoding", ""):
             headers["Content-Encoding"] = "gzip"
         else:
             body = await asyncio.to_thread(gzip.decompress, body)
         return Response(
-            body, media_type=_FILES[name][0], headers={**headers, "Vary": "Accept-Encoding"}
+            body, media_type=_ASSET_FILES[name][0], headers={**headers, "Vary": "Accept-Encoding"}
         )
 
 
 class Service:
-    """The application, as ASGI defines it.
+    """ASGI application with a fast route for allocations.
 
     Args:
-        api: routes and their description.
-        first: route that is asked before them, and needs none of FastAPI's layers.
-        watched: what stands around every request.
+        api: FastAPI application with routes and OpenAPI description.
+        first: route that is matched first, outside of FastAPI's layers.
+        guard: checks around every request.
     """
 
-    def __init__(self, api: FastAPI, first: Route, watched: Watched) -> None:
-        self._api, self._first = api, first
+    def __init__(self, api: FastAPI, first: Route, guard: RequestGuard) -> None:
+        self._api = api
+        self._first = first
         self._endpoint = request_response(first.endpoint)
-        self._watched_first = WatchedApp(self._answer_first, watched)
+        self._guarded_first = GuardedApp(self._answer_first, guard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         app: ASGIApp = self._api
         if scope["type"] == "http" and self._first.matches(scope)[0] is Match.FULL:
-            app = self._watched_first
+            app = self._guarded_first
         await app(scope, receive, send)
 
     async def _answer_first(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer by the first route, with the handlers of exceptions that all routes have."""
+        """Answer by the first route, with the exception handlers of the application."""
         scope.update(self._first.matches(scope)[1], route=self._first)
         scope["starlette.exception_handlers"] = (self._api.exception_handlers, {})
         await self._endpoint(scope, receive, send)
 
     @property
     def router(self) -> APIRouter:
-        """The router of the API, from which Ray Serve takes the names of routes."""
+        """Router of the application, from which Ray Serve reads route names."""
         return self._api.router
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """The routes of the API, likewise."""
+        """Routes of the application, for Ray Serve."""
         return self._api.routes
 
     def openapi(self) -> dict[str, Any]:
-        """The description of the API."""
+        """OpenAPI description."""
         return self._api.openapi()
 
 
@@ -138,20 +140,20 @@ def make_app(
     tokens: Sequence[str] = (),
     most_bytes: int = 64 << 20,
     hosts: Sequence[str] = (),
-    most_open: int = 1024,
+    max_open: int = 1024,
 ) -> Service:
-    """The application.
+    """Build the application.
 
     Args:
-        backend: answers.
-        tokens: tokens of which requests must bear one; none for everybody.  Each is a client of its
-            own.
-        most_bytes: size of a body; larger ones are refused before they are read.
-        hosts: names that requests may be addressed to, so that no page of another site can reach a
-            service without a token by a name that it points here; none for any.
-        most_open: see :func:`teal.serving.http.routes.make_router`.
+        backend: implementation of the API calls.
+        tokens: accepted bearer tokens, one per client; empty for open access.
+        most_bytes: maximum body size; larger bodies are refused unread.
+        hosts: accepted host names, which protects a service without tokens against DNS rebinding;
+            empty for any.
+        max_open: see :func:`teal.serving.http.routes.make_router`.
     """
-    app = FastAPIOffline(  # /docs loads nothing from elsewhere
+    # FastAPIOffline: /docs loads nothing from other sites.
+    app = FastAPIOffline(
         title="Teal",
         version=version("teal-te"),
         description=(
@@ -160,8 +162,8 @@ def make_app(
         ),
     )
     metrics = Metrics()
-    made = make_router(backend, metrics, Recent(), most_open)
-    app.include_router(made.router)
+    api_routes = make_router(backend, metrics, ResponseCache(), max_open)
+    app.include_router(api_routes.router)
     for name in ROUTES.names():
         app.include_router(ROUTES[name](backend))
     _describe(app, needs_token=bool(tokens))
@@ -173,50 +175,55 @@ def make_app(
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        return fault_response(ServiceError(422, "invalid_request", f"{place}: {first['msg']}"))
+        location = ".".join(str(part) for part in first["loc"])
+        return fault_response(ServiceError(422, "invalid_request", f"{location}: {first['msg']}"))
 
     @app.exception_handler(HTTPException)
     async def other_fault(request: Request, error: HTTPException) -> JSONResponse:
         response = fault_response(ServiceError(error.status_code, "http", str(error.detail)))
-        if (
-            error.status_code == 405
-        ):  # of all routes of the path: Starlette knows those of the first one
-            here = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-            methods = {method for route in here for method in getattr(route, "methods", None) or ()}
+        # Allow header of all routes of the path; Starlette only knows those of the first one.
+        if error.status_code == 405:
+            matching_routes = [
+                route for route in routes if route.matches(request.scope)[0] is not Match.NONE
+            ]
+            methods = {
+                method
+                for route in matching_routes
+                for method in getattr(route, "methods", None) or ()
+            }
             response.headers["Allow"] = ", ".join(
                 sorted(methods | ({"HEAD"} if "GET" in methods else set()))
             )
         return response
 
     add_page(app)
-    watched = Watched(metrics, most_bytes, tuple(tokens), tuple(hosts))
-    app.add_middleware(WatchedApp, watched=watched)
-    # Refused requests are counted by their route, which Watched looks for in these.  The routes of
-    # an included router are not in those of the application under their own paths.
-    watched.routes = routes = [*made.router.routes, *app.routes]
-    return Service(app, made.allocations, watched)
+    guard = RequestGuard(metrics, most_bytes, tuple(tokens), tuple(hosts))
+    app.add_middleware(GuardedApp, guard=guard)
+    # The guard counts refused requests by these routes. The application does not list routes of an
+    # included router under their own paths.
+    guard.routes = routes = [*api_routes.router.routes, *app.routes]
+    return Service(app, api_routes.allocations, guard)
 
 
 def _describe(app: FastAPI, *, needs_token: bool) -> None:
-    """Add to the description the models of bodies that routes read themselves, and whether a token
-    is needed.
+    """Add to the OpenAPI description the models of bodies that routes parse themselves, and whether
+    a token is required.
     """
-    usual = app.openapi
+    default_openapi = app.openapi
 
-    def described() -> dict[str, Any]:
+    def openapi_with_bodies() -> dict[str, Any]:
         if app.openapi_schema is None:
-            schema = usual()
+            schema = default_openapi()
             _, schemas = models_json_schema(
-                [(model, "validation") for model in SENT_MODELS],
+                [(model, "validation") for model in REQUEST_MODELS],
                 ref_template="#/components/schemas/{model}",
             )
             schema["components"]["schemas"] |= schemas["$defs"]
             for operation in (
-                one for of_path in schema["paths"].values() for one in of_path.values()
+                item for path_item in schema["paths"].values() for item in path_item.values()
             ):
                 if not needs_token and "security" in operation:
                     operation["security"].append({})
         return app.openapi_schema or {}
 
-    app.openapi = described  # type: ignore[method-assign]
+    app.openapi = openapi_with_bodies  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus."""
+"""Prometheus metrics of the service."""
 
 from __future__ import annotations
 
@@ -17,35 +17,44 @@ from prometheus_client import (
 )
 from prometheus_client import Counter as PrometheusCounter
 
-disable_created_metrics()  # a series more for each one, which says when the process began to count
+# Omit the *_created series.
+disable_created_metrics()
 
 
 class Metrics:
-    """The metrics of one app; a registry of its own, so that several apps live in one process."""
+    """Metrics of one application, in a registry of their own, since several applications may share
+    a process.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)  # process_*: CPU time, memory, open files, start
+        # process_*: CPU time, memory, open files, start time.
+        ProcessCollector(registry=self.registry)
         build = Info("teal_build", "Versions that run", registry=self.registry)
         build.info({"version": version("teal-te"), "python": platform.python_version()})
         shared: dict[str, Any] = {"registry": self.registry}
-        fine = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+        time_buckets = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
         self.requests = PrometheusCounter(
             "teal_requests", "Answers by route and status", ["route", "status"], **shared
         )
         self.latency = Histogram(
-            "teal_request_seconds", "Time to answer", ["route"], buckets=fine, **shared
+            "teal_request_seconds", "Time to answer", ["route"], buckets=time_buckets, **shared
         )
         self.queue = Histogram(
-            "teal_queue_seconds", "Time that allocations waited", buckets=fine, **shared
+            "teal_queue_seconds", "Time that allocations waited", buckets=time_buckets, **shared
         )
-        self.solve = Histogram("teal_solve_seconds", "Time of the engine", buckets=fine, **shared)
+        self.solve = Histogram(
+            "teal_solve_seconds", "Time of the engine", buckets=time_buckets, **shared
+        )
         self.batch = Histogram(
             "teal_batch_matrices", "Matrices solved together", buckets=(1, 2, 4, 8, 16), **shared
         )
-        gaps = (1e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 1)
+        gap_buckets = (1e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 1)
         self.gap = Histogram(
-            "teal_gap", "Certified gap of answers, the widest of a request", buckets=gaps, **shared
+            "teal_gap",
+            "Certified gap of answers, the widest of a request",
+            buckets=gap_buckets,
+            **shared,
         )
         self.satisfied = Gauge(
             "teal_satisfied_demand", "Of the last answer, by network", ["network"], **shared
@@ -79,20 +88,20 @@ class Metrics:
         )
         self.open = Gauge("teal_open_requests", "Requests being answered", **shared)
 
-    def waiting(self, requests: dict[str, int]) -> None:
-        """Note how many requests wait, by network."""
+    def set_queue_lengths(self, num_requests: dict[str, int]) -> None:
+        """Set the number of queued requests, by network."""
         self.queued.clear()
-        for network, count in requests.items():
-            self.queued.labels(network).set(count)
+        for network, num_queued in num_requests.items():
+            self.queued.labels(network).set(num_queued)
 
     def measured(self, network: str, info: dict[str, Any]) -> None:
-        """Note which matrices are kept."""
+        """Set the number of stored matrices and the counter alarm."""
         self.measured_count.labels(network).set(info["matrices"])
         if info.get("counted"):
             self.counter_alarm.labels(network).set(int(info["counted"]["alarm"]))
 
     def forget(self, network: str) -> None:
-        """Drop what is said of a network."""
+        """Remove the series of a network."""
         for gauge in (
             self.satisfied,
             self.measured_count,
@@ -103,16 +112,16 @@ class Metrics:
             with contextlib.suppress(KeyError):
                 gauge.remove(network)
 
-    def allocated(self, network: str, cost: dict[str, Any]) -> None:
-        """Count an allocation."""
-        self.queue.observe(cost["queue_ms"] / 1e3)
-        self.solve.observe(cost["solve_ms"] / 1e3)
-        self.batch.observe(cost["batch"])
-        if cost["gap"] is not None:
-            self.gap.observe(cost["gap"])
-        if cost.get("limit") is not None:
-            self.next_limit.labels(network).set(cost["limit"])
-        if cost.get("realised") is not None:
-            self.next_realised.labels(network).set(cost["realised"])
-        if cost["satisfied_demand"] is not None:
-            self.satisfied.labels(network).set(cost["satisfied_demand"])
+    def record_allocation(self, network: str, summary: dict[str, Any]) -> None:
+        """Record an allocation."""
+        self.queue.observe(summary["queue_ms"] / 1e3)
+        self.solve.observe(summary["solve_ms"] / 1e3)
+        self.batch.observe(summary["batch"])
+        if summary["gap"] is not None:
+            self.gap.observe(summary["gap"])
+        if summary.get("limit") is not None:
+            self.next_limit.labels(network).set(summary["limit"])
+        if summary.get("realised") is not None:
+            self.next_realised.labels(network).set(summary["realised"])
+        if summary["satisfied_demand"] is not None:
+            self.satisfied.labels(network).set(summary["satisfied_demand"])

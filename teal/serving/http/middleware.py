@@ -1,5 +1,8 @@
-"""Around every request: who may send it, what is refused before it reaches the application, count
-and log.
+"""Guard around every request: authentication, limits, body transfer, metrics and log.
+
+:class:`RequestGuard` checks the head, reads the body within size, time and memory limits, and
+passes both to the application; :class:`GuardedApp` is the ASGI middleware. Its refusals cost the
+application nothing.
 """
 
 from __future__ import annotations
@@ -30,17 +33,21 @@ from teal.serving.engine.log import LOG
 from teal.serving.engine.requests import MeasurementOptions, Options
 from teal.serving.http.metrics import Metrics
 
-BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection
-# Of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow.
+# Time to receive a body; a stalled one holds a connection.
+BODY_TIMEOUT_S = 30.0
+# Limit of a JSON body, which takes ten times its size in memory; large matrices travel as Arrow.
 MAX_JSON_BYTES = 4 << 20
-_MAX_OPEN_BODIES = 8  # largest bodies that all requests together may have in memory
-_MAX_DIGITS = 18  # of a Content-Length; Python refuses to read very long numbers
-_LOGGED = {*Options.model_fields, *MeasurementOptions.model_fields, "previous", "after"}
-_MAX_QUERY = 200  # characters of an address's parameters in the log
-_WITH_BODY = ("POST", "PUT", "PATCH")
-# Headers that have one value: of two, this code and the application might each read another one
+# Memory for the bodies of all requests, in bodies of maximum size.
+_MAX_OPEN_BODIES = 8
+# Digits of a Content-Length; Python refuses to parse very long numbers.
+_MAX_DIGITS = 18
+_LOGGED_PARAMETERS = {*Options.model_fields, *MeasurementOptions.model_fields, "previous", "after"}
+# Characters of the query in the log.
+_MAX_QUERY = 200
+_METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
+# Single-valued headers: of repeated ones, this code and the application might each read another
 # (RFC 9110, 5.3).
-_SINGLE = (
+_SINGLE_VALUE_HEADERS = (
     b"host",
     b"content-type",
     b"content-length",
@@ -51,91 +58,100 @@ _SINGLE = (
 )
 
 
-class Watched:
-    """The watch around every request: it refuses, reads bodies, counts and logs.
+class RequestGuard:
+    """Checks, body transfer, metrics and log of every request.
 
-    Plain ASGI, because Starlette's middleware for functions costs a task and two streams a request.
+    Plain ASGI, because Starlette's function middleware costs a task and two streams per request.
 
     Args:
-        metrics: metrics that count requests.
-        most_bytes: size of a body.
-        tokens: tokens of which requests must bear one; none for everybody.
-        hosts: names that requests may be addressed to; none for any.
+        metrics: Prometheus metrics.
+        max_bytes: maximum body size.
+        tokens: accepted bearer tokens; empty for open access.
+        hosts: accepted host names; empty for any.
 
     Attributes:
-        routes: routes of the application, by which refused requests are counted too.
+        routes: routes of the application, by which refused requests are counted.
     """
 
     def __init__(
-        self, metrics: Metrics, most_bytes: int, tokens: tuple[str, ...], hosts: tuple[str, ...]
+        self, metrics: Metrics, max_bytes: int, tokens: tuple[str, ...], hosts: tuple[str, ...]
     ) -> None:
-        self._metrics, self._most_bytes = metrics, most_bytes
+        self._metrics = metrics
+        self._max_bytes = max_bytes
         self.routes: Sequence[BaseRoute] = ()
-        # Bytes of the bodies that are in memory, of all requests and of each client's.
+        # Bytes of bodies in memory, by client.
         self._open_bytes: Counter[str] = Counter()
-        self._tokens, self._hosts = (
-            [token.encode() for token in tokens],
-            {host.strip("[]").lower() for host in hosts},
-        )
+        self._tokens = [token.encode() for token in tokens]
+        self._hosts = {host.strip("[]").lower() for host in hosts}
 
     async def handle(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request of an application, as ASGI defines it."""
-        if scope["type"] == "websocket":  # nothing here speaks it
+        # Websockets are not supported.
+        if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        begin, number, status = time.perf_counter(), uuid.uuid4().hex[:12], 0
+        begin_time = time.perf_counter()
+        request_id = uuid.uuid4().hex[:12]
+        status = 0
         method = scope["method"]
-        if method == "HEAD":  # an answer to GET without its body (RFC 9110, 9.3.2)
+        # HEAD: response of GET without its body (RFC 9110, 9.3.2).
+        if method == "HEAD":
             scope = {**scope, "method": "GET"}
-        client, own_bytes = "", 0
+        client = ""
+        reserved_bytes = 0
 
-        async def sent(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", number.encode())]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             elif method == "HEAD":
                 message["body"] = b""
             await send(message)
 
+        # Check the head, read the body and call the application.
         self._metrics.open.inc()
         try:
-            scope["teal"] = state = {"number": number, "client": "", "media_type": ""}
-            self._check(scope, state)
+            scope["teal"] = state = {"number": request_id, "client": "", "media_type": ""}
+            self._check_head(scope, state)
             client = state["client"]
-            if scope["method"] in _WITH_BODY:
+            if scope["method"] in _METHODS_WITH_BODY:
 
                 def reserve(size: int) -> None:
-                    nonlocal own_bytes
-                    own_bytes += self._reserve(client, size)
+                    nonlocal reserved_bytes
+                    reserved_bytes += self._reserve(client, size)
 
-                receive = _Read(await _body(receive, reserve), receive)
-            await app(scope, receive, sent)
+                receive = _ReplayedBody(await _read_body(receive, reserve), receive)
+            await app(scope, receive, send_with_id)
         except ServiceError as error:
             if status:
                 raise
-            await fault_response(error)(scope, receive, sent)
+            await fault_response(error)(scope, receive, send_with_id)
         except Exception as error:
-            fault = storage_fault(error) if isinstance(error, OSError) else None
-            if status or fault is None:
-                LOG.exception("failed", extra={"teal": {"request": number}})
-                fault = ServiceError(500, "internal", f"an error of ours, logged as {number}")
-            if status:  # half of an answer is out: the connection must break
+            service_error = storage_fault(error) if isinstance(error, OSError) else None
+            if status or service_error is None:
+                LOG.exception("failed", extra={"teal": {"request": request_id}})
+                service_error = ServiceError(
+                    500, "internal", f"internal error, logged as {request_id}"
+                )
+            # Part of the response is sent: break the connection.
+            if status:
                 raise
-            await fault_response(fault)(scope, receive, sent)
+            await fault_response(service_error)(scope, receive, send_with_id)
         finally:
-            self._release(client, own_bytes)
+            # Release memory, count and log.
+            self._release(client, reserved_bytes)
             self._metrics.open.dec()
-            seconds = time.perf_counter() - begin
+            seconds = time.perf_counter() - begin_time
             route = self._route(scope)
             self._metrics.requests.labels(route, status).inc()
             self._metrics.latency.labels(route).observe(seconds)
             if LOG.isEnabledFor(logging.INFO):
                 entry = {
-                    "request": number,
+                    "request": request_id,
                     "client": scope["teal"]["client"],
                     "method": method,
                     "route": route,
@@ -144,7 +160,8 @@ class Watched:
                     "network": scope.get("path_params", {}).get("name", ""),
                     "query": _query(scope),
                 }
-                if "deadline_ms" in scope.get("teal", {}):  # an allocation that was answered
+                # Set by answered allocations.
+                if "deadline_ms" in scope.get("teal", {}):
                     entry["deadline_ms"] = scope["teal"]["deadline_ms"]
                 LOG.info(
                     "answered",
@@ -152,55 +169,53 @@ class Watched:
                 )
 
     def _route(self, scope: Scope) -> str:
-        """The path of the route with the names of its parameters: names of networks would fill the
-        metrics.
-        """
-        if "route" not in scope:  # refused before the application looked for it
+        """Path template of the request's route; paths with network names would fill the metrics."""
+        # Refused before the application matched its routes.
+        if "route" not in scope:
             for route in self.routes:
                 if route.matches(scope)[0] is not Match.NONE:
                     return str(getattr(route, "path", "other"))
         return str(getattr(scope.get("route"), "path", "other"))
 
     def _reserve(self, client: str, size: int) -> int:
-        """Make room for a part of a body that has arrived: of the room for all, one client gets no
-        more than half.
+        """Reserve memory for a received part of a body; one client gets at most half of it.
 
         Raises:
-            ServiceError: there is none.
+            ServiceError: the limit is reached.
         """
-        room = _MAX_OPEN_BODIES * self._most_bytes
-        if self._open_bytes.total() + size > room or self._open_bytes[client] + size > room // 2:
+        limit = _MAX_OPEN_BODIES * self._max_bytes
+        if self._open_bytes.total() + size > limit or self._open_bytes[client] + size > limit // 2:
             raise overloaded()
         self._open_bytes[client] += size
         return size
 
     def _release(self, client: str, size: int) -> None:
+        """Release the memory of a request's body."""
         self._open_bytes[client] -= size
         if self._open_bytes[client] <= 0:
             del self._open_bytes[client]
 
-    def _check(self, scope: Scope, state: dict[str, Any]) -> None:
-        """Refuse a request before its body is read; else note whom it counts for, and the type of
-        its body.
+    def _check_head(self, scope: Scope, state: dict[str, Any]) -> None:
+        """Check a request before its body is read; store its client and media type.
 
         Args:
-            scope: see ASGI.
-            state: gets ``client``, an address or the number of a token, and ``media_type``.
+            scope: ASGI scope.
+            state: receives ``client``, an address or the index of a token, and ``media_type``.
 
         Raises:
-            ServiceError: what is wrong with it.
+            ServiceError: the request is refused.
         """
+        # Path and host.
         state["client"] = str((scope.get("client") or ("",))[0])
         headers = _single_headers(scope)
-        if (
-            b"%2f" in scope.get("raw_path", b"").lower()
-        ):  # it would divide the path once that is decoded
-            raise ServiceError(404, "http", "no name in a path has a slash")
+        # An encoded slash would split the decoded path.
+        if b"%2f" in scope.get("raw_path", b"").lower():
+            raise ServiceError(404, "http", "names in a path have no slash")
         host = headers.get(b"host", b"").decode("latin-1")
         if self._hosts and _host_name(host) not in self._hosts:
-            raise ServiceError(400, "wrong_host", "this service has another name")
-        # A page of another site has no token; with one, the service may be behind a proxy that has
-        # a name of its own.
+            raise ServiceError(400, "wrong_host", "unknown host name of this service")
+        # Without tokens, refuse pages of other sites. With tokens, the service may be behind a
+        # proxy of another name.
         origin = headers.get(b"origin")
         if (
             origin is not None
@@ -210,125 +225,138 @@ class Watched:
             raise ServiceError(
                 403,
                 "other_origin",
-                "pages of another site may not use this service without a token",
+                "requests from pages of other sites need a token",
             )
-        private = scope["path"].startswith(("/v1/", "/metrics"))
-        if self._tokens and private:
+        is_protected = scope["path"].startswith(("/v1/", "/metrics"))
+        if self._tokens and is_protected:
             scheme, _, secret = headers.get(b"authorization", b"").partition(b" ")
-            borne = [
-                number
-                for number, token in enumerate(self._tokens)
+            token_indices = [
+                index
+                for index, token in enumerate(self._tokens)
                 if hmac.compare_digest(secret, token)
             ]
-            if scheme.lower() != b"bearer" or not borne:
+            if scheme.lower() != b"bearer" or not token_indices:
                 raise ServiceError(401, "unauthorised", "a valid bearer token is required")
-            if len(self._tokens) > 1:  # with one token, clients are told apart by their addresses
-                state["client"] = f"token {borne[0]}"
-        if scope["method"] not in _WITH_BODY:
+            # With a single token, clients are distinguished by address.
+            if len(self._tokens) > 1:
+                state["client"] = f"token {token_indices[0]}"
+        # Encoding, type and length of the body.
+        if scope["method"] not in _METHODS_WITH_BODY:
             return
-        coding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
-        if coding not in ("", "identity"):
+        encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
+        if encoding not in ("", "identity"):
             raise ServiceError(
-                415, "unsupported_media_type", f"send bodies as they are, not in {coding[:80]!r}"
+                415,
+                "unsupported_media_type",
+                f"unsupported encoding of the body: {encoding[:80]!r}",
             )
-        kind = media_type(headers.get(b"content-type", b"").decode("latin-1"))
-        takes = (
-            (JSON, ARROW) if scope["method"] == "POST" else (JSON,)
-        )  # matrices are posted; networks are JSON
-        if kind not in takes:  # a page of another site can send a body without a type unasked
+        body_type = media_type(headers.get(b"content-type", b"").decode("latin-1"))
+        # Matrices are posted, as JSON or Arrow; networks are JSON. Browsers send bodies without a
+        # type across sites without asking, so a type is required.
+        accepted_types = (JSON, ARROW) if scope["method"] == "POST" else (JSON,)
+        if body_type not in accepted_types:
             raise ServiceError(
-                415, "unsupported_media_type", f"send {' or '.join(takes)}, not {kind[:80]!r}"
+                415,
+                "unsupported_media_type",
+                f"send {' or '.join(accepted_types)}, not {body_type[:80]!r}",
             )
-        declared = headers.get(b"content-length", b"")
-        if not declared.isdigit():
-            raise ServiceError(411, "length_required", "a body needs a Content-Length")
-        most = min(self._most_bytes, MAX_JSON_BYTES) if kind == JSON else self._most_bytes
-        if len(declared) > _MAX_DIGITS or int(declared) > most:
-            raise ServiceError(413, "too_large", f"a body of {kind} has at most {most:,} bytes")
-        state["media_type"] = kind
+        content_length = headers.get(b"content-length", b"")
+        if not content_length.isdigit():
+            raise ServiceError(411, "length_required", "missing Content-Length of the body")
+        max_bytes = min(self._max_bytes, MAX_JSON_BYTES) if body_type == JSON else self._max_bytes
+        if len(content_length) > _MAX_DIGITS or int(content_length) > max_bytes:
+            raise ServiceError(
+                413, "too_large", f"a body of {body_type} is too large: at most {max_bytes:,} bytes"
+            )
+        state["media_type"] = body_type
 
 
-class WatchedApp:
-    """An application with :class:`Watched` around it.
+class GuardedApp:
+    """ASGI application behind a :class:`RequestGuard`.
 
     Args:
-        app: the application.
-        watched: what stands around it.
+        app: application.
+        guard: guard of its requests.
     """
 
-    def __init__(self, app: ASGIApp, watched: Watched) -> None:
-        self._app, self._watched = app, watched
+    def __init__(self, app: ASGIApp, guard: RequestGuard) -> None:
+        self._app = app
+        self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request, as ASGI defines it."""
-        await self._watched.handle(self._app, scope, receive, send)
+        await self._guard.handle(self._app, scope, receive, send)
 
 
 def _single_headers(scope: Scope) -> dict[bytes, bytes]:
-    """The headers by name.
+    """Headers by name.
 
     Raises:
-        ServiceError: one that has one value is there twice.
+        ServiceError: a single-valued header is repeated.
     """
     counts = Counter(name for name, _ in scope["headers"])
-    twice = [name.decode() for name in _SINGLE if counts[name] > 1]
-    if twice:
-        raise ServiceError(400, "header_twice", f"a request has one header {twice[0]}")
+    repeated = [name.decode() for name in _SINGLE_VALUE_HEADERS if counts[name] > 1]
+    if repeated:
+        raise ServiceError(400, "header_twice", f"repeated single-valued header {repeated[0]}")
     return dict(scope["headers"])
 
 
 def _is_same_site(origin: str, host: str) -> bool:
-    """Whether an Origin header names the service that a Host header names."""
+    """Whether an Origin header names the service of a Host header."""
     try:
-        site = urlsplit(origin)
-        usual = {"http": 80, "https": 443}.get(site.scheme)
-        parts = urlsplit(f"//{host}")
-        return bool(site.hostname) and (site.hostname, site.port or usual) == (
-            parts.hostname,
-            parts.port or usual,
+        origin_parts = urlsplit(origin)
+        default_port = {"http": 80, "https": 443}.get(origin_parts.scheme)
+        host_parts = urlsplit(f"//{host}")
+        return bool(origin_parts.hostname) and (
+            origin_parts.hostname,
+            origin_parts.port or default_port,
+        ) == (
+            host_parts.hostname,
+            host_parts.port or default_port,
         )
     except ValueError:
         return False
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without port; "" where it is none."""
+    """Name in a Host header, without port; "" if invalid."""
     try:
         parts = urlsplit(f"//{host}")
-        _ = parts.port  # a port that is no number is a fault
+        # Raises for an invalid port.
+        _ = parts.port
     except ValueError:
         return ""
     return (parts.hostname or "").lower()
 
 
 def _query(scope: Scope) -> str:
-    """The parameters of the address that the API has; others are left out: somebody may send a
-    token so.
-    """
-    sent = parse_qsl(
+    """Query parameters known to the API, for the log; others may contain secrets."""
+    parameters = parse_qsl(
         scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="replace"
     )
-    return urlencode([(name, value) for name, value in sent if name in _LOGGED])[:_MAX_QUERY]
+    return urlencode([(name, value) for name, value in parameters if name in _LOGGED_PARAMETERS])[
+        :_MAX_QUERY
+    ]
 
 
-async def _body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
-    """The whole body.
+async def _read_body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
+    """Read the whole body.
 
     Args:
-        receive: see ASGI.
-        reserve: called with the size of each part that arrives.
+        receive: ASGI receive.
+        reserve: called with the size of each received part.
 
     Raises:
-        ServiceError: it does not arrive in time, the client has gone, or there is no room for it.
+        ServiceError: timeout, disconnect, or no memory left for bodies.
     """
     parts: list[bytes] = []
-    end = time.perf_counter() + BODY_S
+    deadline = time.perf_counter() + BODY_TIMEOUT_S
     while True:
         try:
-            message = await asyncio.wait_for(receive(), max(0.0, end - time.perf_counter()))
+            message = await asyncio.wait_for(receive(), max(0.0, deadline - time.perf_counter()))
         except TimeoutError:
             raise ServiceError(
-                408, "body_timeout", f"a body must arrive within {BODY_S:g} s"
+                408, "body_timeout", f"body not received within {BODY_TIMEOUT_S:g} s"
             ) from None
         if message["type"] == "http.disconnect":
             raise ServiceError(400, "disconnected", "the client has gone")
@@ -339,8 +367,8 @@ async def _body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
             return b"".join(parts)
 
 
-class _Read:
-    """Receives for the application: a body that has been read, then what comes after it."""
+class _ReplayedBody:
+    """ASGI receive that returns a body already read, then forwards."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body
@@ -349,18 +377,18 @@ class _Read:
     async def __call__(self) -> Message:
         if self._body is None:
             return await self._receive()
-        body, self._body = self._body, None
+        body = self._body
+        self._body = None
         return {"type": "http.request", "body": body, "more_body": False}
 
 
 def fault_response(error: ServiceError) -> JSONResponse:
-    """The error as an answer."""
+    """Response for an error."""
     headers = (
         {"Retry-After": str(max(1, round(error.retry_after_s)))} if error.retry_after_s else {}
     )
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    message = error.message.encode("utf-8", "replace").decode(
-        "utf-8"
-    )  # what came in may be no text at all
+    # The message may repeat invalid UTF-8 of the request.
+    message = error.message.encode("utf-8", "replace").decode("utf-8")
     return JSONResponse({"error": error.code, "message": message}, error.status, headers)

@@ -1,4 +1,4 @@
-"""The routes of the API over a backend."""
+"""HTTP routes of the API over a backend; :func:`make_router` builds them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from starlette.routing import Route
 from starlette.types import Receive
 
-from teal.serving.engine.backend import Backend, Sent
+from teal.serving.engine.backend import Backend, EncodedRequest
 from teal.serving.engine.errors import ARROW, JSON, ZIP, ServiceError, overloaded, places_of_one
 from teal.serving.engine.log import LOG
 from teal.serving.engine.requests import (
@@ -26,7 +26,7 @@ from teal.serving.engine.requests import (
     MeasurementRequest,
     NetworkSpec,
     Options,
-    parsed,
+    parse_content,
 )
 from teal.serving.engine.responses import (
     AllocationAnswer,
@@ -41,41 +41,42 @@ from teal.serving.engine.responses import (
     RecentAllocations,
     Routes,
 )
-from teal.serving.engine.solvers import beside
-from teal.serving.engine.store import NAMES
-from teal.serving.engine.wire import encoded
+from teal.serving.engine.solvers import offload_if_large
+from teal.serving.engine.store import NAME_PATTERN
+from teal.serving.engine.wire import encode_json
 from teal.serving.http.metrics import Metrics
-from teal.serving.http.recent import Recent
+from teal.serving.http.response_cache import ResponseCache
 
 _ALLOCATIONS = "/v1/networks/{name}/allocations"
-_MOST_OF_KEY = 255  # characters of an Idempotency-Key
-_MOST_OF_ID = 200  # characters of an answer's id
+# Characters of an Idempotency-Key, and of an answer's id.
+_MAX_KEY_LENGTH = 255
+_MAX_ID_LENGTH = 200
 _BEARER = HTTPBearer(auto_error=False, description="A token of --token-file.")
 _Result = TypeVar("_Result")
 _FAULTS: dict[int | str, str] = {
-    400: "no valid HTTP, another host name, or the client has gone",
-    401: "no valid token",
-    403: "a page of another site",
-    404: "no such network",
-    406: "the answer is too large for JSON",
-    408: "the body did not arrive in time",
-    409: "the network cannot be used, or was replaced; another request had this key; or the "
-    "network changed before the "
-    "allocation was proved",
+    400: "invalid HTTP, unknown host name, or client disconnected",
+    401: "invalid token",
+    403: "request from a page of another site",
+    404: "unknown network",
+    406: "answer too large for JSON",
+    408: "body not received in time",
+    409: "network unusable or replaced; Idempotency-Key used by another request; or "
+    "network changed before the allocation was proved",
     411: "no Content-Length",
-    413: "the body is too large",
-    415: "no media type, or another one",
-    422: "the request is not what it must be",
-    503: "not ready, or too many requests; Retry-After says when to come back",
-    507: "the disk is full",
+    413: "body too large",
+    415: "missing or unsupported media type",
+    422: "invalid request",
+    503: "not ready or overloaded; Retry-After says when to retry",
+    507: "disk full",
 }
 FAULTS: dict[int | str, dict[str, Any]] = {
     code: {"description": text, "model": Fault} for code, text in _FAULTS.items()
 }
 _Name = Annotated[
-    str, Path(json_schema_extra={"pattern": f"^{NAMES}$"}, description="Of the network.")
+    str,
+    Path(json_schema_extra={"pattern": f"^{NAME_PATTERN}$"}, description="Name of the network."),
 ]
-SENT_MODELS: tuple[type[BaseModel], ...] = (
+REQUEST_MODELS: tuple[type[BaseModel], ...] = (
     NetworkSpec,
     LinkChanges,
     AllocationRequest,
@@ -83,12 +84,12 @@ SENT_MODELS: tuple[type[BaseModel], ...] = (
 )
 
 
-def _body(model: type[BaseModel], options: type[BaseModel] | None = None) -> dict[str, Any]:
-    """How OpenAPI describes a body that the route reads itself.
+def _body_schema(model: type[BaseModel], options: type[BaseModel] | None = None) -> dict[str, Any]:
+    """OpenAPI description of a body that the route parses itself.
 
     Args:
-        model: class of a body in JSON.
-        options: parameters of the address beside a body in Arrow; None where there is none.
+        model: model of the JSON body.
+        options: model of the query parameters of an Arrow body; None without Arrow.
     """
     content: dict[str, Any] = {JSON: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
     if options is None:
@@ -100,8 +101,8 @@ def _body(model: type[BaseModel], options: type[BaseModel] | None = None) -> dic
             "name": name,
             "in": "query",
             "required": False,
-            "description": f"Beside a body in Arrow. {field.get('description', '')}",
-            # Lists and maps are texts in an address: gold,silver and gold=30,silver=50.
+            "description": f"With an Arrow body. {field.get('description', '')}",
+            # Lists and maps are strings in a query: gold,silver and gold=30,silver=50.
             "schema": {"type": "string"} if field.get("type") in ("array", "object") else field,
         }
         for name, field in fields.items()
@@ -113,76 +114,86 @@ def _body(model: type[BaseModel], options: type[BaseModel] | None = None) -> dic
 # answer could repeat.
 
 
-def _spec(body: bytes) -> dict[str, Any]:
-    """The settings of a network."""
-    return parsed(NetworkSpec, body).stored()
+def _parse_spec(body: bytes) -> dict[str, Any]:
+    """Settings of a registration."""
+    return parse_content(NetworkSpec, body).to_json()
 
 
-def _changes(body: bytes) -> dict[str, Any]:
-    """Changes of links, written one by one: other threads wait while pydantic writes a list."""
-    return {"links": [change.model_dump(mode="json") for change in parsed(LinkChanges, body).links]}
+def _parse_changes(body: bytes) -> dict[str, Any]:
+    """Link changes, dumped one by one, since pydantic stops other threads while it dumps a list."""
+    return {
+        "links": [
+            change.model_dump(mode="json") for change in parse_content(LinkChanges, body).links
+        ]
+    }
 
 
-# What a description of a network need not say.
-_NOT_SAID = {
+# Defaults of the optional fields of a network description.
+_INFO_DEFAULTS = {
     name: field.default
     for name, field in NetworkInfo.model_fields.items()
     if not field.is_required()
 }
-_VALUES_OF_LINK = 4
+_VALUES_PER_LINK = 4
 
 
-async def _described(info: dict[str, Any], status: int = 200) -> Response:
-    """A :class:`NetworkInfo`.  FastAPI would look at every link of a large network on the event
-    loop.
+async def _network_response(info: dict[str, Any], status: int = 200) -> Response:
+    """Response with a :class:`NetworkInfo`, encoded here because FastAPI would validate every link
+    on the event loop.
     """
-    size = _VALUES_OF_LINK * len(info.get("links") or ())
-    return _written((await beside(size, encoded, {**_NOT_SAID, **info})).encode(), status)
+    size = _VALUES_PER_LINK * len(info.get("links") or ())
+    return _json_response(
+        (await offload_if_large(size, encode_json, {**_INFO_DEFAULTS, **info})).encode(), status
+    )
 
 
-def _written(body: bytes, status: int = 200) -> Response:
+def _json_response(body: bytes, status: int = 200) -> Response:
+    """Response with an encoded JSON body."""
     return Response(body, status, media_type=JSON)
 
 
-class MadeRoutes(NamedTuple):
-    """The routes of the API.
+class ApiRoutes(NamedTuple):
+    """Routes of the API.
 
     Attributes:
-        router: all of them.
-        allocations: the route of allocations a second time, to be asked before those of
-            ``router``, where the first one serves for the description alone: FastAPI takes a third
-            of a millisecond to find a route and to read its parameters.
+        router: all routes.
+        allocations: fast route of allocations, to be matched before ``router``, whose own one
+            serves the description only: FastAPI takes a third of a millisecond to find a route and
+            to parse its parameters.
     """
 
     router: APIRouter
     allocations: Route
 
 
-def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: int) -> MadeRoutes:
-    """All routes of the API.
+def make_router(
+    backend: Backend, metrics: Metrics, cache: ResponseCache, max_open: int
+) -> ApiRoutes:
+    """Build all routes of the API.
 
     Args:
-        backend: answers.
-        metrics: count allocations.
-        recent: keeps answers.
-        most_open: allocations of one network on their way at once.  Those beyond are turned away
-            here, where it costs the engine nothing: refusing a flood itself would slow it tenfold.
+        backend: implementation of the API calls.
+        metrics: Prometheus metrics.
+        cache: response cache.
+        max_open: maximum number of concurrent allocations of a network. Further ones are refused
+            here, at no cost to the solver; refusing a flood there would slow it tenfold.
     """
     router = APIRouter(responses=FAULTS)
-    # The token is checked before a body is read; this describes it.
+    # The guard checks the token before a body is read; this only describes it.
     api: dict[str, Any] = {"dependencies": [Depends(_BEARER)]}
-    on_their_way: Counter[str] = Counter()
+    in_flight: Counter[str] = Counter()
 
-    async def forget() -> None:
-        """Drop what is known of networks that are gone, whoever deleted them."""
-        for gone in recent.forget_all_but(await backend.names()):
-            metrics.forget(gone)
+    async def forget_removed() -> None:
+        """Drop cached responses and metrics of networks that are gone."""
+        for removed in cache.retain_only(await backend.names()):
+            metrics.forget(removed)
 
-    def sent(request: Request, body: bytes) -> Sent:
+    def encode_request(request: Request, body: bytes) -> EncodedRequest:
+        """Undecoded request for the backend."""
         state = request.scope["teal"]
         query = dict(request.query_params)
         query.pop("previous", None)
-        return Sent(
+        return EncodedRequest(
             body,
             state["media_type"],
             ", ".join(request.headers.getlist("accept")),
@@ -194,143 +205,159 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
     @router.post(
         _ALLOCATIONS,
         **api,
-        openapi_extra=_body(AllocationRequest, Options),
+        openapi_extra=_body_schema(AllocationRequest, Options),
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
     )
     async def allocate(
         name: _Name,
         request: Request,
-        idempotency_key: Annotated[str | None, Header(max_length=_MOST_OF_KEY)] = None,
-        previous: Annotated[str | None, Query(max_length=_MOST_OF_ID)] = None,
+        idempotency_key: Annotated[str | None, Header(max_length=_MAX_KEY_LENGTH)] = None,
+        previous: Annotated[str | None, Query(max_length=_MAX_ID_LENGTH)] = None,
     ) -> Response:
-        """Allocate one or many traffic matrices, JSON or Arrow. Of an Arrow request the options are
-        in the query.
+        """Allocate one or many traffic matrices, JSON or Arrow. Options of an Arrow request are
+        query parameters.
 
-        Always a feasible allocation, by the deadline at the latest; status says whether the gap was
-        reached. A request that is sent again with the same Idempotency-Key and body gets the same
-        answer, and is not solved again. The parameter previous is the id of the answer that is in
-        force, which a limit on what moves counts from.
+        Returns a feasible allocation by the deadline; status tells whether the gap was reached. A
+        repeated request with the same Idempotency-Key and body gets the same answer without another
+        solve. The parameter previous is the id of the installed answer, the reference of a churn
+        limit.
         """
-        sent_body = sent(request, await request.body())
+        # Resolve the installed answer.
+        encoded_request = encode_request(request, await request.body())
         if previous is not None:
-            in_force = recent.answer(name, await backend.generation(name), previous)
-            sent_body = dataclasses.replace(sent_body, previous=in_force, previous_id=previous)
-        client_key = f"{name} {sent_body.client}"
-        if on_their_way[name] >= most_open or on_their_way[client_key] >= places_of_one(most_open):
+            previous_answer = cache.answer(name, await backend.generation(name), previous)
+            encoded_request = dataclasses.replace(
+                encoded_request, previous=previous_answer, previous_id=previous
+            )
+        # Limit concurrent allocations of the network and of the client.
+        client_key = f"{name} {encoded_request.client}"
+        if in_flight[name] >= max_open or in_flight[client_key] >= places_of_one(max_open):
             raise overloaded()
-        on_their_way.update((name, client_key))
+        in_flight.update((name, client_key))
         try:
-            # Of this registration of the name: another network gives other answers.
+            # Idempotency keys belong to a generation: a replaced network gives other answers.
             key = f"{await backend.generation(name)} {idempotency_key}" if idempotency_key else ""
-            work = recent.once(name, key, sent_body, lambda: backend.allocate(name, sent_body))
-            result, is_new = await _unless_gone(request.receive, work)
+            work = cache.answer_once(
+                name, key, encoded_request, lambda: backend.allocate(name, encoded_request)
+            )
+            result, is_new = await _cancel_on_disconnect(request.receive, work)
         finally:
-            on_their_way.subtract((name, client_key))
-            for counted in (name, client_key):  # names are the callers': none may stay behind
-                if not on_their_way[counted]:
-                    del on_their_way[counted]
-        request.scope.get("teal", {})["deadline_ms"] = result.summary["deadline_ms"]  # for the log
+            in_flight.subtract((name, client_key))
+            # Remove zero counters, since callers choose the names.
+            for counter_key in (name, client_key):
+                if not in_flight[counter_key]:
+                    del in_flight[counter_key]
+        # For the log.
+        request.scope.get("teal", {})["deadline_ms"] = result.summary["deadline_ms"]
+        # Record and cache a new answer.
         if is_new:
-            metrics.allocated(name, result.summary)
+            metrics.record_allocation(name, result.summary)
             try:
-                if result.generation == await backend.generation(name) and recent.add(
-                    name, sent_body.number, result
+                if result.generation == await backend.generation(name) and cache.add(
+                    name, encoded_request.request_id, result
                 ):
-                    await forget()
-            except ServiceError:  # deleted meanwhile
+                    await forget_removed()
+            # Deleted meanwhile.
+            except ServiceError:
                 pass
-            except Exception:  # engines that end, say; the answer is there and goes out
-                LOG.exception("answer not kept", extra={"teal": {"request": sent_body.number}})
+            # Send the answer even if, for instance, an engine is ending.
+            except Exception:
+                LOG.exception(
+                    "answer not kept", extra={"teal": {"request": encoded_request.request_id}}
+                )
         return Response(result.body, media_type=result.media_type)
 
-    async def allocate_plainly(request: Request) -> Response:
-        """As above, with the limits that FastAPI knows from the description."""
+    async def allocate_fast(request: Request) -> Response:
+        """Allocate as above, with the length limits of the OpenAPI description."""
         key = request.headers.get("idempotency-key")
         previous = request.query_params.get("previous")
-        for what, value, most in (
-            ("Idempotency-Key", key, _MOST_OF_KEY),
-            ("previous", previous, _MOST_OF_ID),
+        for field, value, max_length in (
+            ("Idempotency-Key", key, _MAX_KEY_LENGTH),
+            ("previous", previous, _MAX_ID_LENGTH),
         ):
-            if value is not None and len(value) > most:
+            if value is not None and len(value) > max_length:
                 raise ServiceError(
-                    422, "invalid_request", f"{what}: at most {most} characters, not {len(value)}"
+                    422,
+                    "invalid_request",
+                    f"{field}: at most {max_length} characters, not {len(value)}",
                 )
         return await allocate(request.path_params["name"], request, key, previous)
 
     @router.get("/v1/networks", **api, response_model=NetworkNames)
     async def list_networks() -> Any:
         """Names of all registered networks."""
-        names, last = await backend.names(), recent.last_used()
-        return {"networks": names, "last_used": last if last in names else None}
+        names = await backend.names()
+        last_used = cache.last_used()
+        return {"networks": names, "last_used": last_used if last_used in names else None}
 
     @router.get("/v1/model", **api, response_model=ModelInfo)
     async def get_model() -> Any:
-        """Version of the model that is in use, and why a newer one in its folder is not.
+        """Version of the loaded model, and why a newer one in its folder is not used.
 
-        Of the engine that answers: with several, one may be a second behind another.
+        The answering replica's; replicas may differ for a second.
         """
         return await backend.model()
 
     @router.put(
         "/v1/networks/{name}",
         **api,
-        openapi_extra=_body(NetworkSpec),
+        openapi_extra=_body_schema(NetworkSpec),
         responses={
             200: {"model": NetworkInfo},
             201: {"description": "registered", "model": NetworkInfo},
         },
     )
     async def put_network(name: _Name, request: Request) -> Response:
-        """Register or replace a network. Its paths are computed in the background: GET says when it
-        is ready.
+        """Register or replace a network. Its paths are computed in the background; GET tells when
+        it is ready.
         """
         body = await request.body()
-        info, new = await backend.put(name, await beside(len(body), _spec, body))
-        return await _described(info, 201 if new else 200)
+        info, is_new = await backend.put(name, await offload_if_large(len(body), _parse_spec, body))
+        return await _network_response(info, 201 if is_new else 200)
 
     @router.get("/v1/networks/{name}", **api, responses={200: {"model": NetworkInfo}})
     async def get_network(name: _Name) -> Response:
-        """State (computing, ready, failed), nodes, links, capacities as registered and in force."""
-        return await _described(await backend.info(name))
+        """State (computing, ready, failed), nodes, links, registered and current capacities."""
+        return await _network_response(await backend.info(name))
 
     @router.delete("/v1/networks/{name}", **api, status_code=204)
     async def delete_network(name: _Name) -> Response:
-        """Forget a network; requests that wait for it get 404, and the search for its paths
-        ends.
-        """
+        """Delete a network; its queued requests get 404, and its path search ends."""
         await backend.delete(name)
         metrics.forget(name)
-        await forget()
+        await forget_removed()
         return Response(status_code=204)
 
     @router.patch(
         "/v1/networks/{name}/links",
         **api,
-        openapi_extra=_body(LinkChanges),
+        openapi_extra=_body_schema(LinkChanges),
         responses={200: {"model": NetworkInfo}},
     )
     async def patch_links(name: _Name, request: Request) -> Response:
-        """Change capacities, take links down or up: in force from the next request on, no path is
-        computed anew.
+        """Change capacities, take links down or up; effective from the next request on, without a
+        path search.
         """
         body = await request.body()
-        return await _described(await backend.patch(name, await beside(len(body), _changes, body)))
+        return await _network_response(
+            await backend.patch(name, await offload_if_large(len(body), _parse_changes, body))
+        )
 
     @router.get("/v1/networks/{name}/paths", **api, responses={200: {"model": Routes}})
     async def get_paths(name: _Name) -> Response:
         """Pairs of nodes in the order of rates and splits, and the candidate paths of each, node by
         node.
         """
-        return _written(await backend.paths(name))
+        return _json_response(await backend.paths(name))
 
     @router.get("/v1/networks/{name}/allocations", **api, response_model=RecentAllocations)
     async def get_allocations(name: _Name, after: float = 0.0) -> Any:
-        """List the allocations of lately, the last thousand requests at most, and how full links
-        were in the last one.
+        """Figures of recent allocations, at most the last thousand requests, and the link
+        utilisation of the last one.
 
-        Only what was answered after a moment, in seconds since 1970 as ``time`` has it.
+        Only answers after a time in seconds since 1970, as in ``time``.
         """
-        return recent.since(name, await backend.generation(name), after)
+        return cache.since(name, await backend.generation(name), after)
 
     @router.get(
         "/v1/networks/{name}/allocations/{number}",
@@ -338,10 +365,8 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
     )
     async def get_allocation(name: _Name, number: str) -> Response:
-        """An answer that was given lately, as it was given; the last ones only, 64 MiB of all
-        networks together.
-        """
-        result = recent.answer(name, await backend.generation(name), number)
+        """A recent answer, unchanged; the last ones only, 64 MiB of all networks together."""
+        result = cache.answer(name, await backend.generation(name), number)
         return Response(result.body, media_type=result.media_type)
 
     @router.get(
@@ -351,13 +376,13 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         responses={200: {"content": {ZIP: {}}}},
     )
     async def get_proof(name: _Name, number: str) -> Response:
-        """The proof of an answer to a request that asked for one, as a zip file; kept as long as
-        the answer.
+        """The proof of an answer to a request with prove, as a zip file; kept as long as the
+        answer.
         """
-        result = recent.answer(name, await backend.generation(name), number)
+        result = cache.answer(name, await backend.generation(name), number)
         if not result.proof:
             raise ServiceError(
-                404, "no_proof", f"allocation {number[:80]!r} was made without prove"
+                404, "no_proof", f"allocation {number[:80]!r} was requested without prove"
             )
         return Response(result.proof, media_type=ZIP)
 
@@ -365,45 +390,47 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         "/v1/networks/{name}/measurements",
         **api,
         response_model=MeasuredInfo,
-        openapi_extra=_body(MeasurementRequest, MeasurementOptions),
+        openapi_extra=_body_schema(MeasurementRequest, MeasurementOptions),
     )
     async def measure(name: _Name, request: Request) -> Any:
-        """Say what traffic was measured, one matrix or several, JSON or Arrow (time and interval_s
-        in the query then).
+        """Send measured traffic, one matrix or several, JSON or Arrow (then time and interval_s are
+        query parameters).
 
-        From these the allocation for the next interval is computed, at once: POST .../allocations
-        with "for": "next". Counters wait for their estimate until their deadline, 503 then.
+        The allocation for the next interval is computed from them at once: POST .../allocations
+        with "for": "next". Counters wait for their estimate until their deadline, then 503.
         """
         body = await request.body()
-        info = await _unless_gone(request.receive, backend.measure(name, sent(request, body)))
+        info = await _cancel_on_disconnect(
+            request.receive, backend.measure(name, encode_request(request, body))
+        )
         metrics.measured(name, info)
         return info
 
     @router.get("/v1/networks/{name}/measurements", **api, response_model=MeasuredInfo)
     async def get_measured(name: _Name) -> Any:
-        """Which measured matrices are kept."""
+        """Number and times of the stored matrices."""
         return await backend.measured(name)
 
     @router.delete("/v1/networks/{name}/measurements", **api, status_code=204)
     async def forget_measured(name: _Name) -> Response:
-        """Delete all measured matrices, and what was learnt from them: wrong ones, say."""
+        """Delete all measured matrices and all state learnt from them, for instance wrong ones."""
         await backend.forget_measured(name)
         metrics.measured(name, {"matrices": 0})
         return Response(status_code=204)
 
     @router.get("/v1/networks/{name}/map", **api, responses={200: {"model": Drawing}})
     async def get_map(name: _Name) -> Response:
-        """The network as a drawing: its coordinates where they are known, else a layout."""
-        return _written(await backend.map(name))
+        """Drawing of the network: its coordinates if known, else a layout."""
+        return _json_response(await backend.map(name))
 
     @router.get("/healthz", response_model=Health)
     async def healthz() -> Any:
-        """Whether the process answers."""
+        """Whether the process responds."""
         return {"status": "ok"}
 
     @router.get("/readyz", response_model=Readiness)
     async def readyz() -> Any:
-        """Whether the engine answers, and a network is ready if any is registered."""
+        """Whether the solver responds, and a network is ready if any is registered."""
         await backend.check_ready()
         return {
             "status": "ready",
@@ -418,43 +445,45 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def prometheus() -> Response:
-        """For Prometheus."""
+        """Metrics for Prometheus."""
         metrics.warnings.set(len(await backend.warnings()))
-        metrics.waiting(await backend.queued())
+        metrics.set_queue_lengths(await backend.queued())
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    return MadeRoutes(router, Route(_ALLOCATIONS, allocate_plainly, methods=["POST"]))
+    return ApiRoutes(router, Route(_ALLOCATIONS, allocate_fast, methods=["POST"]))
 
 
-async def _unless_gone(receive: Receive, work: Awaitable[_Result]) -> _Result:
-    """The result of ``work``, which is cancelled if the client goes: nobody waits for it then.
+async def _cancel_on_disconnect(receive: Receive, work: Awaitable[_Result]) -> _Result:
+    """Result of ``work``; cancel it if the client disconnects.
 
     Args:
-        receive: see ASGI; after the body the next message says that the client has gone.
-        work: awaited by the task that calls this.
+        receive: ASGI receive; the next message after the body is the disconnect.
+        work: awaited in the calling task.
 
     Raises:
-        ServiceError: the client has gone.
+        ServiceError: the client has disconnected.
     """
-    working = asyncio.current_task()
-    assert working is not None
+    request_task = asyncio.current_task()
+    assert request_task is not None
     is_gone = False
 
     async def cancel_when_gone() -> None:
         nonlocal is_gone
-        with contextlib.suppress(Exception):  # a connection that cannot be read has gone too
+        # An unreadable connection counts as disconnected.
+        with contextlib.suppress(Exception):
             await receive()
         is_gone = True
-        working.cancel()
+        request_task.cancel()
 
-    watching = asyncio.ensure_future(cancel_when_gone())
+    watcher = asyncio.ensure_future(cancel_when_gone())
     try:
         return await work
     except asyncio.CancelledError:
-        if not is_gone or working.cancelling() > 1:  # somebody else has cancelled it as well
+        # Cancelled by someone else, too.
+        if not is_gone or request_task.cancelling() > 1:
             raise
         raise ServiceError(400, "disconnected", "the client has gone") from None
     finally:
-        watching.cancel()
+        watcher.cancel()
         if is_gone:
-            working.uncancel()
+            request_task.uncancel()

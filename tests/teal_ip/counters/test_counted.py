@@ -20,10 +20,10 @@ from teal.serving.engine.requests import CounterReadings
 from teal.testing import make_topology
 from teal_ip.counters.service import Counted, CountedTraffic, interval_of
 from teal_ip.routing.measurements import ecmp_measurements, path_measurements
-from tests.serving.service import b4_served, b4_service, run, service
+from tests.serving.service import b4_network_state, b4_service, run, service
 
-SERVED = b4_served()
-TOPOLOGY, PAIRS = SERVED.topology, SERVED.paths.pairs
+NETWORK_STATE = b4_network_state()
+TOPOLOGY, PAIRS = NETWORK_STATE.topology, NETWORK_STATE.paths.pairs
 BEGIN = np.datetime64("2026-01-01T00:00:00", "s")
 IGP = ecmp_measurements(EcmpDag.of(TOPOLOGY, np.ones(TOPOLOGY.num_links)), PAIRS)
 
@@ -81,7 +81,7 @@ def test_counters_alone_become_matrices_that_allocations_follow(tmp_path: Path) 
             assert allocation.splits is not None
             splits = np.asarray(allocation.splits[0], np.float64)
             under = path_measurements(
-                SERVED.paths, splits[:, : SERVED.paths.num_paths], TOPOLOGY.num_nodes
+                NETWORK_STATE.paths, splits[:, : NETWORK_STATE.paths.num_paths], TOPOLOGY.num_nodes
             )
             second = await client.measure_counters(
                 "b4", _time(31), *_readings(under @ series[31]), routing="allocation"
@@ -146,7 +146,7 @@ def test_a_matrix_that_the_counters_contradict_is_not_kept(tmp_path: Path) -> No
         ({"links": [{"source": "1", "target": "2", "number": 3}]}, "no link 3"),
         ({"nodes": [{"node": "99", "ingress": 1.0}]}, "no node"),
         ({"nodes": [{"node": "1"}]}, "enters or leaves"),
-        ({"routing": "allocation"}, "none has been made"),
+        ({"routing": "allocation"}, "no allocation for the next interval"),
         ({"routing": "guess"}, "igp"),
         ({"nodes": [{"node": "1", "ingress": -1.0}]}, "greater than or equal"),
     ],

@@ -15,7 +15,7 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 
 from teal.client import AsyncClient, Overloaded, ServiceFault
 from teal.client.results import Measured
-from teal.serving.engine.solver import Solver
+from teal.serving.engine.engine import AllocationEngine
 from teal_ip.counters.service import Counting, Interval, interval_of
 from tests.serving.service import rates_of, run, service, until
 from tests.teal_ip.counters.test_counted import BEGIN, IGP, _readings, _series, _time
@@ -41,13 +41,13 @@ async def _count(client: AsyncClient, row: int = 1, **options: Any) -> Measured:
     )
 
 
-def _counting(solver: Solver) -> Counting:
-    counting = solver._counting
+def _counting(solver: AllocationEngine) -> Counting:
+    counting = solver._counting_part
     assert isinstance(counting, Counting)
     return counting
 
 
-def _estimating(solver: Solver) -> bool:
+def _estimating(solver: AllocationEngine) -> bool:
     process = _counting(solver)._process
     return bool(process and process.begun)
 
@@ -56,7 +56,7 @@ def _estimating(solver: Solver) -> bool:
 def test_nothing_waits_for_estimates_and_none_is_made_for_clients_that_have_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = Solver(tmp_path, most_waiting=40)
+    solver = AllocationEngine(tmp_path, most_waiting=40)
 
     async def work() -> None:
         async with service(tmp_path, solver=solver, tokens=_TOKENS, sent=_TOKENS[0]) as client:
@@ -93,7 +93,7 @@ def test_nothing_waits_for_estimates_and_none_is_made_for_clients_that_have_gone
 def test_an_estimate_that_is_not_there_by_the_deadline_is_refused_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = Solver(tmp_path)
+    solver = AllocationEngine(tmp_path)
 
     async def work() -> None:
         async with service(tmp_path, solver=solver) as client:
@@ -111,7 +111,7 @@ def test_an_estimate_that_is_not_there_by_the_deadline_is_refused_and_ends(
 
 @pytest.mark.system
 def test_counters_go_on_after_the_end_of_their_process(tmp_path: Path) -> None:
-    solver = Solver(tmp_path)
+    solver = AllocationEngine(tmp_path)
 
     async def work() -> None:
         async with service(tmp_path, solver=solver) as client:
@@ -133,7 +133,7 @@ def test_counters_go_on_after_the_end_of_their_process(tmp_path: Path) -> None:
 def test_an_estimate_that_would_be_late_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = Solver(tmp_path)
+    solver = AllocationEngine(tmp_path)
 
     async def work() -> None:
         async with service(tmp_path, solver=solver) as client:

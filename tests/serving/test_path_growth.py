@@ -1,4 +1,4 @@
-"""Paths that are added in the background: nothing that was said before changes its meaning."""
+"""Background path generation: added paths leave the meaning of earlier answers unchanged."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from teal.network.path_file import save_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
-from teal.serving.engine import growth, registry
-from teal.serving.engine.growth import Growth, grown
-from teal.serving.engine.registry import Hosted
+from teal.serving.engine import path_growth, registry
+from teal.serving.engine.allocation_task import AllocationTask, resolve_demand_values
+from teal.serving.engine.engine import AllocationEngine
+from teal.serving.engine.network_state import AddedPaths, Job, NetworkState
+from teal.serving.engine.path_growth import PathGrowth, with_missing_paths
+from teal.serving.engine.registry import RegistryEntry
 from teal.serving.engine.requests import NetworkSpec
-from teal.serving.engine.served import AddedPaths, Job, Served
-from teal.serving.engine.solver import Solver
 from teal.serving.engine.store import Store, Version
-from teal.serving.engine.wanted import Wanted, worth_of
 from teal.solvers.candidates import more_paths
 from teal.testing import make_topology
 from tests.gate import PATIENCE_S
@@ -70,12 +70,12 @@ def test_nothing_is_added_where_little_is_missing() -> None:
     assert more_paths(idle, gap=0.01, max_paths=8) is idle.paths
 
 
-async def _grown(solver: Solver, before: int) -> None:
+async def _wait_for_paths(solver: AllocationEngine, before: int) -> None:
     """Wait until B4 has more paths than before."""
 
     def has_more() -> bool:
-        served = solver._registry.get("b4").served
-        return served is not None and int(served.paths.mask.sum()) > before
+        network_state = solver._registry.get("b4").network_state
+        return network_state is not None and int(network_state.paths.mask.sum()) > before
 
     await until(has_more, "no paths were added")
 
@@ -84,20 +84,21 @@ def test_a_service_adds_paths_and_every_earlier_answer_keeps_its_meaning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "teal.serving.engine.served._GENERATED", "gravity:seed=0,load=0.01,count={count}"
+        "teal.serving.engine.network_state._GENERATED_TRAFFIC",
+        "gravity:seed=0,load=0.01,count={count}",
     )
     monkeypatch.setattr("teal.serving.engine.requests.FIRST_PATHS", 1)
     rates = rates_of(size=60_000)
 
     async def work() -> None:
-        solver = Solver(tmp_path, grow_every_s=0.0)
+        solver = AllocationEngine(tmp_path, grow_every_s=0.0)
         async with service(tmp_path, solver=solver) as client:
             await client.put_network("b4", "b4", **_SPARSE)
             network = await client.wait_ready("b4")
             before = (await client.paths("b4")).paths
             first = await client.allocate("b4", rates)
             assert first.splits.shape[2] == 1
-            await _grown(solver, network.paths or 0)
+            await _wait_for_paths(solver, network.paths or 0)
             after = (await client.paths("b4")).paths
             assert all(new[: len(old)] == old for old, new in zip(before, after, strict=True))
             second = await client.allocate("b4", rates)
@@ -109,7 +110,7 @@ def test_a_service_adds_paths_and_every_earlier_answer_keeps_its_meaning(
             for _ in range(3):
                 await client.allocate("b4", rates)
             assert (await client.network("b4")).paths == stable, "no path is missing any more"
-        async with service(tmp_path, solver=Solver(tmp_path, grow_every_s=1e9)) as client:
+        async with service(tmp_path, solver=AllocationEngine(tmp_path, grow_every_s=1e9)) as client:
             assert (await client.wait_ready("b4")).paths == stable, "after a restart"
             assert (await client.paths("b4")).paths == after
             await client.delete_network("b4")
@@ -123,21 +124,22 @@ def test_an_interval_that_follows_added_paths_is_allocated_over_them(
 ) -> None:
     pytest.importorskip("teal_next", reason="needs the package teal_next")
     monkeypatch.setattr(
-        "teal.serving.engine.served._GENERATED", "gravity:seed=0,load=0.01,count={count}"
+        "teal.serving.engine.network_state._GENERATED_TRAFFIC",
+        "gravity:seed=0,load=0.01,count={count}",
     )
     monkeypatch.setattr("teal.serving.engine.requests.FIRST_PATHS", 1)
     rates = rates_of(3, size=60_000)
 
     async def work() -> None:
-        solver = Solver(tmp_path, grow_every_s=1e9)
+        solver = AllocationEngine(tmp_path, grow_every_s=1e9)
         async with service(tmp_path, solver=solver) as client:
             await client.put_network("b4", "b4", **_SPARSE)
             network = await client.wait_ready("b4")
             await client.measure("b4", rates[:1], np.datetime64("2026-01-01T00:00:00"))
             narrow = await client.allocate_next("b4")
-            solver._growth._every_s = 0.0
+            solver._growth._interval_s = 0.0
             await client.measure("b4", rates[1:2], np.datetime64("2026-01-01T00:05:00"))
-            await _grown(solver, network.paths or 0)
+            await _wait_for_paths(solver, network.paths or 0)
             await client.measure("b4", rates[2:], np.datetime64("2026-01-01T00:10:00"))
             wide = await client.allocate_next("b4")
             assert narrow.splits.shape[2] == 1 < wide.splits.shape[2]
@@ -148,7 +150,7 @@ def test_an_interval_that_follows_added_paths_is_allocated_over_them(
 
 def test_a_damaged_file_of_paths_leaves_the_network_as_it_is(tmp_path: Path) -> None:
     async def work() -> None:
-        async with service(tmp_path, solver=Solver(tmp_path, grow_every_s=1e9)) as client:
+        async with service(tmp_path, solver=AllocationEngine(tmp_path, grow_every_s=1e9)) as client:
             await client.put_network("b4", "b4")
             network = await client.wait_ready("b4")
             links = tmp_path / "b4.links.json"
@@ -170,26 +172,31 @@ def test_a_change_of_links_keeps_the_paths_that_were_added(tmp_path: Path) -> No
     store, network = Store(tmp_path), {"topology": "x"}
     store.put("b4", network)
     paths = compute_paths(topology, cache=False)
-    assert store.write_paths("b4", store.read("b4").generation, paths, after=0)
-    assert store.read("b4").additions == 1
-    assert not store.write_paths("b4", store.read("b4").generation, paths, after=0), (
+    assert store.write_paths("b4", store.read("b4").generation, paths, expected_version=0)
+    assert store.read("b4").paths_version == 1
+    assert not store.write_paths("b4", store.read("b4").generation, paths, expected_version=0), (
         "found before the first were added"
     )
     store.change_links("b4", {"0": {"up": False}}, network)
     assert store.read("b4").links == {"0": {"up": False}}
-    assert store.read("b4").additions == 1, "a reload takes the stored paths"
+    assert store.read("b4").paths_version == 1, "a reload takes the stored paths"
 
 
 def test_paths_are_added_for_the_traffic_of_all_classes() -> None:
     problem = _problem(load=8)
-    network = Hosted(Version(0, 0), NetworkSpec.model_validate({"topology": "b4", **_SPARSE}), "")
-    served, none = Served(problem.topology, problem.paths), np.zeros(problem.paths.num_demands)
+    network = RegistryEntry(
+        Version(0, 0), NetworkSpec.model_validate({"topology": "b4", **_SPARSE}), ""
+    )
+    network_state, none = (
+        NetworkState(problem.topology, problem.paths),
+        np.zeros(problem.paths.num_demands),
+    )
     all_rates = problem.demand[0].numpy()
     for rates in (np.concatenate([all_rates, none]), np.concatenate([none, all_rates])):
-        paths = grown(served, network, rates)
+        paths = with_missing_paths(network_state, network, rates)
         assert paths is not None
         assert paths.mask.sum() > problem.paths.mask.sum()
-    assert grown(served, network, np.concatenate([none, none])) is None
+    assert with_missing_paths(network_state, network, np.concatenate([none, none])) is None
 
 
 def test_paths_are_added_by_the_weights_of_the_network() -> None:
@@ -201,10 +208,13 @@ def test_paths_are_added_by_the_weights_of_the_network() -> None:
         **_SPARSE,
     }
     spec = NetworkSpec.model_validate(weighted)
-    network = Hosted(Version(0, 0), spec, "")
-    worth = worth_of(problem.topology, problem.paths, spec)
-    served, rates = Served(problem.topology, problem.paths, worth), problem.demand[0].numpy()
-    paths = grown(served, network, rates)
+    network = RegistryEntry(Version(0, 0), spec, "")
+    demand_values = resolve_demand_values(problem.topology, problem.paths, spec)
+    network_state, rates = (
+        NetworkState(problem.topology, problem.paths, demand_values),
+        problem.demand[0].numpy(),
+    )
+    paths = with_missing_paths(network_state, network, rates)
     assert paths is not None
     assert paths.mask.sum() > problem.paths.mask.sum()
 
@@ -226,7 +236,7 @@ def test_a_demand_that_the_network_still_connects_is_carried_after_a_failure(
     tmp_path: Path,
 ) -> None:
     async def work() -> None:
-        async with service(tmp_path, solver=Solver(tmp_path, grow_every_s=1e9)) as client:
+        async with service(tmp_path, solver=AllocationEngine(tmp_path, grow_every_s=1e9)) as client:
             await client.put_network("n", _detour(), num_paths=1)
             network = await client.wait_ready("n")
             rates = np.ones((1, network.demands or 0))
@@ -246,7 +256,7 @@ def test_a_demand_that_the_network_still_connects_is_carried_after_a_failure(
             else:
                 raise AssertionError("the demands around the failed cable are not carried")
             before = (await client.paths("n")).paths
-        async with service(tmp_path, solver=Solver(tmp_path, grow_every_s=1e9)) as client:
+        async with service(tmp_path, solver=AllocationEngine(tmp_path, grow_every_s=1e9)) as client:
             await client.wait_ready("n")
             assert (await client.paths("n")).paths == before, "after a restart"
             assert (await client.allocate("n", rates)).satisfied_demand[0] == pytest.approx(1)
@@ -269,7 +279,7 @@ def test_one_failure_in_the_background_does_not_keep_paths_from_a_network(
     step: str,
     error: Exception,
 ) -> None:
-    owner = Served if step == "with_more_paths" else Store
+    owner = NetworkState if step == "with_more_paths" else Store
     whole, failures = getattr(owner, step), [error]
 
     def fail_once(*arguments: Any, **options: Any) -> Any:
@@ -278,11 +288,11 @@ def test_one_failure_in_the_background_does_not_keep_paths_from_a_network(
         return whole(*arguments, **options)
 
     monkeypatch.setattr(owner, step, fail_once)
-    monkeypatch.setattr(growth, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(path_growth, "_FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(registry, "_FIRST_PAUSE_S", 0.01)
 
     async def work() -> None:
-        async with service(tmp_path, solver=Solver(tmp_path, grow_every_s=1e9)) as client:
+        async with service(tmp_path, solver=AllocationEngine(tmp_path, grow_every_s=1e9)) as client:
             await client.put_network("n", _detour(), num_paths=1)
             network = await client.wait_ready("n")
             rates = np.ones((1, network.demands or 0))
@@ -302,20 +312,23 @@ def test_one_failure_in_the_background_does_not_keep_paths_from_a_network(
 
 
 def test_paths_are_taken_while_the_engine_works(tmp_path: Path) -> None:
-    """The engine's thread and the one that takes paths work on one network at the same time."""
+    """The solver thread and the thread that loads paths work on one network at the same time."""
     topology = make_topology([(0, 1, 1.0), (1, 2, 1.0), (0, 2, 1.0)], both=True)
     wider = AddedPaths(1, tmp_path / "paths.npz")
     save_paths(wider.file, compute_paths(topology, num_paths=2, cache=False))
-    served = Served(topology, compute_paths(topology, num_paths=1, cache=False))
+    network_state = NetworkState(topology, compute_paths(topology, num_paths=1, cache=False))
     spec = NetworkSpec.model_validate({"topology": "b4"})
-    programs = [Wanted(ObjectiveName.TOTAL_FLOW), Wanted(ObjectiveName.MAX_LINK_UTILISATION)]
+    programs = [
+        AllocationTask(ObjectiveName.TOTAL_FLOW),
+        AllocationTask(ObjectiveName.MAX_LINK_UTILISATION),
+    ]
     has_ended = threading.Event()
 
     def solve() -> None:
         while not has_ended.is_set():
-            for wanted in programs:
-                job = Job(np.ones((1, 6)), wanted, 0.1, time.perf_counter() + 60)
-                served.solve(job)
+            for task in programs:
+                job = Job(np.ones((1, 6)), task, 0.1, time.perf_counter() + 60)
+                network_state.solve(job)
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -323,7 +336,7 @@ def test_paths_are_taken_while_the_engine_works(tmp_path: Path) -> None:
         with ThreadPoolExecutor(1) as engine:
             solving = engine.submit(solve)
             try:
-                grown = [served.with_more_paths(wider, spec) for _ in range(400)]
+                extended = [network_state.with_more_paths(wider, spec) for _ in range(400)]
             finally:
                 has_ended.set()
             solving.result()
@@ -331,31 +344,33 @@ def test_paths_are_taken_while_the_engine_works(tmp_path: Path) -> None:
         sys.setswitchinterval(before)
 
     job = Job(np.ones((1, 6)), programs[0], 1e-6, time.perf_counter() + 60)
-    solved = grown[-1].begin(job)
+    solved = extended[-1].begin(job)
     solved.advance()
     assert solved.result.kind.is_warm, "it goes on where the last allocation ended"
-    assert grown[-1].solve(job).measured.gap[0] <= 1e-6
-    narrow = served.solve(job)
+    assert extended[-1].solve(job).assessment.gap[0] <= 1e-6
+    narrow = network_state.solve(job)
     assert narrow.kind.is_warm, "a request that waited for the first paths does too"
-    assert narrow.measured.gap[0] <= 1e-6
+    assert narrow.assessment.gap[0] <= 1e-6
 
 
 def test_requests_for_the_network_of_before_see_every_change_of_its_links(tmp_path: Path) -> None:
-    """They wait while paths are added, and then a link fails."""
+    """Requests wait while paths are added, and then a link fails."""
     topology = make_topology([(0, 1, 1.0), (1, 2, 1.0), (0, 2, 1.0)], both=True)
     file = tmp_path / "paths.npz"
     save_paths(file, compute_paths(topology, num_paths=2, cache=False))
     spec = NetworkSpec.model_validate({"topology": "b4"})
-    narrow = Served(topology, compute_paths(topology, num_paths=1, cache=False))
-    network = Hosted(Version(0, 0), spec, "", narrow)
-    network.served = narrow.with_more_paths(AddedPaths(1, file), spec)
+    narrow = NetworkState(topology, compute_paths(topology, num_paths=1, cache=False))
+    network = RegistryEntry(Version(0, 0), spec, "", narrow)
+    network.network_state = narrow.with_more_paths(AddedPaths(1, file), spec)
     network.links = {"0": {"up": False}}
-    network.put_in_force(network.served)
+    network.apply_capacity(network.network_state)
 
-    job = Job(np.ones((1, 6)), Wanted(ObjectiveName.TOTAL_FLOW), 1e-6, time.perf_counter() + 60)
-    for served in (narrow, network.served):
-        assert served.capacity[0] == 0
-        assert served.solve(job).measured.utilisation[0, 0] == 0
+    job = Job(
+        np.ones((1, 6)), AllocationTask(ObjectiveName.TOTAL_FLOW), 1e-6, time.perf_counter() + 60
+    )
+    for network_state in (narrow, network.network_state):
+        assert network_state.capacity[0] == 0
+        assert network_state.solve(job).assessment.utilisation[0, 0] == 0
 
 
 def test_no_paths_are_added_to_fewer_than_are_stored(tmp_path: Path) -> None:
@@ -365,19 +380,23 @@ def test_no_paths_are_added_to_fewer_than_are_stored(tmp_path: Path) -> None:
     store.put("n", {"topology": "x"})
     generation = store.read("n").generation
     paths = compute_paths(topology, cache=False)
-    assert store.write_paths("n", generation, paths, after=0)
+    assert store.write_paths("n", generation, paths, expected_version=0)
 
     async def work() -> None:
         spec = NetworkSpec.model_validate({"topology": "b4"})
-        network = Hosted(Version(0, 0), spec, generation, Served(topology, paths))
-        growing = Growth(store)
+        network = RegistryEntry(Version(0, 0), spec, generation, NetworkState(topology, paths))
+        growing = PathGrowth(store)
         # Not even where this process has not heard of them.
-        assert not await growing._add("n", network, lambda served: served.paths)
-        network.additions = 1
-        assert not await growing._add("n", network, lambda served: pytest.fail("looked for more"))
+        assert not await growing._extend_paths(
+            "n", network, lambda network_state: network_state.paths
+        )
+        network.paths_version = 1
+        assert not await growing._extend_paths(
+            "n", network, lambda network_state: pytest.fail("looked for more")
+        )
 
     run(work)
-    assert store.read("n").additions == 1
+    assert store.read("n").paths_version == 1
 
 
 def test_paths_that_are_added_while_an_interval_is_allocated_take_nothing_from_it(
@@ -394,7 +413,7 @@ def test_paths_that_are_added_while_an_interval_is_allocated_take_nothing_from_i
         return allocate(self, problem)
 
     async def work() -> None:
-        solver = Solver(tmp_path, grow_every_s=1e9)
+        solver = AllocationEngine(tmp_path, grow_every_s=1e9)
         async with service(tmp_path, solver=solver) as client:
             await client.put_network("n", _detour(), num_paths=1)
             pairs = (await client.wait_ready("n")).demands or 0
@@ -407,7 +426,7 @@ def test_paths_that_are_added_while_an_interval_is_allocated_take_nothing_from_i
             solver._growth.reconnect("n", solver._registry.get("n"))
 
             def has_more() -> bool:
-                return solver._registry.get("n").served.paths.num_paths > 1  # type: ignore[union-attr]
+                return solver._registry.get("n").network_state.paths.num_paths > 1  # type: ignore[union-attr]
 
             await until(has_more, "no paths were added")
             may_end.set()
@@ -416,7 +435,7 @@ def test_paths_that_are_added_while_an_interval_is_allocated_take_nothing_from_i
             np.testing.assert_allclose(answer.splits.sum(-1), 1, atol=1e-5)
             down = [link.in_force == 0 for link in (await client.network("n")).links]
             assert (answer.utilisation[0, down] == 0).all()
-            assert len(solver._computing) == 0, "nothing is computed again and again"
+            assert len(solver._next_interval_runs) == 0, "nothing is computed again and again"
 
     run(work)
 
@@ -426,18 +445,18 @@ def test_paths_grow_for_the_newest_matrix_of_a_batch(
 ) -> None:
     rates, seen = np.array([[1.0, 0.0], [0.0, 2.0]]), list[list[float]]()
 
-    def look(served: Served, network: Hosted, matrix: FloatArray) -> None:
+    def look(network_state: NetworkState, network: RegistryEntry, matrix: FloatArray) -> None:
         seen.append(matrix.tolist())
 
-    monkeypatch.setattr(growth, "grown", look)
+    monkeypatch.setattr(path_growth, "with_missing_paths", look)
 
     async def work() -> None:
         spec = NetworkSpec.model_validate({"topology": "b4", **_SPARSE})
         topology = make_topology([(0, 1, 1.0)], both=True)
-        network = Hosted(
-            Version(0, 0), spec, "", Served(topology, compute_paths(topology, cache=False))
+        network = RegistryEntry(
+            Version(0, 0), spec, "", NetworkState(topology, compute_paths(topology, cache=False))
         )
-        Growth(Store(tmp_path), every_s=0.0).note("b4", network, rates)
+        PathGrowth(Store(tmp_path), interval_s=0.0).record_traffic("b4", network, rates)
         await until(lambda: bool(seen), "nothing was looked at")
 
     run(work)

@@ -19,11 +19,11 @@ from teal.client import AsyncClient, InvalidRequest, ServiceFault
 from teal.network import all_pairs
 from teal.problem.churn import ChurnLimit
 from teal.problem.protection import Protection
+from teal.serving.engine.allocation_task import AllocationTask
+from teal.serving.engine.network_state import Job
 from teal.serving.engine.responses import AllocationAnswer, RecentAllocations
-from teal.serving.engine.served import Job
-from teal.serving.engine.wanted import Wanted
 from teal.solvers.protection import under_failures
-from tests.serving.service import b4_served, b4_service, rates_of, run, service
+from tests.serving.service import b4_network_state, b4_service, rates_of, run, service
 
 _SHARES = {"gold": 0.1, "silver": 0.3, "bronze": 0.6}
 _ALLOCATIONS = "/v1/networks/b4/allocations"
@@ -186,12 +186,14 @@ def test_a_limit_on_churn_counts_from_an_earlier_answer(tmp_path: Path, form: st
 
 
 def test_later_matrices_of_a_job_say_what_moves_too() -> None:
-    served, previous = b4_served(), torch.rand(1, 132, 4, dtype=torch.float64)
+    network_state, previous = b4_network_state(), torch.rand(1, 132, 4, dtype=torch.float64)
     limit = ChurnLimit(previous / previous.sum(-1, keepdim=True), 0.1)
-    wanted = Wanted(teal.ObjectiveName.TOTAL_FLOW, conditions=(limit,))
-    solved = served.solve(Job(rates_of(3, size=30_000), wanted, 1e-2, time.perf_counter() + 600))
+    task = AllocationTask(teal.ObjectiveName.TOTAL_FLOW, conditions=(limit,))
+    solved = network_state.solve(
+        Job(rates_of(3, size=30_000), task, 1e-2, time.perf_counter() + 600)
+    )
     whole, later = (
-        served.answer(solved, rows, 1e-2, 0, 0.0) for rows in (slice(0, 3), slice(1, 3))
+        network_state.answer(solved, rows, 1e-2, 0, 0.0) for rows in (slice(0, 3), slice(1, 3))
     )
     np.testing.assert_array_equal(later.of_conditions["moved"], whole.of_conditions["moved"][1:])
     assert (whole.of_conditions["moved"] <= 0.1 + 1e-9).all()
@@ -380,16 +382,16 @@ def test_groups_must_be_cables_of_the_network(tmp_path: Path) -> None:
 
 
 def test_the_least_work_of_a_program_counts_what_it_takes() -> None:
-    plain, network = Wanted(teal.ObjectiveName.TOTAL_FLOW), b4_served()
+    plain, network = AllocationTask(teal.ObjectiveName.TOTAL_FLOW), b4_network_state()
     ops, topology = network.network(plain).ops, network.topology
     promises = Protection.of(ops, topology.num_links, topology.cables())
-    assert (plain.assumed_work, plain.is_resumable) == (1.0, True)
+    assert (plain.default_relative_work, plain.is_resumable) == (1.0, True)
     for other in (
-        Wanted(teal.ObjectiveName.MAX_MIN),
-        Wanted(teal.ObjectiveName.TOTAL_FLOW, conditions=(promises,)),
-        Wanted(teal.ObjectiveName.PRIORITY, limits=(np.inf, np.inf)),
+        AllocationTask(teal.ObjectiveName.MAX_MIN),
+        AllocationTask(teal.ObjectiveName.TOTAL_FLOW, conditions=(promises,)),
+        AllocationTask(teal.ObjectiveName.PRIORITY, limits=(np.inf, np.inf)),
     ):
-        assert other.assumed_work > 1
+        assert other.default_relative_work > 1
         assert not other.is_resumable
 
 
@@ -404,8 +406,8 @@ UNFIT: list[tuple[int, str, str, dict[str, Any]]] = [
         "",
         {"classes": ["gold"], "demands": [{"class": "gold"}, {"class": "gold"}]},
     ),
-    (422, "classes: each once", "", {"classes": ["gold", "gold"], "demands": []}),
-    (422, "no other one", "", {"classes": ["gold"], "objective": "total_flow", "demands": []}),
+    (422, "classes: repeated name", "", {"classes": ["gold", "gold"], "demands": []}),
+    (422, "only least_cost", "", {"classes": ["gold"], "objective": "total_flow", "demands": []}),
     (
         422,
         "latency_limits_ms",
@@ -424,13 +426,13 @@ UNFIT: list[tuple[int, str, str, dict[str, Any]]] = [
         "",
         {"classes": ["gold", "lead"], "rates": [[1.0] * 132] * 3},
     ),
-    (422, "goes with the parameter previous", "", {"max_churn": 0.1, "demands": []}),
+    (422, "together with the query parameter previous", "", {"max_churn": 0.1, "demands": []}),
     (422, "max_churn", "", {"max_churn": 1.5, "demands": []}),
     (404, "unknown_allocation", "?previous=nothing", {"max_churn": 0.1, "demands": []}),
-    (422, "goes with the parameter previous", "?previous=ID", {"demands": []}),
+    (422, "together with the query parameter previous", "?previous=ID", {"demands": []}),
     (
         422,
-        "as many classes",
+        "another number of classes",
         "?previous=ID",
         {"max_churn": 0.1, "classes": ["gold", "lead"], "demands": []},
     ),
@@ -441,11 +443,16 @@ UNFIT: list[tuple[int, str, str, dict[str, Any]]] = [
         {"max_churn": 0.1, "objective": "max_link_utilisation", "demands": []},
     ),
     (422, "max_min", "?previous=ID", {"max_churn": 0.1, "objective": "max_min", "demands": []}),
-    (422, "not for the next interval", "?previous=ID", {"for": "next"}),
+    (422, "cannot be combined with the next interval", "?previous=ID", {"for": "next"}),
     (422, "alone may be given", "", {"for": "next", "protect": "cables"}),
     (422, "protect", "", {"protect": "ducts", "demands": []}),
     (422, "without groups", "", {"protect": "groups", "demands": []}),
-    (422, "protect: not with entries", "", {"protect": "cables", "entries": 16, "demands": []}),
+    (
+        422,
+        "protect: cannot be combined with entries",
+        "",
+        {"protect": "cables", "entries": 16, "demands": []},
+    ),
     (
         422,
         "no further condition",
@@ -497,7 +504,7 @@ def test_the_options_of_an_address_are_checked_too(tmp_path: Path) -> None:
             with pytest.raises(InvalidRequest, match="max_churn"):
                 await client.allocate("b4", rates, max_churn=0.1)
             classes = await client.allocate("b4", {"gold": rates, "lead": rates})
-            with pytest.raises(InvalidRequest, match="as many classes"):
+            with pytest.raises(InvalidRequest, match="another number of classes"):
                 await client.allocate("b4", rates, max_churn=0.1, previous=classes.id)
             with pytest.raises(ServiceFault, match="no allocation"):
                 await client.allocate("b4", rates, max_churn=0.1, previous="gone")

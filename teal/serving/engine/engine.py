@@ -1,0 +1,664 @@
+"""Facade of the service: handles every API call of one process.
+
+:class:`AllocationEngine` implements :class:`teal.serving.engine.backend.Backend`. It resolves a
+request against a registered network (:class:`teal.serving.engine.registry.Registry`), queues its
+matrices (:class:`teal.serving.engine.scheduler.Scheduler`) and encodes the answer
+(:mod:`teal.serving.engine.wire`). Measured matrices, allocations for the next interval and
+background path generation start here, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from teal.runtime.arrays import FloatArray
+from teal.serving.engine.allocation_task import AllocationTask, single_program_task
+from teal.serving.engine.answer import Answer
+from teal.serving.engine.backend import AllocationResponse, EncodedRequest
+from teal.serving.engine.errors import ARROW, ServiceError, not_ready, replaced, wrong
+from teal.serving.engine.kernels import KernelStatus
+from teal.serving.engine.log import LOG, warn
+from teal.serving.engine.measured import MeasurementHistory
+from teal.serving.engine.model import ReloadableModel
+from teal.serving.engine.network_state import NetworkState, check_model
+from teal.serving.engine.parts import (
+    COUNTERS,
+    NEXT_INTERVAL,
+    CountedMatrix,
+    NextIntervalPart,
+    counting_part,
+    next_interval_part,
+    not_installed,
+)
+from teal.serving.engine.path_growth import GROW_EVERY_S, PathGrowth
+from teal.serving.engine.proof import build_proof, check_provable
+from teal.serving.engine.queue import QueuedRequest
+from teal.serving.engine.registry import Registry, RegistryEntry, require_ready
+from teal.serving.engine.requests import AllocationRequest, MeasurementRequest, Options
+from teal.serving.engine.scheduler import Scheduler
+from teal.serving.engine.solvers import AUTO, model_supports, offload_if_large
+from teal.serving.engine.store import Store
+from teal.serving.engine.warm_up import warm_up_requests
+from teal.serving.engine.wire import (
+    check_size,
+    demands_to_write,
+    encode_json,
+    encode_response,
+    parse_measurement_options,
+    parse_options,
+    previous_splits,
+    read_measurements,
+    read_rates,
+)
+
+# Maximum number of candidate paths in a JSON listing.
+_MAX_LISTED_PATHS = 4_000_000
+# Defaults: registered networks, estimated seconds of a path search, seconds of a deadline.
+MAX_NETWORKS = 100
+MAX_PATH_S = 600.0
+MAX_DEADLINE_S = 600.0
+
+
+class AllocationEngine:
+    """Backend of one process: its networks and its solver thread. Call methods on one event loop.
+
+    Args:
+        folder: folder of the :class:`Store`.
+        most_waiting: maximum number of queued requests of a network; further ones are refused.
+        model: model for warm starts on large networks; see
+            :class:`teal.serving.engine.model.ReloadableModel`.
+        patience_s: maximum time that a request waits for the candidate paths of its network, for
+            instance after a restart, seconds.
+        most_networks: maximum number of registered networks.
+        most_path_s: maximum estimated time of a path search, seconds.
+        most_deadline_s: maximum deadline of a request, seconds.
+        grow_every_s: interval between path searches of a network; see
+            :class:`teal.serving.engine.path_growth.PathGrowth`.
+        default_solver: solver of requests that name none, if the model supports their program.
+        vary: share of every demand on randomised splits, in allocations for the next interval.
+        kernels: compilation status of the kernels; None if all are compiled.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        most_waiting: int = 128,
+        model: str = "none",
+        patience_s: float = 5.0,
+        most_networks: int = MAX_NETWORKS,
+        most_path_s: float = MAX_PATH_S,
+        most_deadline_s: float = MAX_DEADLINE_S,
+        grow_every_s: float = GROW_EVERY_S,
+        default_solver: str = AUTO,
+        vary: float = 0.0,
+        kernels: KernelStatus | None = None,
+    ) -> None:
+        self.folder = folder
+        self.kernels = kernels or KernelStatus.compiled()
+        self._store = Store(folder)
+        self._default_solver = default_solver
+        self._patience_s = patience_s
+        self._max_deadline_s = most_deadline_s
+        self._vary = vary
+        engine_thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._next_interval_thread = ThreadPoolExecutor(1, thread_name_prefix="next-interval")
+        self._view_thread = ThreadPoolExecutor(1, thread_name_prefix="views")
+        # The model needs compiled kernels, too; without them `prepare` loads it later.
+        self._model = ReloadableModel(
+            model, check_model, engine_thread, load_now=self.kernels.are_ready
+        )
+        self.scheduler = Scheduler(most_waiting, engine_thread, self._model.current)
+        self._counting_part = counting_part(most_waiting)
+        self._next_interval_part = next_interval_part()
+        self._growth = PathGrowth(self._store, grow_every_s)
+        self._registry = Registry(
+            self._store, self._on_removal, most_networks, most_path_s, self.kernels
+        )
+        self._last_sync_error = ""
+        # Running allocations for the next interval.
+        self._next_interval_runs: dict[NextIntervalPart, asyncio.Future[Any]] = {}
+
+    def prepare(self) -> None:
+        """Load the compiled kernels and the model; takes a few seconds."""
+        warm_up_requests()
+        if not self.kernels.are_ready:
+            self._model.read()
+
+    def _on_removal(self, entry: RegistryEntry) -> None:
+        """Fail the queued requests of a network that was deleted or replaced."""
+        if entry.network_state is not None:
+            reason = ServiceError(404, "unknown_network", "the network was deleted or replaced")
+            self.scheduler.forget(entry.network_state, reason)
+            self._forget_counters(entry)
+
+    def _forget_counters(self, entry: RegistryEntry) -> None:
+        """Drop the counter estimates of a network."""
+        if self._counting_part is not None:
+            self._counting_part.forget(entry.generation)
+
+    async def names(self) -> list[str]:
+        """Return the names of all registered networks."""
+        return self._store.names()
+
+    async def sync_with_store(self) -> list[asyncio.Task[None]]:
+        """Start to prepare networks that other processes have registered; return the running
+        tasks.
+        """
+        return self._registry.sync_with_store()
+
+    async def try_sync_with_store(self) -> list[asyncio.Task[None]]:
+        """Call :meth:`sync_with_store`; log an unreadable state folder once instead of raising."""
+        try:
+            preparing = self._registry.sync_with_store()
+        except Exception as error:
+            if str(error) != self._last_sync_error:
+                LOG.exception("state folder not read")
+            self._last_sync_error = str(error)
+            return []
+        self._last_sync_error = ""
+        return preparing
+
+    async def warnings(self) -> dict[str, str]:
+        """Return the warnings of networks, by name; networks without a warning are omitted."""
+        return self._registry.warnings()
+
+    async def queued(self) -> dict[str, int]:
+        """Return the number of queued requests of each ready network."""
+        return {
+            name: len(self.scheduler.queued_requests(network_state))
+            for name, network_state in self._registry.ready_states().items()
+        }
+
+    async def check_ready(self) -> None:
+        """Return if an allocation is possible now, or as soon as a network is registered.
+
+        Raises:
+            ServiceError: kernels are being compiled, the solver thread does not respond, or the
+                paths of every network are still being computed.
+        """
+        self.kernels.check()
+        if not await self.scheduler.is_responsive():
+            raise ServiceError(503, "unavailable", "the solver thread does not respond", 3.0)
+        if self._registry.are_all_computing():
+            raise ServiceError(
+                503, "not_ready", "the paths of all networks are still being computed", 1.0
+            )
+
+    async def model(self) -> dict[str, Any]:
+        """Return the version of the loaded model and the error of the last reload."""
+        await asyncio.to_thread(self._model.current)
+        return {**self._model.description(), "solver": self._default_solver}
+
+    async def generation(self, name: str) -> str:
+        """Return the generation of a network, an identifier of the registration of its name.
+
+        Raises:
+            ServiceError: unknown network.
+        """
+        return self._registry.get(name).generation
+
+    async def put(self, name: str, spec: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """Register or replace a network; its paths are computed in the background.
+
+        Returns:
+            state of the network, and whether its name is new.
+
+        Raises:
+            ServiceError: invalid topology.
+        """
+        is_new = await self._registry.put(name, spec, self._patience_s)
+        return await self._registry.info(name), is_new
+
+    async def info(self, name: str) -> dict[str, Any]:
+        """Return state and description of a network.
+
+        Raises:
+            ServiceError: unknown network.
+        """
+        return await self._registry.info(name)
+
+    async def delete(self, name: str) -> None:
+        """Delete a network; its queued requests fail.
+
+        Raises:
+            ServiceError: unknown network.
+        """
+        await self._registry.delete(name)
+
+    async def patch(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
+        """Change link capacities, or take links down or up, with immediate effect.
+
+        Raises:
+            ServiceError: unknown network or link.
+        """
+        await self._registry.change_links(name, changes)
+        self._growth.reconnect(name, self._registry.get(name))
+        return await self._registry.info(name)
+
+    async def paths(self, name: str) -> bytes:
+        """Return the candidate paths of a ready network: lists of nodes, by demand, as JSON.
+
+        Raises:
+            ServiceError: unknown network, not ready, or too many paths.
+        """
+        network_state = self._registry.ready_state(name)
+        if network_state.paths.leaf.size > _MAX_LISTED_PATHS:
+            raise ServiceError(
+                406,
+                "too_large_for_json",
+                f"{network_state.paths.leaf.size:,} paths are too many for a JSON listing",
+            )
+        return await asyncio.get_running_loop().run_in_executor(
+            self._view_thread, _encode_paths, network_state
+        )
+
+    async def map(self, name: str) -> bytes:
+        """Return the drawing of a ready network as JSON: node positions, link ends and capacities.
+
+        Raises:
+            ServiceError: unknown network, or not ready.
+        """
+        drawing = self._registry.ready_state(name).drawing
+        # The first layout of a network may take seconds.
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._view_thread, lambda: encode_json(drawing()).encode()
+        )
+
+    async def allocate(self, name: str, request: EncodedRequest) -> AllocationResponse:
+        """Answer an allocation request.
+
+        Raises:
+            ServiceError: see :mod:`teal.serving.engine.errors`.
+        """
+        arrival_time = time.perf_counter()
+        # Fail for an unknown network before parsing the body.
+        self._registry.get(name)
+        # Parse the options and cap the deadline.
+        size = len(request.body)
+        is_binary = request.media_type == ARROW
+        options = await offload_if_large(size, parse_options, request, is_binary=is_binary)
+        deadline_s = options.deadline_ms / 1e3
+        if deadline_s > self._max_deadline_s:
+            if "deadline_ms" in options.model_fields_set:
+                raise wrong(
+                    f"deadline_ms: at most {1e3 * self._max_deadline_s:,.0f} in this service"
+                )
+            deadline_s = self._max_deadline_s
+        end = arrival_time + deadline_s
+        # Wait for the network, then parse the rates.
+        network_state = await self._wait_ready(name, end, arrival_time)
+        size = max(size, network_state.paths.num_demands)
+        rates = await offload_if_large(
+            size, read_rates, request, options, network_state.topology, is_binary=is_binary
+        )
+        entry = self._same_registration(name, network_state, arrival_time)
+        if rates is None:
+            assert isinstance(options, AllocationRequest)
+            if request.previous is not None:
+                raise wrong("previous: cannot be combined with the next interval")
+            return await self._allocate_next(name, entry, request, options, arrival_time, end)
+        # Check the size of the answer before computing it; reserve time to encode it.
+        check_size(network_state, rates, request.accept, options.form)
+        end -= network_state.service_times.writing_s(
+            *demands_to_write(rates, request.accept, options.form)
+        )
+        # Resolve the program, with the installed splits for a limit on churn.
+        previous = None
+        if request.previous is not None:
+            previous = await offload_if_large(
+                len(request.previous.body), previous_splits, request.previous, network_state
+            )
+        task = self._resolve_task(network_state, options, entry, previous)
+        if options.prove:
+            check_provable(task, len(rates))
+        # Queue the request and wait for its answer.
+        answer = await self.scheduler.solve(
+            QueuedRequest(
+                network_state,
+                request.client,
+                rates,
+                options,
+                task,
+                options.gap or entry.spec.gap,
+                arrival_time,
+                end,
+                asyncio.get_running_loop().create_future(),
+            )
+        )
+        # Encode the answer, with a proof if requested.
+        self._growth.record_traffic(name, entry, rates)
+        if not options.prove:
+            return await _encode_answer(entry, network_state, answer, rates, request, options)
+        proof = await offload_if_large(
+            rates.size * network_state.paths.num_paths,
+            build_proof,
+            answer,
+            network_state,
+            task,
+            rates,
+        )
+        proof_link = {
+            "proof": f"/v1/networks/{quote(name)}/allocations/{quote(request.request_id)}/proof"
+        }
+        return (
+            await _encode_answer(entry, network_state, answer, rates, request, options, proof_link)
+        )._replace(proof=proof)
+
+    def _resolve_task(
+        self,
+        network_state: NetworkState,
+        options: Options,
+        entry: RegistryEntry,
+        previous: FloatArray | None,
+    ) -> AllocationTask:
+        """Return the requested program; requests without a solver get the default solver of the
+        service.
+        """
+        task = network_state.resolve_request(options, entry.spec, previous)
+        if "solver" in options.model_fields_set or self._default_solver == AUTO:
+            return task
+        if not model_supports(network_state.network(task), self._model.current()):
+            return task
+        return dataclasses.replace(task, solver=self._default_solver)
+
+    async def measure(self, name: str, request: EncodedRequest) -> dict[str, Any]:
+        """Store measured matrices and start the allocation for the next interval.
+
+        Raises:
+            ServiceError: see :mod:`teal.serving.engine.errors`.
+        """
+        arrival_time = time.perf_counter()
+        # Parse the measurement.
+        self._registry.get(name)
+        options = await offload_if_large(len(request.body), parse_measurement_options, request)
+        end = math.inf
+        if isinstance(options, MeasurementRequest):
+            end = arrival_time + min(options.deadline_ms / 1e3, self._max_deadline_s)
+        network_state = await self._wait_ready(name, end)
+        rates, times, readings = await offload_if_large(
+            len(request.body), read_measurements, request, options, network_state.topology
+        )
+        entry = self._same_registration(name, network_state)
+        # Use the newest state: paths may have been added meanwhile.
+        network_state = require_ready(name, entry)
+        # Estimate the matrix from interface counters, or check the sent matrix against them.
+        counted: CountedMatrix | None = None
+        if readings is not None:
+            if self._counting_part is None:
+                raise not_installed(COUNTERS)
+            measurements = self._open_measurements(name, entry)
+            splits = None
+            if readings.routing == "allocation":
+                latest = measurements.latest if isinstance(measurements, NextIntervalPart) else None
+                if latest is None:
+                    raise wrong(
+                        "counters.routing: allocation: no allocation for the next interval exists "
+                        "yet"
+                    )
+                splits = latest.splits.numpy()
+            interval = await offload_if_large(
+                len(request.body),
+                self._counting_part.interval_of,
+                readings,
+                network_state.topology,
+                network_state.capacity,
+                splits,
+                rates,
+            )
+            counted = await self._counting_part.take(
+                entry.generation,
+                network_state.topology,
+                network_state.paths,
+                measurements.matrices,
+                interval,
+                request.client,
+                end,
+            )
+            if counted.alarm:
+                LOG.warning(
+                    "counters disagree", extra={"teal": {"network": name, **counted.figures}}
+                )
+                return {**measurements.info(), "counted": {**counted.figures, "kept": False}}
+            rates = counted.rates
+        # Store the matrices.
+        assert rates is not None
+        measurements = await self._refreshed_measurements(name, entry)
+        await asyncio.to_thread(measurements.matrices.add, times, rates)
+        if entry.is_gone.is_set():
+            raise replaced(name)
+        # Update counter estimates, candidate paths and the allocation for the next interval.
+        if self._counting_part is not None and (
+            counted is None or counted.figures["found_by"] == "sent"
+        ):
+            self._counting_part.observe(entry.generation, rates)
+        self._growth.record_traffic(name, entry, rates)
+        if isinstance(measurements, NextIntervalPart):
+            self._start_next_interval(entry, measurements)
+        figures = {} if counted is None else {"counted": {**counted.figures, "kept": True}}
+        return {**measurements.info(), **figures}
+
+    async def measured(self, name: str) -> dict[str, Any]:
+        """Return number, times and limit of the stored matrices.
+
+        Raises:
+            ServiceError: unknown network, or not ready.
+        """
+        await self._wait_ready(name)
+        return (await self._refreshed_measurements(name, self._registry.get(name))).info()
+
+    async def forget_measured(self, name: str) -> None:
+        """Delete the measured matrices of a network and all state learnt from them.
+
+        Raises:
+            ServiceError: unknown network, or not ready.
+        """
+        await self._wait_ready(name)
+        entry = self._registry.get(name)
+        measurements = self._open_measurements(name, entry)
+        await asyncio.get_running_loop().run_in_executor(
+            self._next_interval_thread, measurements.clear
+        )
+        self._forget_counters(entry)
+
+    async def _refreshed_measurements(self, name: str, entry: RegistryEntry) -> MeasurementHistory:
+        """Return the measured matrices of a network, including those that other processes have
+        stored.
+        """
+        measurements = self._open_measurements(name, entry)
+        await asyncio.to_thread(measurements.matrices.refresh)
+        return measurements
+
+    def _open_measurements(self, name: str, entry: RegistryEntry) -> MeasurementHistory:
+        """Return the measured matrices of a network in this process, without reading the folder
+        again.
+        """
+        if entry.network_state is None:
+            raise not_ready(name)
+        if entry.measurements is None:
+            folder = self._store.measured_folder(name, entry.generation)
+            pairs = entry.network_state.paths.pairs
+            entry.measurements = (
+                MeasurementHistory(name, pairs, folder)
+                if self._next_interval_part is None
+                else self._next_interval_part(name, pairs, folder, self._vary)
+            )
+        return entry.measurements
+
+    def _start_next_interval(
+        self, entry: RegistryEntry, measurements: NextIntervalPart
+    ) -> asyncio.Future[Any]:
+        """Start the allocation for the next interval; return the running one, if any."""
+        network_state = entry.network_state
+        task = single_program_task(entry.spec.objective)
+        assert network_state is not None
+
+        def allocate_if_outdated() -> None:
+            if not entry.is_gone.is_set() and not measurements.is_current(network_state.capacity):
+                measurements.allocate(network_state.network(task))
+
+        run = self._next_interval_runs.get(measurements)
+        if run is None or run.done():
+            run = self._next_interval_runs[measurements] = (
+                asyncio.get_running_loop().run_in_executor(
+                    self._next_interval_thread, allocate_if_outdated
+                )
+            )
+
+            def log_failure(finished: asyncio.Future[Any]) -> None:
+                self._next_interval_runs.pop(measurements, None)
+                if not finished.cancelled() and (error := finished.exception()) is not None:
+                    warn(measurements.name, "next interval not allocated", error)
+
+            run.add_done_callback(log_failure)
+        return run
+
+    async def _allocate_next(
+        self,
+        name: str,
+        entry: RegistryEntry,
+        request: EncodedRequest,
+        options: AllocationRequest,
+        arrival_time: float,
+        end: float,
+    ) -> AllocationResponse:
+        """Return the allocation for the interval after the newest measured matrix; the previous
+        allocation if the deadline passes first.
+
+        Raises:
+            ServiceError: no measured matrix, or no allocation by the deadline.
+        """
+        measurements = await self._refreshed_measurements(name, entry)
+        if not isinstance(measurements, NextIntervalPart):
+            raise not_installed(NEXT_INTERVAL)
+        # Raises without a measured matrix.
+        measurements.matrices.newest()
+        # Wait for an allocation that knows all matrices and the current capacities.
+        while not measurements.is_current(require_ready(name, entry).capacity):
+            if entry.is_gone.is_set():
+                raise replaced(name)
+            run = self._start_next_interval(entry, measurements)
+            done, _ = await asyncio.wait({run}, timeout=max(0.0, end - time.perf_counter()))
+            if done:
+                # Raises the error of the run.
+                run.result()
+            else:
+                break
+        # Evaluate the latest allocation on the newest matrix. Paths may have been added meanwhile;
+        # the current network has all paths of the latest allocation.
+        latest = measurements.latest
+        rates = measurements.matrices.newest()
+        if latest is None:
+            raise not_ready(name)
+        network_state = require_ready(name, entry)
+        problem = network_state.network(single_program_task(entry.spec.objective))
+        queue_s = time.perf_counter() - arrival_time
+        answer, extra_fields = measurements.answer(latest, rates, problem, queue_s)
+        # Encode it, with the figures of the last interval in the summary.
+        check_size(network_state, rates, request.accept, options.form)
+        response = await _encode_answer(
+            entry, network_state, answer, rates, request, options, extra_fields
+        )
+        limit = extra_fields["limit"]
+        return response._replace(
+            summary={**response.summary, "limit": limit["ratio"], "realised": limit["realised"]}
+        )
+
+    def _same_registration(
+        self, name: str, network_state: NetworkState, arrival_time: float = math.inf
+    ) -> RegistryEntry:
+        """Return the registry entry of a network; fail if the name was registered again since.
+
+        Args:
+            name: name of the network.
+            network_state: state of the network when the request was resolved.
+            arrival_time: ``time.perf_counter()`` at the request's arrival; infinite: always read
+                the state folder.
+
+        Raises:
+            ServiceError: the network was replaced.
+        """
+        entry = self._registry.get_recent(name, arrival_time)
+        if entry.network_state is None or entry.network_state.shared is not network_state.shared:
+            raise replaced(name)
+        return entry
+
+    async def _wait_ready(
+        self, name: str, end: float = math.inf, arrival_time: float = math.inf
+    ) -> NetworkState:
+        """Return the state of a ready network; wait for kernels and paths up to the patience and
+        the deadline.
+
+        Args:
+            name: name of the network.
+            end: deadline by ``time.perf_counter()``.
+            arrival_time: ``time.perf_counter()`` at the request's arrival; see
+                :meth:`_same_registration`.
+        """
+        entry = self._registry.get_recent(name, arrival_time)
+        await self.kernels.wait(min(self._patience_s, end - time.perf_counter()))
+        preparing = entry.preparing
+        if preparing is not None and not preparing.done() and not entry.error:
+            patience = min(self._patience_s, end - time.perf_counter())
+            await asyncio.wait({preparing}, timeout=max(0.0, patience))
+            entry = self._registry.get(name)
+        return require_ready(name, entry)
+
+
+async def _encode_answer(
+    entry: RegistryEntry,
+    network_state: NetworkState,
+    answer: Answer,
+    rates: FloatArray,
+    request: EncodedRequest,
+    options: Options,
+    extra_fields: dict[str, Any] | None = None,
+) -> AllocationResponse:
+    """Encode an answer as a response; see :func:`teal.serving.engine.wire.encode_response`."""
+    size = (
+        rates.size * network_state.paths.num_paths + len(rates) * network_state.topology.num_links
+    )
+    begin_time = time.perf_counter()
+    is_binary = ARROW in request.accept
+    body, media_type = await offload_if_large(
+        size,
+        encode_response,
+        answer,
+        network_state,
+        rates,
+        request,
+        options,
+        extra_fields or {},
+        is_binary=is_binary,
+    )
+    seconds = time.perf_counter() - begin_time
+    network_state.service_times.record_writing(
+        *demands_to_write(rates, request.accept, options.form), seconds
+    )
+    summary = {**answer.summary(), "deadline_ms": options.deadline_ms}
+    return AllocationResponse(
+        body, media_type, summary, answer.utilisation[-1].copy(), entry.generation
+    )
+
+
+def _encode_paths(network_state: NetworkState) -> bytes:
+    """Encode the candidate paths as JSON, :class:`teal.serving.engine.responses.Routes`."""
+    paths = network_state.paths
+    names = network_state.topology.node_names
+    routes = {
+        "pairs": ([names[s], names[t]] for s, t in paths.pairs.tolist()),
+        "paths": (
+            [network_state.route(d, k)[0] for k in np.flatnonzero(paths.mask[d]).tolist()]
+            for d in range(paths.num_demands)
+        ),
+    }
+    return encode_json(routes).encode()

@@ -1,0 +1,703 @@
+"""Per-replica state of one network: candidate paths, current capacities, warm-start states of
+solves.
+
+:class:`NetworkState` holds topology and candidate paths; :class:`SharedNetworkState` holds the part
+that all versions of its path set share. `NetworkState.prepare` loads the topology, computes the
+paths and warms up the kernels. `begin` starts an interruptible solve of a :class:`Job` (a batch of
+matrices), `answer` measures the result and converts it to an :class:`Answer`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from teal.app.web.layout import drawing_of
+from teal.errors import InputError
+from teal.formats import BUILT_IN, is_named, load_topology, load_traffic
+from teal.formats.node_link import topology_from_node_link
+from teal.formats.topohub_names import PREFIX
+from teal.network import PathMethod, PathSet, PathWeight, Topology, all_pairs, compute_paths
+from teal.network.bandwidth_functions import BandwidthFunctions
+from teal.network.path_file import load_paths
+from teal.network.paths import search_key
+from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
+from teal.problem import Problem, ProgramPrices
+from teal.problem.allocation import Allocation
+from teal.problem.assessment import Assessment, assess
+from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.interruptible import Deadline, Run, Steps
+from teal.runtime.latest import Latest
+from teal.runtime.storage import is_passing
+from teal.schemes.models import serves
+from teal.schemes.successive import SuccessivePdhg
+from teal.serving.engine.allocation_task import (
+    AllocationTask,
+    DemandValues,
+    link_groups,
+    path_columns,
+    prepare_conditions,
+    records_with_class_names,
+    resolve_demand_values,
+    resolve_request,
+    single_program_task,
+    to_network_columns,
+    zero_demand_problem,
+)
+from teal.serving.engine.answer import FIGURES, Answer
+from teal.serving.engine.errors import ServiceError, wrong
+from teal.serving.engine.requests import NetworkSpec, NodeLink, Options
+from teal.serving.engine.service_times import SearchKind, ServiceTimeEstimate, SolverTimes
+from teal.serving.engine.solvers import MODEL, solve_steps
+from teal.solvers import pdhg
+from teal.solvers.candidates import choose_paths, representative_matrices
+from teal.solvers.pdhg import Starter
+from teal.solvers.short_paths import shortened
+from teal.solvers.split_table import table_weights
+from teal.solvers.table_search import in_tables
+
+# Generated matrices for path selection before any traffic is known. At this load a third of the
+# demand exceeds the capacities, so that many links are bottlenecks.
+_GENERATED_TRAFFIC = "gravity:seed=0,load=4,count={count}"
+# Time limit of path selection; afterwards the best set so far is used.
+_MAX_PATH_CHOICE_S = 120.0
+# Path methods that take shared-risk groups.
+_METHODS_WITH_GROUPS = (PathMethod.SURVIVABLE, PathMethod.MAXIMALLY_DISJOINT)
+
+
+class AddedPaths(NamedTuple):
+    """Stored path set of a network, including paths added since its registration.
+
+    Attributes:
+        version: number of additions so far.
+        file: path file with the whole set.
+    """
+
+    version: int
+    file: Path
+
+
+def candidate_paths(
+    topology: Topology,
+    spec: NetworkSpec,
+    groups: Sequence[Sequence[int]],
+    report: Callable[[float], None] | None = None,
+    added: AddedPaths | None = None,
+) -> tuple[PathSet, frozenset[str]]:
+    """Candidate paths of all pairs of nodes, and the keys of all path sets cached on disk.
+
+    Args:
+        topology: topology of the network.
+        spec: settings of the registration.
+        groups: link indices of each shared-risk group; empty without groups.
+        report: progress callback with the fraction of the first paths found; an exception in it
+            ends the search.
+        added: stored path set; None to compute the paths.
+
+    Raises:
+        InputError: path settings that exclude each other, or a damaged path file.
+        ServiceError: weights or bandwidth functions of unknown demands.
+    """
+    # Stored paths with additions replace the search.
+    if added is not None:
+        return load_paths(added.file, topology), frozenset()
+    paths = compute_paths(
+        topology,
+        all_pairs(topology),
+        num_paths=spec.initial_num_paths,
+        method=spec.path_method,
+        weight=spec.path_weight,
+        groups=groups if groups and spec.path_method in _METHODS_WITH_GROUPS else None,
+        report=report,
+    )
+    if spec.num_paths != "auto":
+        return paths, frozenset([paths.key])
+    # num_paths auto: choose paths for generated matrices.
+    num_matrices = representative_matrices(paths)
+    if not num_matrices:
+        return paths, frozenset([paths.key])
+    traffic = load_traffic(_GENERATED_TRAFFIC.format(count=num_matrices), topology)
+    chosen = choose_paths(
+        topology,
+        traffic.read(slice(None)),
+        paths=paths,
+        objective=Objective(spec.objective),
+        weight=resolve_demand_values(topology, paths, spec).weight,
+        max_paths=spec.max_paths,
+        deadline=_MAX_PATH_CHOICE_S,
+        report=None if report is None else lambda *_: report(1.0),
+    ).paths
+    # Key of the shortest paths, which the traffic generator caches.
+    shortest = search_key(topology, paths.pairs, 1, PathMethod.DISJOINT, PathWeight.HOPS)
+    return chosen, frozenset([chosen.key, paths.key, shortest])
+
+
+# Calibration takes the minimum of these: other work may delay some of them.
+_NUM_TIMED_ANSWERS = 3
+# A full batch is timed, too, if it should take at most this long, seconds.
+_MAX_TIMED_BATCH_S = 0.5
+# Size of the LRU caches of zero-demand problems and warm-start states.
+_MAX_CACHED_PROGRAMS = 8
+# Paths whose node names are cached for answers by name.
+_MAX_CACHED_ROUTES = 100_000
+_WARM_UP_GAP = 1e-2
+_EQUAL_VALUES = DemandValues()
+
+
+def load_network_topology(name: str, spec: NetworkSpec) -> Topology:
+    """Topology of a registration: node-link data, a built-in network or a topohub network.
+
+    Raises:
+        ServiceError: invalid data, or an unknown name; file names are not accepted.
+    """
+    try:
+        if isinstance(spec.topology, NodeLink):
+            return topology_from_node_link(spec.topology.node_link_data(), name, name)
+        if is_named(spec.topology):
+            return load_topology(spec.topology)
+    except InputError as error:
+        raise wrong(f"topology: {error}") from None
+    # Invalid coordinates, or a name too long for a file.
+    except (ValueError, ArithmeticError, OSError) as error:
+        if is_passing(error):
+            raise
+        raise wrong(f"topology: {str(error)[:200]}") from None
+    raise wrong(
+        f"topology: expected node-link data, {', '.join(BUILT_IN)} or {PREFIX}GROUP/NAME, not "
+        f"{spec.topology[:80]!r}"
+    )
+
+
+def current_capacity(topology: Topology, links: dict[str, Any]) -> FloatArray:
+    """(E,) current capacities, Gbit/s, after stored link changes.
+
+    Args:
+        topology: topology as registered.
+        links: link index -> {"capacity": Gbit/s, "up": bool}.
+
+    Raises:
+        ServiceError: unknown link, or invalid capacity.
+    """
+    capacity = topology.capacity.copy()
+    for link, changed in links.items():
+        value = changed.get("capacity")
+        is_up = changed.get("up")
+        is_link = link.isdecimal() and int(link) < len(capacity)
+        is_rate = value is None or (isinstance(value, int | float) and 0 <= value < math.inf)
+        if not (is_link and is_rate and is_up in (None, True, False)):
+            raise ServiceError(
+                409,
+                "failed",
+                f"the stored change of link {link[:80]} is invalid: {str(changed)[:80]}",
+            )
+        if value is not None:
+            capacity[int(link)] = value
+        if is_up is False:
+            capacity[int(link)] = 0.0
+    return capacity
+
+
+def _three_node_network() -> NetworkState:
+    """Network of three nodes with weights and bandwidth functions, for warm-up and model checks."""
+    link_ends = np.array([0, 1, 2, 1, 2, 0]), np.array([1, 2, 0, 0, 1, 2])
+    topology = Topology(
+        "rehearsal", ("a", "b", "c"), *link_ends, np.ones(6), np.ones(6), np.full((3, 2), np.nan)
+    )
+    functions = BandwidthFunctions.of_points([[(0.5, 2.0), (1.0, 3.0)]], [0] * 6, by_share=True)
+    paths = compute_paths(topology, all_pairs(topology), cache=False)
+    return NetworkState(topology, paths, DemandValues(np.ones(6), functions))
+
+
+def check_model(model: Starter) -> None:
+    """Raise InputError for a model whose prediction is not a usable warm start of PDHG."""
+    objective = next((name for name in SINGLE_PROGRAMS if serves(model, Objective(name))), None)
+    if objective is None:
+        raise InputError("model", "objective", ", ".join(SINGLE_PROGRAMS), "another one")
+    problem = _three_node_network().problem(AllocationTask(objective), np.ones((1, 6)))
+    splits, prices = model.start(problem)
+    if not (bool(torch.isfinite(splits).all()) and bool(torch.isfinite(prices).all())):
+        raise InputError("model", "", "finite splits and prices", "NaN or infinite ones")
+    pdhg.solve(problem, max_iterations=8, warm_start=(splits, prices))
+
+
+@functools.cache
+def warm_up_kernels(objective: str) -> None:
+    """Compile the kernels of an objective: solve three nodes at every batch width, cold and warm.
+
+    A kernel is compiled on its first call, which may take seconds; no request should wait for it.
+    """
+    network_state = _three_node_network()
+    for num_matrices in (width for width in pdhg.LANES for _ in ("cold", "warm")):
+        job = Job(
+            np.ones((num_matrices, 6)), AllocationTask(objective), 1e-3, time.perf_counter() + 600
+        )
+        network_state.answer(network_state.solve(job), slice(0, num_matrices), 1e-3, 0, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Batch of matrices to solve together; gap and deadline are the strictest of its requests.
+
+    Attributes:
+        rates: (B, D) Gbit/s.
+        task: requested program, the same for all matrices.
+        gap: target of the certified gap.
+        deadline: by ``time.perf_counter()``.
+    """
+
+    rates: FloatArray
+    task: AllocationTask
+    gap: float
+    deadline: float
+
+
+class _BatchArrays(NamedTuple):
+    """NumPy arrays of a solved batch.
+
+    Attributes:
+        figures: (B,) certified figures, by name.
+        utilisation: (B, E).
+        splits: (B, D, K) float32.
+        prices: (B, E) dual prices.
+    """
+
+    figures: dict[str, FloatArray]
+    utilisation: FloatArray
+    splits: npt.NDArray[np.float32]
+    prices: FloatArray
+
+
+# Rounding tolerance of a certified gap above the requested gap.
+_GAP_TOLERANCE = 1e-9
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BatchResult:
+    """Solve result of a :class:`Job`, with the solver used (:mod:`teal.serving.engine.solvers`) and
+    the kind of its search.
+    """
+
+    task: AllocationTask
+    problem: Problem
+    splits: torch.Tensor
+    prices: torch.Tensor
+    stopped_by: tuple[pdhg.Stop, ...]
+    state: pdhg.PdhgState
+    iterations: int
+    solver: str
+    kind: SearchKind
+    program_prices: ProgramPrices | None = None
+    largest_share: torch.Tensor | None = None
+
+    @functools.cached_property
+    def assessment(self) -> Assessment:
+        """Independent measurement of all matrices, computed once for all requests of the batch."""
+        return assess(
+            self.problem, Allocation.of_batch(self.splits, self.prices, 0.0, self.program_prices)
+        )
+
+    @functools.cached_property
+    def arrays(self) -> _BatchArrays:
+        """Arrays from which the answers of the batch are sliced."""
+        assessment = self.assessment
+        return _BatchArrays(
+            {name: getattr(assessment, name).cpu().numpy() for name in FIGURES},
+            assessment.utilisation.cpu().numpy(),
+            self.splits.to(torch.float32).cpu().numpy(),
+            self.prices.to(torch.float64).cpu().numpy(),
+        )
+
+
+def _largest_shares(solved: BatchResult, rows: slice) -> FloatArray:
+    """(B,) largest common served fraction of the demands, NaN where all demand can be carried."""
+    if solved.largest_share is None:
+        return np.full(rows.stop - rows.start, np.nan)
+    shares: FloatArray = solved.largest_share[rows, 1].to(torch.float64).cpu().numpy()
+    return shares
+
+
+def stop_reason(stop: pdhg.Stop, solver: str) -> str:
+    """Status of a search without the requested gap; "rounding" if only its measurement misses the
+    gap.
+    """
+    # The model alone does not search.
+    if solver == MODEL:
+        return MODEL
+    return (pdhg.Stop.ROUNDING if stop is pdhg.Stop.GAP else stop).value
+
+
+class SharedNetworkState:
+    """State of a network that all versions of its path set share.
+
+    Attributes:
+        capacity: (E,) current capacities, Gbit/s; replaced as a whole.
+        service_times: service-time estimates of answers.
+        solver_times: times per matrix with and without a model.
+        engines: warm-start state of each program; for the solver thread only.
+    """
+
+    def __init__(self, capacity: FloatArray) -> None:
+        self.capacity = capacity
+        self.service_times = ServiceTimeEstimate()
+        self.solver_times = SolverTimes()
+        self.engines = Latest[AllocationTask, SuccessivePdhg](_MAX_CACHED_PROGRAMS)
+
+
+class NetworkState:
+    """Per-replica state of one network.
+
+    The event loop, the solver thread and worker threads use it concurrently. After :meth:`prepare`
+    only caches change: programs, routes, the drawing.
+
+    Args:
+        topology: topology as registered.
+        paths: candidate paths of all pairs of nodes.
+        demand_values: weights and bandwidth functions of the demands.
+        shared: state shared with versions of fewer paths; None for a new network.
+
+    Attributes:
+        shared: the same object for all versions of the path set.
+        stored_paths: keys of its path sets cached on disk.
+        paths_version: number of path additions.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        paths: PathSet,
+        demand_values: DemandValues = _EQUAL_VALUES,
+        shared: SharedNetworkState | None = None,
+    ) -> None:
+        self.topology = topology
+        self.paths = paths
+        self.demand_values = demand_values
+        # Data of side conditions, by option.
+        self._prepared_conditions: dict[str, Any] = {}
+        self.stored_paths = frozenset[str]()
+        self.paths_version = 0
+        self.shared = shared or SharedNetworkState(topology.capacity)
+        self._cached_drawing: dict[str, Any] | None = None
+        self._route_cache: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
+        # Zero-demand problems and path columns, by objective and latency limits.
+        self._problem_cache = Latest[AllocationTask, tuple[Problem, IntArray | None]](
+            _MAX_CACHED_PROGRAMS
+        )
+
+    @property
+    def capacity(self) -> FloatArray:
+        """(E,) current capacities, Gbit/s."""
+        return self.shared.capacity
+
+    @property
+    def service_times(self) -> ServiceTimeEstimate:
+        """Service-time estimates of answers."""
+        return self.shared.service_times
+
+    @property
+    def solver_times(self) -> SolverTimes:
+        """Times per matrix with and without a model."""
+        return self.shared.solver_times
+
+    @classmethod
+    def prepare(
+        cls,
+        name: str,
+        spec: NetworkSpec,
+        report: Callable[[float], None] | None = None,
+        added: AddedPaths | None = None,
+    ) -> NetworkState:
+        """Load the topology, compute the candidate paths and warm up the solver; takes seconds to
+        minutes.
+
+        Args:
+            name: name of the network.
+            spec: settings of the registration.
+            report: progress callback with the fraction of the paths found; an exception in it ends
+                the search.
+            added: stored path set; None without added paths.
+
+        Raises:
+            ServiceError: invalid topology or settings.
+        """
+        # Load the topology and find the candidate paths.
+        topology = load_network_topology(name, spec)
+        groups = link_groups(topology, spec)
+        try:
+            paths, stored = candidate_paths(topology, spec, groups, report, added)
+        except InputError as error:
+            raise wrong(str(error)) from None
+        network_state = cls(topology, paths, resolve_demand_values(topology, paths, spec))
+        network_state.stored_paths = stored
+        network_state.paths_version = 0 if added is None else added.version
+        # Compile kernels, calibrate service times and prepare side conditions.
+        warm_up_kernels(spec.objective)
+        network_state.warm_up(spec.objective)
+        network_state.prepare_conditions(groups)
+        return network_state
+
+    def with_more_paths(self, added: AddedPaths, spec: NetworkSpec) -> NetworkState:
+        """Return the network over an extended path set; existing paths keep their columns.
+
+        Args:
+            added: stored path set.
+            spec: settings of the registration.
+        """
+        paths = load_paths(added.file, self.topology)
+        extended = NetworkState(self.topology, paths, self.demand_values, self.shared)
+        extended.stored_paths = self.stored_paths
+        extended.paths_version = added.version
+        extended._cached_drawing = self._cached_drawing
+        # Pack the trie now, before a request needs it.
+        _ = extended.paths.packed
+        extended.prepare_conditions(link_groups(self.topology, spec))
+        return extended
+
+    def prepare_conditions(self, groups: Sequence[Sequence[int]]) -> None:
+        """Compute the data of side conditions ahead of requests.
+
+        Args:
+            groups: link indices of each shared-risk group.
+        """
+        self._prepared_conditions = prepare_conditions(
+            self.network(AllocationTask(ObjectiveName.TOTAL_FLOW)), groups
+        )
+
+    def warm_up(self, objective: str) -> None:
+        """Solve tiny matrices: build the path trie layouts and calibrate the service-time
+        estimate.
+        """
+        # Prepare the kernel variants for a network of this size; the last batch has one matrix.
+        for num_matrices in reversed(pdhg.LANES):
+            problem = self.problem(
+                AllocationTask(objective), np.full((num_matrices, self.paths.num_demands), 1e-6)
+            )
+            pdhg.prepare(problem, gap=_WARM_UP_GAP)
+        pdhg.solve(problem, gap=0.1, max_iterations=8)
+        # Calibrate the service-time estimate, after one untimed answer.
+        task = single_program_task(objective)
+        self._time_answer(task, 1)
+        one_s = min(self._time_answer(task, 1) for _ in range(_NUM_TIMED_ANSWERS))
+        batch_s = None
+        if pdhg.MAX_LANES * one_s <= _MAX_TIMED_BATCH_S:
+            batch_s = min(
+                self._time_answer(task, pdhg.MAX_LANES) for _ in range(_NUM_TIMED_ANSWERS)
+            )
+        self.service_times.calibrate(task, one_s, batch_s)
+        # Discard the warm-start state of these artificial matrices.
+        self.shared.engines.clear()
+
+    def _time_answer(self, task: AllocationTask, num_matrices: int) -> float:
+        """Seconds to answer tiny matrices without iterations."""
+        begin = time.perf_counter()
+        job = Job(np.full((num_matrices, self.paths.num_demands), 1e-6), task, 0.1, begin)
+        self.answer(self.solve(job), slice(0, num_matrices), 0.1, 0, 0.0)
+        return time.perf_counter() - begin
+
+    def solve(
+        self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None
+    ) -> BatchResult:
+        """Solve a job without pauses; arguments as in :meth:`begin`."""
+        run = self.begin(job, starter, start)
+        run.advance()
+        return run.result
+
+    def begin(
+        self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None
+    ) -> Run[BatchResult]:
+        """Start an interruptible solve of a job, warm-started from the last allocation.
+
+        Args:
+            job: batch to solve.
+            starter: model of the service; None for none.
+            start: warm-start state of each matrix, instead of the last allocation.
+        """
+        deadline = Deadline(job.deadline)
+        return Run(self._solve_steps(job, deadline, starter, start), deadline)
+
+    def _solve_steps(
+        self, job: Job, deadline: Deadline, starter: Starter | None, start: pdhg.PdhgState | None
+    ) -> Steps[BatchResult]:
+        """Steps of :meth:`begin`."""
+        # Take the warm-start state of the program from the LRU cache.
+        problem = self.problem(job.task, job.rates)
+        program_key = job.task.network
+        engines = self.shared.engines
+        engine = (engines.take(program_key) or SuccessivePdhg()).resized(problem.paths.num_paths)
+        engines.keep(program_key, engine)
+        # Solve, with the model where it has been faster for this kind of search.
+        is_warm = start is not None or engine.has_start(problem)
+        kind = SearchKind.of(job.task, job.gap, is_warm=is_warm)
+        result, solver = yield from solve_steps(
+            problem,
+            job.task.solver,
+            starter,
+            engine,
+            job.gap,
+            deadline,
+            start,
+            prefer_model=self.solver_times.prefer_model(kind),
+        )
+        return BatchResult(
+            job.task,
+            problem,
+            shortened(problem, result.splits),
+            result.prices,
+            result.stopped_by,
+            result.state,
+            result.iterations,
+            solver,
+            kind,
+            result.program_prices,
+            result.largest_share,
+        )
+
+    def answer(
+        self,
+        solved: BatchResult,
+        rows: slice,
+        gap: float,
+        entries: int,
+        queue_s: float,
+        names: Sequence[str] = (),
+        *,
+        solve_s: float = 0.0,
+    ) -> Answer:
+        """Measured answer to some matrices of a job.
+
+        Args:
+            solved: result of the job.
+            rows: slice of its matrices.
+            gap: requested gap.
+            entries: entries of integer split tables; 0 for splits.
+            queue_s: seconds in the queue.
+            names: names of the demand classes; empty without classes.
+            solve_s: seconds of solving.
+        """
+        # Round splits to integer tables if requested, and measure the rounded ones.
+        weights = None
+        if entries:
+            problem = solved.problem.rows(rows)
+            splits = in_tables(problem, solved.splits[rows], entries)
+            weights = table_weights(splits, entries).to(torch.uint8)
+            program_prices = (
+                None if solved.program_prices is None else solved.program_prices.rows(rows)
+            )
+            result = dataclasses.replace(
+                solved,
+                problem=problem,
+                splits=splits,
+                prices=solved.prices[rows],
+                program_prices=program_prices,
+            )
+            result_rows = slice(0, len(splits))
+        else:
+            result = solved
+            result_rows = rows
+        # Figures of side conditions, and the lines of classes or levels.
+        arrays = result.arrays
+        figures: dict[str, FloatArray] = {}
+        if solved.task.conditions:
+            figures = solved.task.figures(
+                result.problem.rows(result_rows), result.splits[result_rows]
+            )
+        if solved.problem.objective.rules.may_have_no_allocation:
+            figures["largest_share"] = _largest_shares(solved, rows)
+        path_index = self._cached_problem(solved.task)[1]
+        lines = result.assessment.lines
+        row_indices = range(result_rows.start, result_rows.stop)
+        # Slice the rows of this request from the batch.
+        return Answer(
+            **{name: batch_values[result_rows] for name, batch_values in arrays.figures.items()},
+            utilisation=arrays.utilisation[result_rows],
+            splits=to_network_columns(
+                torch.from_numpy(arrays.splits[result_rows]), path_index
+            ).numpy(),
+            weights=None
+            if weights is None
+            else to_network_columns(weights.cpu(), path_index).numpy(),
+            status=tuple(
+                ("gap" if certified <= gap + _GAP_TOLERANCE else stop_reason(stop, solved.solver))
+                if status.usable
+                else status.value
+                for certified, stop, status in zip(
+                    arrays.figures["gap"][result_rows].tolist(),
+                    solved.stopped_by[rows],
+                    result.assessment.status[result_rows],
+                    strict=True,
+                )
+            ),
+            queue_ms=1e3 * queue_s,
+            solve_ms=1e3 * solve_s,
+            batch=solved.problem.batch,
+            solver=solved.solver,
+            lines={}
+            if lines is None
+            else {
+                lines.parts: tuple(
+                    records_with_class_names(lines, row, names) for row in row_indices
+                )
+            },
+            of_conditions=figures,
+            words=dict(solved.task.words),
+            prices=arrays.prices[result_rows],
+        )
+
+    def route(self, demand: int, path: int) -> tuple[list[str], list[int]]:
+        """Node names and link indices of a path."""
+        route = self._route_cache.get((demand, path))
+        if route is None:
+            links = self.paths.links_of(demand, path)
+            names = self.topology.node_names
+            nodes = [
+                names[self.paths.pairs[demand][0]],
+                *(names[self.topology.link_target[link]] for link in links),
+            ]
+            route = nodes, [int(link) for link in links]
+            if len(self._route_cache) < _MAX_CACHED_ROUTES:
+                self._route_cache[demand, path] = route
+        return route
+
+    def drawing(self) -> dict[str, Any]:
+        """Drawing of the network (:func:`teal.app.web.layout.drawing`), with registered
+        capacities.
+        """
+        if self._cached_drawing is None:
+            self._cached_drawing = drawing_of(self.topology)
+        return self._cached_drawing
+
+    def network(self, task: AllocationTask) -> Problem:
+        """Zero-demand problem of a task with the current capacities, B = 1."""
+        return self._cached_problem(task)[0].with_capacity(torch.from_numpy(self.capacity))
+
+    def _cached_problem(self, task: AllocationTask) -> tuple[Problem, IntArray | None]:
+        """Zero-demand problem as registered, B = 1, and its
+        :func:`teal.serving.engine.allocation_task.path_columns`.
+        """
+        key = task.network
+        cached = self._problem_cache.find(key)
+        if cached is None:
+            problem = zero_demand_problem(self.topology, self.paths, key, self.demand_values)
+            cached = problem, path_columns(self.topology, self.paths, key)
+            self._problem_cache.keep(key, cached)
+        return cached
+
+    def resolve_request(
+        self, options: Options, spec: NetworkSpec, previous: FloatArray | None
+    ) -> AllocationTask:
+        """Requested program; see :func:`teal.serving.engine.allocation_task.resolve_request`."""
+        return resolve_request(
+            options, spec, self.topology, self.paths, self._prepared_conditions, previous
+        )
+
+    def problem(self, task: AllocationTask, rates: FloatArray) -> Problem:
+        """Problem of a task for (B, D) rates, Gbit/s, with the current capacities."""
+        return task.problem(self.network(task), rates)
