@@ -41,7 +41,7 @@ from teal_availability import (
     promise_tail_loss,
 )
 from teal_availability.measure import measure
-from teal_availability.routing import Igp, PathSplits, Routing, Solved, Tunnels, usual_splits
+from teal_availability.routing import Igp, PathSplits, Routing, Solved, Tunnels, default_splits
 
 NETWORKS = {  # topology and the largest number of cables down at once
     "B4": ("b4", 2),
@@ -135,7 +135,7 @@ def _row(topology: teal.Topology, most_down: int) -> dict[str, float]:
     problem = _problem(topology)
     components = components_of(topology, cable_availability=0.999)
     states = most_probable(components.unavailability, 0.0, most_down)
-    splits = usual_splits(problem)
+    splits = default_splits(problem)
     row: dict[str, float] = {
         "demands": problem.paths.num_demands,
         "cables": len(components),
@@ -161,7 +161,7 @@ def _row(topology: teal.Topology, most_down: int) -> dict[str, float]:
         }
     ways: dict[str, Callable[[], Routing]] = {
         "igp": lambda: Igp(problem, "hops"),
-        "tunnels": lambda: Tunnels(problem, PathSplits.of_candidates(problem.paths, splits)),
+        "tunnels": lambda: Tunnels(problem, PathSplits.from_candidate_paths(problem.paths, splits)),
         "solved": lambda: Solved(problem, 1e-3),
     }
     for name, make in ways.items():

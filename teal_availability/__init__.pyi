@@ -13,10 +13,10 @@ from .promises import (
     promise_common_shares,
     promise_least_loss,
 )
+from .protection_options import Request
 from .report import AvailabilityReport
 from .states import States, most_probable
 from .tail_loss import Effects, effects_of, promise_tail_loss
-from .ways import Request
 
 __all__ = [
     "AdmissionReport",

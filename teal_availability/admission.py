@@ -1,17 +1,17 @@
-"""Which promises of a rate for a share of the time a network can keep at once, and at which price.
+"""Admission control of bandwidth guarantees: which requests a network can grant at once, and at
+which price.
 
-Each promise is kept in one of its ways (:mod:`teal_availability.ways`).  Reserved rates never
-exceed capacities, so that all promises are kept at once.
-
-Which are accepted is a packing program: each promise j has a value v[j] and takes at most one of
-its ways c, which loads links by a[c, e] Gbit/s.  For any prices y >= 0 of the links, no set of
-promises has a larger value than
+Each granted request uses one of its protection options
+(:mod:`teal_availability.protection_options`). Reserved rates never exceed capacities, so that all
+granted guarantees hold at once. The selection is a packing (integer) program: request j has value
+v[j] and takes at most one of its options c, which loads links by a[c, e] Gbit/s. By Lagrangian
+duality, for any link prices y >= 0, no set of requests has a larger value than
 
     sum_e capacity[e] y[e] + sum_j max(0, max_c v[j] - sum_e a[c, e] y[e]),
 
-where a promise that was sold before counts even if its term is negative.  The price of a promise is
-the least sum_e a[c, e] y[e] over its ways: what its reservation costs at the prices of the relaxed
-program, in which parts of promises are kept.
+where a sold request counts even if its term is negative. The price of a request is the least sum_e
+a[c, e] y[e] over its options: the cost of its reservation at the dual prices of the linear
+relaxation. Entry point: :func:`select_guarantees`.
 """
 
 from __future__ import annotations
@@ -28,177 +28,224 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal_availability.matrix import capacity_of
 from teal_availability.patterns import Patterns
+from teal_availability.protection_options import (
+    MAX_INTEGER_OPTIONS,
+    ProtectionOption,
+    Request,
+    all_feasible_options,
+    option_loads,
+    options_by_request,
+)
 from teal_availability.tolerances import CAPACITY_TOLERANCE
-from teal_availability.ways import MOST_WHOLE, Request, Way, all_ways, by_request_of, loads_of
 
-ACCEPTED, REFUSED, SOLD, IMPOSSIBLE = "accepted", "refused", "sold", "impossible"
-_RELATIVE_GAP = 1e-6  # of the integer program, unless the least value needs a smaller one
-# HiGHS's tolerance of a reduced cost: each promise may cost the bound so many mean values.
+ACCEPTED = "accepted"
+REFUSED = "refused"
+SOLD = "sold"
+IMPOSSIBLE = "impossible"
+# Relative gap of the integer program, unless the smallest value needs a smaller gap.
+_RELATIVE_GAP = 1e-6
+# HiGHS's tolerance of a reduced cost, in mean values: the bound is raised by it for each request.
 _DUAL_TOLERANCE = 1e-7
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Admission:
-    """The promises that are kept at once.
+    """Requests that are granted at once, with a price for each request and an upper bound.
 
     Attributes:
-        status: answer to each request: accepted, refused, sold, or impossible (its paths never
-            survive for so much of the time).
-        way: the way that each is kept; None for those that are not.
-        price: (J,) cost of the cheapest way of each request at the prices; infinite without one.
-        value: sum of the values of the requests that are kept.
-        bound: no set of requests that keeps the sold ones has a larger value, if they are kept in
-            such ways.
-        prices: (E,) of the links.
+        status: answer to each request: accepted, refused, sold, or impossible (no protection option
+            reaches its availability).
+        option: protection option of each granted request; None for the others.
+        price: (J,) cost of the cheapest option of each request at the link prices; infinite without
+            an option.
+        value: sum of the values of the granted requests.
+        bound: upper bound on the value of any selection of these options that keeps the sold
+            requests.
+        link_prices: (E,) dual prices of the links.
     """
 
     status: tuple[str, ...]
-    way: tuple[Way | None, ...]
+    option: tuple[ProtectionOption | None, ...]
     price: FloatArray
     value: float
     bound: float
-    prices: FloatArray
+    link_prices: FloatArray
 
 
-def choose_promises(
+def select_guarantees(
     problem: Problem,
     patterns: Patterns,
     requests: Sequence[Request],
     seconds: float = 30.0,
 ) -> Admission:
-    """Choose the promises that are kept.
+    """Select the requests to grant, with the largest total value.
+
+    Solves the linear relaxation, rounds it greedily, and solves the integer program where it is
+    small.
 
     Args:
-        problem: the network, with the pairs of nodes of all requests among its demands.
-        patterns: probabilities of its paths.
-        requests: the promises.
-        seconds: time limit of the search by whole numbers.
+        problem: the network; its demands include the node pairs of all requests.
+        patterns: probabilities of its survival states.
+        requests: the requests.
+        seconds: time limit of the integer program.
 
     Raises:
-        InputError: the sold promises cannot be kept in such ways.
-        SolverError: the program was not solved, or no choice with the sold promises was found.
+        InputError: the sold requests cannot all be kept by these options.
+        SolverError: the program was not solved, or no selection with the sold requests was found.
     """
-    # The tolerance is a part of the capacity, so that value and bound are those of one program.
+    # Include the tolerance in the capacity, so that value and bound belong to one program.
     capacity = capacity_of(problem) * (1 + CAPACITY_TOLERANCE)
-    ways = all_ways(problem, patterns, requests)
-    possible = {way.request for way in ways}
-    loads = loads_of(problem, requests, ways)
-    fits = np.flatnonzero(_worst(loads, capacity) <= 1)  # in an empty network
-    ways, loads = [ways[i] for i in fits.tolist()], loads[fits]
-    of_way = np.array([way.request for way in ways], dtype=np.int64)
-    worth = np.array([request.value for request in requests])
+    # Protection options that fit into an empty network.
+    options = all_feasible_options(problem, patterns, requests)
+    feasible_requests = {option.request_index for option in options}
+    loads = option_loads(problem, requests, options)
+    fitting = np.flatnonzero(_max_utilisation(loads, capacity) <= 1)
+    options = [options[i] for i in fitting.tolist()]
+    loads = loads[fitting]
+    option_request = np.array([option.request_index for option in options], dtype=np.int64)
+    values = np.array([request.value for request in requests])
     sold = np.array([request.is_sold for request in requests])
-    _check_sold(requests, sold, possible, of_way)
-    if not ways:
-        return _result(requests, possible, ways, [], loads, capacity, np.zeros(len(capacity)), 0.0)
-    takes = sp.csr_array(
-        (np.ones(len(ways)), (of_way, np.arange(len(ways)))), shape=(len(requests), len(ways))
+    _check_sold(requests, sold, feasible_requests, option_request)
+    if not options:
+        return _admission(
+            requests, feasible_requests, options, [], loads, capacity, np.zeros(len(capacity)), 0.0
+        )
+    request_options = sp.csr_array(
+        (np.ones(len(options)), (option_request, np.arange(len(options)))),
+        shape=(len(requests), len(options)),
     )
-    # In shares of each capacity, beside which HiGHS's tolerances are small whatever the unit.
+    # Scale loads by capacities: HiGHS's tolerances are then small in any unit.
     is_used = np.flatnonzero(capacity > 0)
-    used = (loads[:, is_used] @ sp.diags_array(1 / capacity[is_used])).T.tocsr()
-    # The geometric mean: values of 1e8 and 1 are then both far from HiGHS's tolerances.
-    unit = float(np.exp(np.log(worth).mean()))
-    relaxed = solve_lp(
-        -worth[of_way] / unit,
+    scaled_loads = (loads[:, is_used] @ sp.diags_array(1 / capacity[is_used])).T.tocsr()
+    # Scale values by their geometric mean: 1e8 and 1 are then both far from HiGHS's tolerances.
+    value_unit = float(np.exp(np.log(values).mean()))
+    # Linear relaxation: at most one option per request, exactly one per sold request.
+    relaxation = solve_lp(
+        -values[option_request] / value_unit,
         (
-            sp.vstack([used, takes[~sold]], format="csr"),
+            sp.vstack([scaled_loads, request_options[~sold]], format="csr"),
             np.ones(len(is_used) + int((~sold).sum())),
         ),
-        (takes[sold], np.ones(int(sold.sum()))) if sold.any() else None,
-        by_interior_points=len(ways) > MOST_WHOLE,
+        (request_options[sold], np.ones(int(sold.sum()))) if sold.any() else None,
+        by_interior_points=len(options) > MAX_INTEGER_OPTIONS,
     )
-    if relaxed.is_infeasible:
-        raise _not_kept()
-    share, prices = relaxed.solution("admission"), np.zeros(len(capacity))
-    prices[is_used] = relaxed.duals[: len(is_used)] * unit / capacity[is_used]
-    chosen = _rounded(requests, ways, loads, capacity, share, prices)
+    if relaxation.is_infeasible:
+        raise _infeasible_sold_error()
+    fraction = relaxation.solution("admission")
+    link_prices = np.zeros(len(capacity))
+    link_prices[is_used] = relaxation.duals[: len(is_used)] * value_unit / capacity[is_used]
+    # Incumbent by rounding.
+    chosen = _round_greedily(requests, options, loads, capacity, fraction, link_prices)
+    # Integer program, where small.
     bound = math.inf
-    if len(ways) <= MOST_WHOLE:
-        least_part = float(worth.min() / worth.sum())  # the search must not end before this part
-        whole = solve_milp(
-            -worth[of_way] / unit,
-            [Between(used, high=1.0), Between(takes, low=sold.astype(float), high=1.0)],
-            np.ones(len(ways)),
+    if len(options) <= MAX_INTEGER_OPTIONS:
+        # The gap must stay below the share of the smallest value in the total.
+        min_value_share = float(values.min() / values.sum())
+        integer_result = solve_milp(
+            -values[option_request] / value_unit,
+            [
+                Between(scaled_loads, high=1.0),
+                Between(request_options, low=sold.astype(float), high=1.0),
+            ],
+            np.ones(len(options)),
             high=1.0,
             seconds=seconds,
-            relative_gap=min(_RELATIVE_GAP, 0.5 * least_part),
+            relative_gap=min(_RELATIVE_GAP, 0.5 * min_value_share),
         )
-        if whole.is_infeasible and chosen is None:
-            raise _not_kept()
-        bound = (-whole.bound + _DUAL_TOLERANCE * len(requests)) * unit
-        exact = [] if whole.x is None else np.flatnonzero(whole.x > 0.5).tolist()
-        # Within capacities, and not only within the tolerances of HiGHS.
-        within = bool((loads[exact].sum(0) <= capacity).all())
-        better = chosen is None or worth[of_way[exact]].sum() > worth[of_way[chosen]].sum()
-        if whole.x is not None and within and better:
-            chosen = exact
+        if integer_result.is_infeasible and chosen is None:
+            raise _infeasible_sold_error()
+        bound = (-integer_result.bound + _DUAL_TOLERANCE * len(requests)) * value_unit
+        integer_choice = (
+            [] if integer_result.x is None else np.flatnonzero(integer_result.x > 0.5).tolist()
+        )
+        # Check capacities exactly: HiGHS allows tolerances.
+        fits_capacity = bool((loads[integer_choice].sum(0) <= capacity).all())
+        is_better = (
+            chosen is None
+            or values[option_request[integer_choice]].sum() > values[option_request[chosen]].sum()
+        )
+        if integer_result.x is not None and fits_capacity and is_better:
+            chosen = integer_choice
     if chosen is None:
-        raise SolverError("admission: no choice with all sold promises was found in time")
-    chosen = _completed(requests, ways, loads, capacity, chosen)
-    chosen = _sparing(ways, loads, capacity, chosen)
-    return _result(requests, possible, ways, chosen, loads, capacity, prices, bound)
+        raise SolverError("admission: no selection with all sold promises within the time limit")
+    # Improve the incumbent: grant further requests that fit, then cheaper options.
+    chosen = _add_fitting_requests(requests, options, loads, capacity, chosen)
+    chosen = _reduce_reservations(options, loads, capacity, chosen)
+    return _admission(
+        requests, feasible_requests, options, chosen, loads, capacity, link_prices, bound
+    )
 
 
-def _worst(loads: sp.csr_array, capacity: FloatArray) -> FloatArray:
-    """(W,) the largest share of a capacity that each way reserves; infinite over a dead link."""
+def _max_utilisation(loads: sp.csr_array, capacity: FloatArray) -> FloatArray:
+    """Return the largest link utilisation (W,) of each option alone; infinite over a link of
+    capacity 0.
+    """
     inverse = np.full_like(capacity, np.inf)
     np.divide(1.0, capacity, out=inverse, where=capacity > 0)
-    found = np.zeros(loads.shape[0])
+    utilisation = np.zeros(loads.shape[0])
     entries = loads.tocoo()
-    np.maximum.at(found, entries.row, entries.data * inverse[entries.col])
-    return found
+    np.maximum.at(utilisation, entries.row, entries.data * inverse[entries.col])
+    return utilisation
 
 
 def _check_sold(
-    requests: Sequence[Request], sold: np.ndarray, possible: set[int], of_way: Int64Array
+    requests: Sequence[Request],
+    sold: np.ndarray,
+    feasible_requests: set[int],
+    option_request: Int64Array,
 ) -> None:
-    """Refuse a sold promise that cannot be kept alone."""
-    for number in np.flatnonzero(sold & ~np.isin(np.arange(len(requests)), of_way)).tolist():
-        one = requests[number]
+    """Raise InputError for a sold request that cannot be kept alone."""
+    for index in np.flatnonzero(sold & ~np.isin(np.arange(len(requests)), option_request)).tolist():
+        request = requests[index]
         expected = (
-            f"a sold promise that these paths can keep for {one.availability:.6g} of the time"
+            f"a sold promise with an availability of {request.availability:.6g} on these paths"
         )
-        if number in possible:
-            expected = f"a sold promise of {one.rate:.6g} Gbit/s that fits into an empty network"
-        raise InputError("promises", f"{one.source} -> {one.target}", expected, "another one")
+        if index in feasible_requests:
+            expected = f"a sold promise whose {request.rate:.6g} Gbit/s fits into an empty network"
+        raise InputError("promises", f"{request.source} -> {request.target}", expected, "no option")
 
 
-def _not_kept() -> InputError:
+def _infeasible_sold_error() -> InputError:
+    """Return the error for sold requests that cannot all be kept."""
     expected = "sold promises that can be kept at once"
     return InputError("promises", "sold", expected, "more than the capacities allow")
 
 
-def _rounded(
+def _round_greedily(
     requests: Sequence[Request],
-    ways: Sequence[Way],
+    options: Sequence[ProtectionOption],
     loads: sp.csr_array,
     capacity: FloatArray,
-    share: FloatArray,
-    prices: FloatArray,
+    fraction: FloatArray,
+    link_prices: FloatArray,
 ) -> list[int] | None:
-    """Ways that fit together, at most one of each promise: sold promises first, then by the share
-    that the relaxed program takes, and by value over price; None if a sold one does not fit.
+    """Select options that fit together, at most one per request; None if a sold request does not
+    fit.
+
+    Order: sold requests, then by the fraction in the relaxation, then by price over value.
     """
-    cost = loads @ prices
-    left = capacity.copy()  # Gbit/s
-    by_request = by_request_of(ways)
+    cost = loads @ link_prices
+    residual = capacity.copy()
+    by_request = options_by_request(options)
 
     def rank(request: int) -> tuple[float, ...]:
-        own = by_request[request]
+        alternatives = by_request[request]
         return (
             -float(requests[request].is_sold),
-            -round(float(share[own].sum()), 6),
-            float(cost[own].min()) / requests[request].value,
+            -round(float(fraction[alternatives].sum()), 6),
+            float(cost[alternatives].min()) / requests[request].value,
         )
 
+    # Take the first option of each request that fits into the residual capacity.
     chosen = []
     for request in sorted(by_request, key=rank):
-        for number in sorted(by_request[request], key=lambda way: (-share[way], cost[way])):
-            own = loads[[number]].tocoo()
-            if (own.data <= left[own.col]).all():
-                left[own.col] -= own.data
-                chosen.append(number)
+        for option in sorted(
+            by_request[request], key=lambda option: (-fraction[option], cost[option])
+        ):
+            load = loads[[option]].tocoo()
+            if (load.data <= residual[load.col]).all():
+                residual[load.col] -= load.data
+                chosen.append(option)
                 break
         else:
             if requests[request].is_sold:
@@ -206,86 +253,102 @@ def _rounded(
     return chosen
 
 
-def _completed(
+def _add_fitting_requests(
     requests: Sequence[Request],
-    ways: Sequence[Way],
+    options: Sequence[ProtectionOption],
     loads: sp.csr_array,
     capacity: FloatArray,
     chosen: Sequence[int],
 ) -> list[int]:
-    """The chosen ways, and one of each further promise that still fits, the largest value first.
+    """Return the chosen options, and an option of each further request that still fits, the largest
+    value first.
 
-    An integer program may leave out a promise whose value is below its tolerances.
+    An integer program may omit a request whose value is below its tolerances.
     """
-    left = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
-    by_request = by_request_of(ways)
-    has_way = {ways[number].request for number in chosen}
-    open_requests = [request for request in by_request if request not in has_way]
+    residual = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
+    by_request = options_by_request(options)
+    covered = {options[option].request_index for option in chosen}
+    open_requests = [request for request in by_request if request not in covered]
     completed = list(chosen)
-    for request in sorted(open_requests, key=lambda number: -requests[number].value):
-        for number in by_request[request]:
-            load = loads[[number]].tocoo()
-            if (load.data <= left[load.col]).all():
-                left[load.col] -= load.data
-                completed.append(number)
+    for request in sorted(open_requests, key=lambda option: -requests[option].value):
+        for option in by_request[request]:
+            load = loads[[option]].tocoo()
+            if (load.data <= residual[load.col]).all():
+                residual[load.col] -= load.data
+                completed.append(option)
                 break
     return completed
 
 
-def _sparing(
-    ways: Sequence[Way], loads: sp.csr_array, capacity: FloatArray, chosen: Sequence[int]
+def _reduce_reservations(
+    options: Sequence[ProtectionOption],
+    loads: sp.csr_array,
+    capacity: FloatArray,
+    chosen: Sequence[int],
 ) -> list[int]:
-    """Ways of the same promises, each the one that reserves least over all links of those that fit
-    beside the others.
+    """Replace each chosen option by the option of the same request that fits beside the others and
+    reserves least over all links.
     """
     total = np.asarray(loads.sum(1)).reshape(-1)
-    left = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
-    found = []
-    by_request = by_request_of(ways)
-    for number in chosen:
-        left = left + loads[[number]].toarray()[0]
-        own = by_request[ways[number].request]
-        for other in sorted(own, key=lambda way: total[way]):
-            needs = loads[[other]].toarray()[0]
-            if other == number or (needs <= np.maximum(left, 0.0)).all():
+    residual = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
+    reduced = []
+    by_request = options_by_request(options)
+    # Each request in turn: release its load, then take the smallest option that fits.
+    for option in chosen:
+        residual = residual + loads[[option]].toarray()[0]
+        alternatives = by_request[options[option].request_index]
+        for candidate in sorted(alternatives, key=lambda option: total[option]):
+            load = loads[[candidate]].toarray()[0]
+            if candidate == option or (load <= np.maximum(residual, 0.0)).all():
                 break
-        left = left - needs
-        found.append(other)
-    return found
+        residual = residual - load
+        reduced.append(candidate)
+    return reduced
 
 
-def _result(
+def _admission(
     requests: Sequence[Request],
-    possible: set[int],
-    ways: Sequence[Way],
+    feasible_requests: set[int],
+    options: Sequence[ProtectionOption],
     chosen: Sequence[int],
     loads: sp.csr_array,
     capacity: FloatArray,
-    prices: FloatArray,
+    link_prices: FloatArray,
     bound: float,
 ) -> Admission:
-    """The admission of chosen ways; its bound is checked against that of the prices."""
-    cost = loads @ np.maximum(prices, 0.0)
+    """Return the admission of chosen options; its bound is the smaller one of the integer program
+    and of the link prices.
+    """
+    # Price of each request: its cheapest option.
+    option_cost = loads @ np.maximum(link_prices, 0.0)
     price = np.full(len(requests), np.inf)
-    np.minimum.at(price, np.array([way.request for way in ways], dtype=np.int64), cost)
-    way_of: list[Way | None] = [None] * len(requests)
-    for number in chosen:
-        way_of[ways[number].request] = ways[number]
+    np.minimum.at(
+        price, np.array([option.request_index for option in options], dtype=np.int64), option_cost
+    )
+    # Status of each request.
+    selected: list[ProtectionOption | None] = [None] * len(requests)
+    for index in chosen:
+        selected[options[index].request_index] = options[index]
     status = tuple(
         SOLD
         if request.is_sold
         else ACCEPTED
-        if way is not None
+        if option is not None
         else REFUSED
-        if number in possible
+        if index in feasible_requests
         else IMPOSSIBLE
-        for number, (request, way) in enumerate(zip(requests, way_of, strict=True))
+        for index, (request, option) in enumerate(zip(requests, selected, strict=True))
     )
     value = sum(
-        request.value for request, way in zip(requests, way_of, strict=True) if way is not None
+        request.value
+        for request, option in zip(requests, selected, strict=True)
+        if option is not None
     )
-    gains = np.array([request.value for request in requests]) - price
+    # Dual bound by the link prices (module docstring).
+    surplus = np.array([request.value for request in requests]) - price
     sold = np.array([request.is_sold for request in requests])
-    by_prices = float(capacity @ np.maximum(prices, 0.0))
-    by_prices += float(np.where(sold, gains, np.maximum(gains, 0.0)).sum())
-    return Admission(status, tuple(way_of), price, value, max(value, min(bound, by_prices)), prices)
+    price_bound = float(capacity @ np.maximum(link_prices, 0.0))
+    price_bound += float(np.where(sold, surplus, np.maximum(surplus, 0.0)).sum())
+    return Admission(
+        status, tuple(selected), price, value, max(value, min(bound, price_bound)), link_prices
+    )

@@ -1,4 +1,6 @@
-"""`teal admit`: from settings to a table of promises and a file."""
+"""The command `teal admit`: admission control of bandwidth guarantees, from settings to a table of
+answers and a file.
+"""
 
 from __future__ import annotations
 
@@ -25,31 +27,37 @@ from teal_availability.admission import (
     REFUSED,
     SOLD,
     Admission,
-    choose_promises,
+    select_guarantees,
 )
 from teal_availability.patterns import pattern_probabilities
+from teal_availability.protection_options import (
+    Request,
+    candidate_paths_for,
+    option_texts,
+    resolve_requests,
+)
 from teal_availability.records import share_text
 from teal_availability.settings import AdmitConfig, AdmitOptions
 from teal_availability.study import failing_components
-from teal_availability.ways import Request, paths_for, requests_of, way_texts
 
-_SHOWN = 30  # promises in the terminal
+# Rows of the table in the terminal.
+_SHOWN = 30
 
 
 @dataclasses.dataclass(frozen=True)
 class AdmissionRow:
-    """The answer to a promise.
+    """Answer to a request.
 
     Attributes:
         source, target: nodes.
         rate: Gbit/s.
-        availability: share of the time that is asked for.
-        value: worth of keeping it.
+        availability: requested availability.
+        value: value of granting it.
         status: accepted, refused, sold, or impossible.
-        price: cost of its cheapest way at the link prices; infinite without one.
-        way: paths that rates are reserved on, node by node, and how many of them must survive.
+        price: cost of its cheapest protection option at the link prices; infinite without one.
+        way: protection option as text: m of n, and the reserved paths, node by node.
         reserved: Gbit/s on each of these paths.
-        kept: share of the time for which it is kept.
+        kept: availability of this option.
     """
 
     source: str
@@ -66,12 +74,12 @@ class AdmissionRow:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmissionReport:
-    """The promises that a network keeps.
+    """Answers to all requests, with the total value and its upper bound.
 
     Attributes:
-        rows: a row for each promise, in the order of the table.
-        value: sum of the values of those that are kept.
-        bound: no others that keep the sold ones have a larger value.
+        rows: a row for each request, in the order of the table.
+        value: sum of the values of the granted requests.
+        bound: upper bound on the value of any selection that keeps the sold requests.
     """
 
     rows: list[AdmissionRow]
@@ -80,33 +88,33 @@ class AdmissionReport:
 
     @property
     def gap(self) -> float:
-        """(bound - value) / bound; 0 where both are 0."""
+        """Relative gap (bound - value) / bound; 0 where both are 0."""
         return gap_between(self.value, self.bound, 1.0)
 
     @property
     def answer(self) -> str:
-        """How many promises are kept, in a sentence."""
-        count = Counter(row.status for row in self.rows)
+        """Sentence with the number of requests by status, the value and its bound."""
+        num_by_status = Counter(row.status for row in self.rows)
         return (
-            f"{count[ACCEPTED]} promises are accepted, {count[REFUSED]} refused, "
-            f"{count[IMPOSSIBLE]} impossible, {count[SOLD]} sold before are kept: worth "
-            f"{self.value:.6g}; in such ways over these paths no choice is worth more than "
-            f"{rounding.at_most(self.bound)}"
+            f"{num_by_status[ACCEPTED]} promises are accepted, {num_by_status[REFUSED]} refused, "
+            f"{num_by_status[IMPOSSIBLE]} impossible, {num_by_status[SOLD]} sold before are kept: "
+            f"worth {self.value:.6g}; no selection of protection options on these paths is worth "
+            f"more than {rounding.at_most(self.bound)}"
         )
 
     def __repr__(self) -> str:
-        """The answer and the table."""
+        """Return the answer and the table."""
         return f"{self.answer}\n{admission_table(self).markdown()}"
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row for each promise."""
+        """Return a pandas frame with a row for each request."""
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(row) for row in self.rows])
 
 
 def admission_table(report: AdmissionReport) -> Table:
-    """The promises, those of the lowest price for their value first."""
+    """Return the table of requests, the lowest price over value first."""
 
     def price(row: AdmissionRow) -> str:
         return "-" if math.isinf(row.price) else f"{row.price:.4g}"
@@ -129,35 +137,41 @@ def admission_table(report: AdmissionReport) -> Table:
 
 
 def _time(share: float) -> str:
+    """Format a share of the time, rounded down; ``-`` for NaN."""
     return "-" if math.isnan(share) else share_text(share, up=False)
 
 
 def admission_of(
     topology: Topology, requests: Sequence[Request], options: AdmitOptions
 ) -> AdmissionReport:
-    """Choose the promises that a network keeps.
+    """Select the guarantees that a network can grant.
 
     Args:
         topology: the network.
-        requests: the promises.
-        options: what fails, and the candidate paths.
+        requests: the requests.
+        options: the failing components, and the candidate paths.
 
     Raises:
-        InputError: a fault in the options, or sold promises that cannot be kept.
+        InputError: invalid options, or sold requests that cannot all be kept.
     """
     components = failing_components(topology, options)
-    problem = paths_for(topology, requests, options.num_paths, components.groups)
+    problem = candidate_paths_for(topology, requests, options.num_paths, components.groups)
     patterns = pattern_probabilities(problem, components)
-    found = choose_promises(problem, patterns, requests, seconds(options.deadline, "--deadline"))
+    admission = select_guarantees(
+        problem, patterns, requests, seconds(options.deadline, "--deadline")
+    )
     return AdmissionReport(
-        _rows(problem, requests, found),
-        found.value,
-        found.bound,
+        _rows(problem, requests, admission),
+        admission.value,
+        admission.bound,
     )
 
 
-def _rows(problem: Problem, requests: Sequence[Request], found: Admission) -> list[AdmissionRow]:
-    texts = way_texts(problem, requests, found.way)
+def _rows(
+    problem: Problem, requests: Sequence[Request], admission: Admission
+) -> list[AdmissionRow]:
+    """Return a row for each request."""
+    texts = option_texts(problem, requests, admission.option)
     return [
         AdmissionRow(
             request.source,
@@ -165,36 +179,36 @@ def _rows(problem: Problem, requests: Sequence[Request], found: Admission) -> li
             request.rate,
             request.availability,
             request.value,
-            found.status[number],
-            float(found.price[number]),
-            texts[number],
-            math.nan if way is None else request.rate / way.needed,
-            math.nan if way is None else way.availability,
+            admission.status[index],
+            float(admission.price[index]),
+            texts[index],
+            math.nan if option is None else request.rate / option.min_surviving,
+            math.nan if option is None else option.availability,
         )
-        for number, (request, way) in enumerate(zip(requests, found.way, strict=True))
+        for index, (request, option) in enumerate(zip(requests, admission.option, strict=True))
     ]
 
 
 def run_admit(config: AdmitConfig, notify: Notify) -> AdmissionReport:
-    """Choose the promises, and write the answers.
+    """Select the guarantees to grant, and write the answers.
 
     Raises:
-        InputError: a fault in the settings, or a file that must not be replaced.
+        InputError: invalid settings, or an existing file without ``overwrite``.
     """
     if config.out is not None:
         check_out_file(config.out, (".csv",), overwrite=config.overwrite)
     topology = topology_from(config.topology, config)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
-    report = admission_of(topology, requests_of(config.promises, topology), config)
+    report = admission_of(topology, resolve_requests(config.promises, topology), config)
     if config.out is not None:
         write_csv(config.out, rows=report.rows)
     return report
 
 
 def admit_outcome(config: AdmitConfig, notify: Notify) -> Outcome:
-    """`teal admit`."""
+    """Run `teal admit` and return its table and JSON data."""
     report = run_admit(config, notify)
-    kept = any(row.way for row in report.rows)
+    any_granted = any(row.way for row in report.rows)
     return Outcome(
         text=report.answer,
         tables=[admission_table(report)],
@@ -206,13 +220,14 @@ def admit_outcome(config: AdmitConfig, notify: Notify) -> Outcome:
             "gap": report.gap,
             "promises": [dataclasses.asdict(row) for row in report.rows],
         },
-        exit_code=EXIT_OK if kept else EXIT_FAILED,
+        exit_code=EXIT_OK if any_granted else EXIT_FAILED,
     )
 
 
 @with_options(AdmitOptions)
 def admit(topology: Any, promises: Any, options: AdmitOptions) -> AdmissionReport:
-    """Choose the promises that a network keeps; the options are those of ``teal admit``.
+    """Select the bandwidth guarantees that a network can grant; the options are those of ``teal
+    admit``.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -220,7 +235,7 @@ def admit(topology: Any, promises: Any, options: AdmitOptions) -> AdmissionRepor
         options: by name.
 
     Raises:
-        InputError: a fault in the input, or sold promises that cannot be kept.
+        InputError: invalid input, or sold requests that cannot all be kept.
     """
     network = topology_from(topology, options)
-    return admission_of(network, requests_of(promises, network), options)
+    return admission_of(network, resolve_requests(promises, network), options)

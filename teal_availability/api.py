@@ -1,4 +1,4 @@
-"""`teal availability` as a function of Python; see :mod:`teal.api`."""
+"""Python function of the command `teal availability`; see :mod:`teal.api`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from teal_availability.study import availability_of
 
 @with_options(AvailabilityOptions)
 def availability(topology: Any, traffic: Any, options: AvailabilityOptions) -> AvailabilityReport:
-    """Measure the availability of a network; the options are those of ``teal availability``, of
-    which ``availability`` is the share of the time of a promise.  No file is written.
+    """Measure the availability of a network. The options are those of ``teal availability``;
+    ``availability`` is the availability target of the guarantees. No file is written.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -22,7 +22,7 @@ def availability(topology: Any, traffic: Any, options: AvailabilityOptions) -> A
         options: by name.
 
     Raises:
-        InputError: a fault in the input.
-        SolverError: the program of a promise was not solved.
+        InputError: invalid input.
+        SolverError: the program of a guarantee was not solved.
     """
     return availability_of(instance_of(*load_network(topology, traffic, options), options), options)

@@ -1,4 +1,4 @@
-"""`teal availability`: from settings to tables, a plot, a page and files."""
+"""The command `teal availability`: measure, then write tables, a plot, a page and a manifest."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MANIFEST = "manifest.json"
 
 
 def run_availability(config: AvailabilityConfig, notify: Notify) -> AvailabilityReport:
-    """Measure, and write everything.
+    """Measure the availability of a network and write all result files.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or existing results in OUT without ``overwrite``.
     """
     check_out_folder(config.out, (*RESULTS, MANIFEST), overwrite=config.overwrite)
     report = availability_of(load_instance(config, notify), config, notify)
@@ -30,17 +30,17 @@ def run_availability(config: AvailabilityConfig, notify: Notify) -> Availability
 
 
 def availability_outcome(config: AvailabilityConfig, notify: Notify) -> Outcome:
-    """`teal availability`."""
+    """Run `teal availability` and return its tables, JSON data and written files."""
     report = run_availability(config, notify)
-    best = max(report.of_all, key=lambda row: row.mean).routing
-    promises = [promise_table(report)] if report.promises else []
+    best_routing = max(report.of_all, key=lambda row: row.mean).routing
+    promise_tables = [promise_table(report)] if report.promises else []
     return Outcome(
         text=report.answer,
         tables=[
             summary_table(report),
-            *promises,
-            component_table(report, best, config.worst),
-            demand_table(report, best, config.worst),
+            *promise_tables,
+            component_table(report, best_routing, config.worst),
+            demand_table(report, best_routing, config.worst),
         ],
         written=", ".join(str(config.out / name) for name in (*report.files(), MANIFEST)),
         data={

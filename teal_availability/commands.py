@@ -1,4 +1,4 @@
-"""The commands of this package."""
+"""Command table of this package; an entry point of ``teal``."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Components that fail independently of each other: cables, nodes, and groups of cables; and the
-share of the time in which each works.
+"""Independently failing components of a network (cables, nodes, groups of cables) and the
+availability of each.
 
-A component's availability is given, or that of its mean time between failures and its mean time to
-repair,
+An availability is given directly, or as mean time between failures and mean time to repair,
 
     availability = mtbf / (mtbf + mttr),
 
-where the mean time between failures is that from a repair to the next failure.
+where the mean time between failures runs from a repair to the next failure. Entry point:
+:func:`components_of`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from teal.formats import side_tables
 from teal.network.failures import cable_failures, group_failures, node_failures
 from teal.runtime.arrays import BoolArray, FloatArray
 
-_LEAST = 0.5  # availability: what is down more often than up is no network
-_LEAST_ALL_UP = 0.01  # of the time, in which every component works
+# Smallest availability of a component; the enumeration of states needs an unavailability of at
+# most 0.5.
+_MIN_AVAILABILITY = 0.5
+# Smallest share of the time in which every component works.
+_MIN_ALL_UP_PROBABILITY = 0.01
 _COLUMNS = (
     side_tables.Column("source", aliases=("from",)),
     side_tables.Column("target", aliases=("to",)),
@@ -37,7 +40,7 @@ _COLUMNS = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Components:
-    """n components of a network that may fail.
+    """The n components of a network that can fail.
 
     Attributes:
         names: name of each.
@@ -52,14 +55,14 @@ class Components:
     unavailability: FloatArray
 
     def __len__(self) -> int:
-        """N."""
+        """Return the number of components n."""
         return len(self.names)
 
     @property
     def groups(self) -> list[list[int]]:
-        """Indices of the links of each group of cables that fails together."""
-        numbers = [number for number, kind in enumerate(self.kinds) if kind == "group"]
-        return [np.flatnonzero(self.links[number]).tolist() for number in numbers]
+        """The link indices of each group of cables that fail together."""
+        group_indices = [index for index, kind in enumerate(self.kinds) if kind == "group"]
+        return [np.flatnonzero(self.links[index]).tolist() for index in group_indices]
 
 
 def components_of(
@@ -71,94 +74,106 @@ def components_of(
     node_availability: float = 1.0,
     group_availability: float = 1.0,
 ) -> Components:
-    """The components of a network; those that are always available are left out.
+    """List the components of a network; components with availability 1 are omitted.
 
     Args:
         topology: the network.
-        file: table (.csv, .xlsx) of availabilities; None for none.  Its columns are ``source`` and
+        file: table (.csv, .xlsx) of availabilities, or None. Its columns are ``source`` and
             ``target``, or ``node``, or ``group``; and ``availability``, or ``mtbf`` and ``mttr`` in
             hours, or in the unit of the heading or cell (s, min, h, d).
-        groups: numbers of the links of each group of cables that fail together, by its name.
+        groups: link indices of each group of cables that fail together, by group name.
         cable_availability: availability of a cable that the file does not name.
-        node_availability: the same of a node.
-        group_availability: the same of a group.
+        node_availability: availability of a node that the file does not name.
+        group_availability: availability of a group that the file does not name.
 
     Raises:
-        InputError: an availability that is none, an unknown component, or components so often down
-            that hardly ever all of them work.
+        InputError: an invalid availability, an unknown component, or components of which all work
+            in too small a share of the time.
     """
-    cables = [one for one in cable_failures(topology) if topology.capacity[list(one.links)].any()]
-    found = [
-        *((one, cable_availability) for one in cables),
-        *((one, node_availability) for one in node_failures(topology)),
-        *((one, group_availability) for one in group_failures(groups or {})),
+    # Candidate components with the default availability of their kind.
+    cables = [
+        candidate
+        for candidate in cable_failures(topology)
+        if topology.capacity[list(candidate.links)].any()
+    ]
+    failures = [
+        *((candidate, cable_availability) for candidate in cables),
+        *((candidate, node_availability) for candidate in node_failures(topology)),
+        *((candidate, group_availability) for candidate in group_failures(groups or {})),
     ]
     for option, value in (
         ("--cable-availability", cable_availability),
         ("--node-availability", node_availability),
         ("--group-availability", group_availability),
     ):
-        _check(option, value)
-    given = {} if file is None else _read(file, topology, set(groups or {}))
+        _check_availability(option, value)
+    # Availabilities of the file take precedence.
+    file_availability = (
+        {} if file is None else _read_availabilities(file, topology, set(groups or {}))
+    )
     names: list[str] = []
     kinds: list[str] = []
     links: list[BoolArray] = []
-    down: list[float] = []
-    for failure, usual in found:
+    unavailabilities: list[float] = []
+    for failure, default_availability in failures:
         key = (
             ("cable", frozenset(failure.links))
             if failure.kind == "cable"
             else (failure.kind, failure.name)
         )
-        availability = given.pop(key, usual)
+        availability = file_availability.pop(key, default_availability)
         if availability < 1:
             names.append(failure.name)
             kinds.append(failure.kind)
             links.append(np.isin(np.arange(topology.num_links), failure.links))
-            down.append(1 - availability)
-    unavailability = np.array(down, dtype=np.float64)
+            unavailabilities.append(1 - availability)
+    unavailability = np.array(unavailabilities, dtype=np.float64)
+    # Reject networks in which hardly ever all components work.
     all_up = float(np.prod(1 - unavailability))
-    if all_up < _LEAST_ALL_UP:
+    if all_up < _MIN_ALL_UP_PROBABILITY:
         raise InputError(
             "availabilities",
             "",
-            f"components that all work in {100 * _LEAST_ALL_UP:g}% of the time at least",
+            f"components that all work in {100 * _MIN_ALL_UP_PROBABILITY:g}% of the time at least",
             f"{100 * all_up:.2g}%",
         )
     table = np.array(links, dtype=bool).reshape(len(names), topology.num_links)
     return Components(tuple(names), tuple(kinds), table, unavailability)
 
 
-def _read(
+def _read_availabilities(
     file: Path, topology: Topology, groups: set[str]
 ) -> dict[tuple[str, frozenset[int] | str], float]:
-    """Availabilities of a table: of cables by their links, of others by name."""
+    """Return the availabilities of a table: of cables by their links, of others by name."""
     rows = side_tables.read_side_table(file, _COLUMNS)
-    keys = [_component(row, topology, groups) for row in rows]
+    keys = [_parse_component(row, topology, groups) for row in rows]
     side_tables.require_once(rows, keys, "each component")
-    return {key: _availability(row) for key, row in zip(keys, rows, strict=True)}
+    return {key: _parse_availability(row) for key, row in zip(keys, rows, strict=True)}
 
 
-def _component(
+def _parse_component(
     row: side_tables.Row, topology: Topology, groups: set[str]
 ) -> tuple[str, frozenset[int] | str]:
-    """Kind of the component of a row, and its links or its name."""
-    source, target = row.text("source"), row.text("target")
-    named = [name for name in ("source", "node", "group") if row.text(name)]
-    if len(named) != 1 or bool(source) != bool(target):
-        raise InputError(row.where, "", "source and target, or node, or group", ", ".join(named))
-    if named == ["source"]:
+    """Return the kind of a row's component, and its links or its name."""
+    source = row.text("source")
+    target = row.text("target")
+    named_columns = [name for name in ("source", "node", "group") if row.text(name)]
+    if len(named_columns) != 1 or bool(source) != bool(target):
+        raise InputError(
+            row.where, "", "source and target, or node, or group", ", ".join(named_columns)
+        )
+    if named_columns == ["source"]:
         try:
             cable = frozenset(topology.find_links(source, target))
         except InputError as error:
-            found = f"{source} - {target} ({error})"
-            raise InputError(row.where, "", f"a cable of {topology.name}", found) from None
+            actual = f"{source} - {target} ({error})"
+            raise InputError(row.where, "", f"a cable of {topology.name}", actual) from None
         if cable not in map(frozenset, topology.cables()):
-            found = f"{source} - {target}"
+            actual = f"{source} - {target}"
             expected = "a whole cable, by the names of its nodes"
-            raise InputError(row.where, "", expected, found)
+            raise InputError(row.where, "", expected, actual)
         return "cable", cable
-    if named == ["node"]:
+    if named_columns == ["node"]:
         return "node", topology.node_names[row.node("node", topology)]
     group = row.text("group")
     if group not in groups:
@@ -166,28 +181,31 @@ def _component(
     return "group", group
 
 
-def _availability(row: side_tables.Row) -> float:
-    """Availability of a row."""
-    given = [name for name in ("availability", "mtbf", "mttr") if row.values.get(name) is not None]
-    if given == ["availability"]:
+def _parse_availability(row: side_tables.Row) -> float:
+    """Return the availability of a row."""
+    given_columns = [
+        name for name in ("availability", "mtbf", "mttr") if row.values.get(name) is not None
+    ]
+    if given_columns == ["availability"]:
         value = float(row.values["availability"])
-    elif given == ["mtbf", "mttr"]:
-        up = row.number("mtbf")
-        down = row.number("mttr")
-        value = up / (up + down)
+    elif given_columns == ["mtbf", "mttr"]:
+        time_between_failures = row.number("mtbf")
+        time_to_repair = row.number("mttr")
+        value = time_between_failures / (time_between_failures + time_to_repair)
     else:
-        found = ", ".join(given) or "neither"
-        raise InputError(row.where, "", "availability, or both mtbf and mttr", found)
-    _check(row.where, value)
+        actual = ", ".join(given_columns) or "neither"
+        raise InputError(row.where, "", "availability, or both mtbf and mttr", actual)
+    _check_availability(row.where, value)
     return value
 
 
-def _check(where: str, value: float) -> None:
-    if _LEAST <= value <= 1:
+def _check_availability(where: str, value: float) -> None:
+    """Raise InputError for a number outside the accepted availabilities."""
+    if _MIN_AVAILABILITY <= value <= 1:
         return
     hint = ""
-    if _LEAST <= value / 100 <= 1:
+    if _MIN_AVAILABILITY <= value / 100 <= 1:
         hint = f"; {value:g}% is {value / 100:g}"
-    elif 0 <= value < _LEAST:
-        hint = "; a link that is out of service has the status down in the table of links"
-    raise InputError(where, "", f"an availability in [{_LEAST}, 1]{hint}", f"{value:g}")
+    elif 0 <= value < _MIN_AVAILABILITY:
+        hint = "; give a link out of service the status down in the table of links"
+    raise InputError(where, "", f"an availability in [{_MIN_AVAILABILITY}, 1]{hint}", f"{value:g}")

@@ -1,4 +1,6 @@
-"""`teal expand`: from settings to a purchase, the reservations of promises, and files."""
+"""The command `teal expand`: capacity expansion for bandwidth guarantees, from settings to
+purchases, reservations and files.
+"""
 
 from __future__ import annotations
 
@@ -23,27 +25,37 @@ from teal.problem.bounds import gap_between
 from teal.runtime import rounding
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import check_out_folder
-from teal_availability.expansion import Expansion, Pairs, expansion
+from teal_availability.expansion import Expansion, LinkPairs, expansion
 from teal_availability.patterns import pattern_probabilities
+from teal_availability.protection_options import (
+    Request,
+    candidate_paths_for,
+    option_texts,
+    resolve_requests,
+    validated_request,
+)
 from teal_availability.settings import ExpandConfig, ExpandOptions
 from teal_availability.study import failing_components
-from teal_availability.ways import Request, checked, paths_for, requests_of, way_texts
 
-PURCHASES, PROMISES, TOPOLOGY = "purchases.csv", "promises.csv", "topology.json"
+PURCHASES = "purchases.csv"
+PROMISES = "promises.csv"
+TOPOLOGY = "topology.json"
 MANIFEST = "manifest.json"
-_USUAL_AVAILABILITY = 0.999  # of the peaks of traffic
-_SHOWN = 30  # purchases in the terminal
+# Availability target of the traffic peaks, unless --availability is set.
+_DEFAULT_AVAILABILITY = 0.999
+# Rows of the table in the terminal.
+_SHOWN = 30
 
 
 @dataclasses.dataclass(frozen=True)
-class Bought:
-    """A purchase on one cable, in both directions.
+class PurchaseRow:
+    """Expansion of one cable, in both directions.
 
     Attributes:
         source, target: nodes.
-        capacity: Gbit/s that are there.
-        bought: Gbit/s that are added.
-        cost: cost of what is added.
+        capacity: present capacity, Gbit/s.
+        bought: added capacity, Gbit/s.
+        cost: cost of the added capacity.
     """
 
     source: str
@@ -54,16 +66,16 @@ class Bought:
 
 
 @dataclasses.dataclass(frozen=True)
-class Reservation:
-    """How a promise is kept.
+class ReservationRow:
+    """Reservation that meets a request.
 
     Attributes:
         source, target: nodes.
         rate: Gbit/s.
-        availability: share of the time that is asked for.
-        kept: share of the time for which it is kept; 0 where no reservation on the candidate paths
-            does.
-        way: how many of which paths must survive, node by node; "" without a reservation.
+        availability: requested availability.
+        kept: availability of the reservation; 0 where no protection option reaches the target.
+        way: protection option as text: m of n, and the reserved paths, node by node; "" without
+            one.
         reserved: Gbit/s on each of these paths.
     """
 
@@ -78,59 +90,59 @@ class Reservation:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExpansionReport:
-    """The least capacity to buy with which all promises are kept that can be.
+    """Capacity expansion that meets all feasible requests, with a lower bound on its cost.
 
     Attributes:
-        purchases: a row for each cable of which something is bought, the dearest first.
-        reservations: a row for each promise, in their order.
-        cost: sum of the costs.
-        bound: no purchase with such reservations costs less.
-        upgraded: the network with the purchase.
+        purchases: a row for each expanded cable, the most expensive first.
+        reservations: a row for each request, in their order.
+        cost: total cost.
+        bound: lower bound on the cost of any expansion with such reservations.
+        upgraded: the network with the added capacity.
     """
 
-    purchases: list[Bought]
-    reservations: list[Reservation]
+    purchases: list[PurchaseRow]
+    reservations: list[ReservationRow]
     cost: float
     bound: float
     upgraded: Topology
 
     @property
     def gap(self) -> float:
-        """(cost - bound) / cost; 0 where nothing is bought."""
+        """Relative gap (cost - bound) / cost; 0 where nothing is bought."""
         return gap_between(self.bound, self.cost, 1.0)
 
     @property
     def answer(self) -> str:
-        """The purchase, in a sentence or two."""
-        kept = sum(bool(row.way) for row in self.reservations)
+        """One or two sentences with the purchase, its cost and the bound."""
+        num_kept = sum(bool(row.way) for row in self.reservations)
         bought = sum(row.bought for row in self.purchases)
         first = (
             f"{bought:.6g} Gbit/s on {len(self.purchases)} cables, at a cost of {self.cost:.6g}, "
-            f"keep {kept} promises; no purchase with such reservations costs less than "
+            f"keep {num_kept} promises; no purchase with such reservations costs less than "
             f"{rounding.at_least(self.bound)}."
         )
         if not self.purchases:
-            first = f"Nothing is to be bought: {kept} promises are kept."
-        impossible = len(self.reservations) - kept
-        if not impossible:
+            first = f"Nothing is to be bought: {num_kept} promises are kept."
+        num_impossible = len(self.reservations) - num_kept
+        if not num_impossible:
             return first
         return (
-            f"{first} {impossible} are impossible: no candidate paths that work keep them for so "
-            "much of the time, at any capacity."
+            f"{first} {num_impossible} are impossible: no protection option on the candidate paths "
+            "reaches their availability, at any capacity."
         )
 
     def __repr__(self) -> str:
-        """The answer and the table."""
+        """Return the answer and the table of purchases."""
         return f"{self.answer}\n{purchase_table(self).markdown()}"
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row for each cable of which something is bought."""
+        """Return a pandas frame with a row for each expanded cable."""
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(row) for row in self.purchases])
 
     def files(self) -> dict[str, Callable[[Path], None]]:
-        """The writers of the files, by their names."""
+        """Return the writer of each result file, by file name."""
         return {
             PURCHASES: partial(_write_purchases, rows=self.purchases),
             PROMISES: partial(write_csv, rows=self.reservations),
@@ -138,25 +150,25 @@ class ExpansionReport:
         }
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
-        """Write tables and the network with the purchase, as ``teal expand`` does.
+        """Write tables and the expanded network to a folder, as ``teal expand`` does.
 
         Raises:
-            InputError: there are results in it, and ``overwrite`` is false.
+            InputError: existing results without ``overwrite``.
         """
         write_files(folder, self.files(), overwrite=overwrite)
 
 
-def _write_purchases(path: Path, rows: Sequence[Bought]) -> None:
-    """Write the purchases; where there are none, the heading."""
+def _write_purchases(path: Path, rows: Sequence[PurchaseRow]) -> None:
+    """Write the purchases; without any, the heading alone."""
     if rows:
         write_csv(path, rows=rows)
     else:
-        names = [field.name for field in dataclasses.fields(Bought)]
+        names = [field.name for field in dataclasses.fields(PurchaseRow)]
         path.write_text(",".join(names) + "\n", encoding="utf-8")
 
 
 def purchase_table(report: ExpansionReport) -> Table:
-    """The purchases, the dearest first."""
+    """Return the table of purchases, the most expensive first."""
     columns = (
         Column("cable", lambda row: f"{row.source} - {row.target}"),
         Column("Gbit/s", "capacity", digits(4)),
@@ -170,128 +182,130 @@ def purchase_table(report: ExpansionReport) -> Table:
 def peak_requests(
     topology: Topology, traffic: TrafficMatrices, availability: float
 ) -> list[Request]:
-    """A promise of the largest rate of each pair of nodes, for one share of the time.
+    """Return a request for the peak rate of each node pair, at one availability.
 
     Args:
         topology: the network.
         traffic: matrices over its nodes.
-        availability: share of the time, in (0, 1).
+        availability: target, a share of the time in (0, 1).
 
     Raises:
-        InputError: a share out of its range.
+        InputError: an availability out of its range.
     """
     peak = np.zeros(traffic.num_demands)
     for matrices in traffic.chunks(np.arange(traffic.num_matrices)):
         peak = np.maximum(peak, matrices.max(0))
     names = topology.node_names
-    total: dict[tuple[str, str], float] = {}
+    peak_by_pair: dict[tuple[str, str], float] = {}
     for (source, target), rate in zip(traffic.pairs.tolist(), peak.tolist(), strict=True):
         if rate > 0:
             pair = names[source], names[target]
-            total[pair] = total.get(pair, 0.0) + rate
+            peak_by_pair[pair] = peak_by_pair.get(pair, 0.0) + rate
     return [
-        checked(Request(*pair, rate, availability, rate), topology, "traffic")
-        for pair, rate in total.items()
+        validated_request(Request(*pair, rate, availability, rate), topology, "traffic")
+        for pair, rate in peak_by_pair.items()
     ]
 
 
 def expansion_of(
     topology: Topology, requests: Sequence[Request], options: ExpandOptions
 ) -> ExpansionReport:
-    """Find a purchase with which a network keeps promises.
+    """Find a low-cost expansion with which a network meets all requests.
 
     Args:
         topology: the network.
-        requests: the promises.
-        options: what fails, the candidate paths, and the costs.
+        requests: the requests.
+        options: the failing components, the candidate paths, and the costs.
 
     Raises:
-        InputError: no promise, or a fault in the options.
-        SolverError: the relaxed program was not solved.
+        InputError: no request, or invalid options.
+        SolverError: the relaxation was not solved.
     """
     components = failing_components(topology, options)
-    problem = paths_for(topology, requests, options.num_paths, components.groups)
+    problem = candidate_paths_for(topology, requests, options.num_paths, components.groups)
     patterns = pattern_probabilities(problem, components)
-    cables = topology.link_pairs()
-    pairs = Pairs.of(cables, _costs(topology, cables, options.cost))
-    limit = seconds(options.deadline, "--deadline")
-    found = expansion(problem, patterns, requests, pairs, limit)
+    link_pairs = topology.link_pairs()
+    pairs = LinkPairs.from_links(link_pairs, _costs(topology, link_pairs, options.cost))
+    time_limit = seconds(options.deadline, "--deadline")
+    result = expansion(problem, patterns, requests, pairs, time_limit)
     upgraded = dataclasses.replace(
-        topology, capacity=topology.capacity + found.bought[pairs.of_link]
+        topology, capacity=topology.capacity + result.added_capacity[pairs.pair_of_link]
     )
     return ExpansionReport(
-        _purchases(topology, cables, pairs, found),
-        _reservations(problem, requests, found),
-        found.cost,
-        found.bound,
+        _purchases(topology, link_pairs, pairs, result),
+        _reservations(problem, requests, result),
+        result.cost,
+        result.bound,
         upgraded,
     )
 
 
-def _costs(topology: Topology, cables: Sequence[Sequence[int]], kind: str) -> FloatArray:
-    """(C,) cost of a Gbit/s on each pair of links."""
+def _costs(topology: Topology, link_pairs: Sequence[Sequence[int]], kind: str) -> FloatArray:
+    """Return the cost (C,) of a Gbit/s on each pair of links."""
     if kind == "capacity":
-        return np.ones(len(cables))
-    return np.array([topology.latency[list(links)].mean() for links in cables])
+        return np.ones(len(link_pairs))
+    return np.array([topology.latency[list(links)].mean() for links in link_pairs])
 
 
 def _purchases(
-    topology: Topology, cables: Sequence[Sequence[int]], pairs: Pairs, found: Expansion
-) -> list[Bought]:
+    topology: Topology, link_pairs: Sequence[Sequence[int]], pairs: LinkPairs, result: Expansion
+) -> list[PurchaseRow]:
+    """Return a row for each expanded cable, the most expensive first."""
     names = topology.node_names
     rows = []
-    for number, links in enumerate(cables):
-        bought = float(found.bought[number])
+    for index, links in enumerate(link_pairs):
+        bought = float(result.added_capacity[index])
         if bought > 0:
             source = topology.link_source[links[0]]
             target = topology.link_target[links[0]]
             capacity = float(topology.capacity[list(links)].min())
-            cost = bought * float(pairs.cost[number])
-            rows.append(Bought(names[source], names[target], capacity, bought, cost))
+            cost = bought * float(pairs.cost[index])
+            rows.append(PurchaseRow(names[source], names[target], capacity, bought, cost))
     return sorted(rows, key=lambda row: -row.cost)
 
 
 def _reservations(
-    problem: Problem, requests: Sequence[Request], found: Expansion
-) -> list[Reservation]:
-    texts = way_texts(problem, requests, found.way)
+    problem: Problem, requests: Sequence[Request], result: Expansion
+) -> list[ReservationRow]:
+    """Return a row for each request."""
+    texts = option_texts(problem, requests, result.option)
     return [
-        Reservation(
+        ReservationRow(
             request.source,
             request.target,
             request.rate,
             request.availability,
-            0.0 if way is None else way.availability,
+            0.0 if option is None else option.availability,
             text,
-            0.0 if way is None else request.rate / way.needed,
+            0.0 if option is None else request.rate / option.min_surviving,
         )
-        for request, way, text in zip(requests, found.way, texts, strict=True)
+        for request, option, text in zip(requests, result.option, texts, strict=True)
     ]
 
 
 def run_expand(config: ExpandConfig, notify: Notify) -> ExpansionReport:
-    """Find a purchase, and write everything.
+    """Find an expansion, and write all result files.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or existing results in OUT without ``overwrite``.
     """
     names = PURCHASES, PROMISES, TOPOLOGY, MANIFEST
     check_out_folder(config.out, names, overwrite=config.overwrite)
     topology = topology_from(config.topology, config)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
     if config.promises is not None:
-        requests = requests_of(config.promises, topology)
+        requests = resolve_requests(config.promises, topology)
     else:
         traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
-        share = _USUAL_AVAILABILITY if config.availability is None else config.availability
-        requests = peak_requests(topology, traffic, share)
+        availability = _DEFAULT_AVAILABILITY if config.availability is None else config.availability
+        requests = peak_requests(topology, traffic, availability)
     report = expansion_of(topology, requests, config)
     write_files(config.out, {**report.files(), MANIFEST: partial(write_manifest, settings=config)})
     return report
 
 
 def expand_outcome(config: ExpandConfig, notify: Notify) -> Outcome:
-    """`teal expand`."""
+    """Run `teal expand` and return its table, JSON data and written files."""
     report = run_expand(config, notify)
     tables = [purchase_table(report)] if report.purchases else []
     return Outcome(
@@ -312,8 +326,8 @@ def expand_outcome(config: ExpandConfig, notify: Notify) -> Outcome:
 
 @with_options(ExpandOptions)
 def expand(topology: Any, promises: Any, options: ExpandOptions) -> ExpansionReport:
-    """Find the least capacity to buy with which a network keeps promises; the options are those of
-    ``teal expand``.  No file is written.
+    """Find the least capacity to buy so that a network meets all bandwidth guarantees. The options
+    are those of ``teal expand``; no file is written.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -322,8 +336,8 @@ def expand(topology: Any, promises: Any, options: ExpandOptions) -> ExpansionRep
         options: by name.
 
     Raises:
-        InputError: a fault in the input.
-        SolverError: the relaxed program was not solved.
+        InputError: invalid input.
+        SolverError: the relaxation was not solved.
     """
     network = topology_from(topology, options)
-    return expansion_of(network, requests_of(promises, network), options)
+    return expansion_of(network, resolve_requests(promises, network), options)

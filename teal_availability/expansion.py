@@ -1,20 +1,20 @@
-"""The least capacity to buy with which a network keeps all promises.
+"""Capacity expansion: the least capacity to buy so that a network meets all bandwidth guarantees.
 
-Each promise j is kept in one of its ways w (:mod:`teal_availability.ways`), which loads links by
-a[w, e] Gbit/s.  A pair is a link and its opposite one, which are bought together: a Gbit/s of pair
-p costs k[p], and adds a Gbit/s to both.  The purchase is
+Each request j uses one of its protection options w (:mod:`teal_availability.protection_options`),
+which loads links by a[w, e] Gbit/s. A link and its opposite one are a pair, expanded together: a
+Gbit/s of pair p costs k[p] and adds a Gbit/s to both. The mixed-integer program is
 
-    min  sum_p k[p] u[p]   over u >= 0 and one way w(j) of each promise,
+    min  sum_p k[p] u[p]   over u >= 0 and one option w(j) of each request,
     sum_j a[w(j), e] <= capacity[e] + u[p(e)]  for each link e.
 
-For any prices y >= 0 of the links with  sum of y over the links of p <= k[p],  no purchase costs
-less than
+By duality, for any link prices y >= 0 with  sum of y over the links of p <= k[p],  no expansion
+costs less than
 
     sum_j min_w sum_e a[w, e] y[e] - sum_e capacity[e] y[e].
 
-The prices are those of the relaxed program, in which a promise may be divided between its ways.  A
-choice of ways is found from its solution: each promise in turn moves to the way that costs least
-beside all others, until none moves; small programs are solved in whole numbers.
+The prices are the duals of the linear relaxation. Its solution is rounded and improved by local
+search (each request in turn moves to its cheapest option beside the others); small programs are
+solved as integer programs. Entry point: :func:`expansion`.
 """
 
 from __future__ import annotations
@@ -31,91 +31,113 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal_availability.matrix import capacity_of
 from teal_availability.patterns import Patterns
+from teal_availability.protection_options import (
+    MAX_INTEGER_OPTIONS,
+    ProtectionOption,
+    Request,
+    all_feasible_options,
+    option_loads,
+    options_by_request,
+)
 from teal_availability.tolerances import CAPACITY_TOLERANCE
-from teal_availability.ways import MOST_WHOLE, Request, Way, all_ways, by_request_of, loads_of
 
-_MOST_ROUNDS = 50  # in each of which every promise may move once; seldom more than ten are made
-_LEAST_SAVING = 1e-9  # share of the cost that a move must save, above rounding
-_RELATIVE_GAP = 1e-6  # at which whole numbers are solved
+# Rounds of the local search, in each of which every request may move once; seldom more than ten
+# are needed.
+_MAX_ROUNDS = 50
+# Relative saving of a move, above rounding.
+_MIN_RELATIVE_SAVING = 1e-9
+# Relative gap of the integer program.
+_RELATIVE_GAP = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Expansion:
-    """A purchase with which all promises that are possible are kept at once.
+    """Capacity expansion that meets all feasible requests at once.
 
     Attributes:
-        way: the way that each promise is kept; None where its paths never survive for so much of
-            the time.
-        load: (E,) Gbit/s that are reserved on each link.
-        bought: (C,) Gbit/s on each pair of links.
-        cost: sum of the cost of what is bought.
-        bound: no purchase costs less, if the promises are kept in such ways.
-        prices: (E,) of the links, which prove a part of the bound.
+        option: protection option of each request; None where no option reaches its availability.
+        load: (E,) Gbit/s reserved on each link.
+        added_capacity: (C,) Gbit/s to add to each pair of links.
+        cost: total cost.
+        bound: lower bound on the cost of any expansion with these options.
+        link_prices: (E,) dual prices of the links, which prove a part of the bound.
     """
 
-    way: tuple[Way | None, ...]
+    option: tuple[ProtectionOption | None, ...]
     load: FloatArray
-    bought: FloatArray
+    added_capacity: FloatArray
     cost: float
     bound: float
-    prices: FloatArray
+    link_prices: FloatArray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pairs:
-    """Links with their opposite ones.
+class LinkPairs:
+    """Pairs of opposite links, which are expanded together.
 
     Attributes:
-        order: (E,) the links, those of a pair side by side.
-        start: (C,) place of each pair's first link in ``order``.
-        of_link: (E,) pair of each link.
-        cost: (C,) of a Gbit/s on the links of each pair.
+        order: (E,) link indices, those of a pair side by side.
+        start: (C,) position of each pair's first link in ``order``.
+        pair_of_link: (E,) pair of each link.
+        cost: (C,) cost of a Gbit/s on the links of each pair.
     """
 
     order: Int64Array
     start: Int64Array
-    of_link: Int64Array
+    pair_of_link: Int64Array
     cost: FloatArray
 
     @classmethod
-    def of(cls, pairs: Sequence[Sequence[int]], cost: FloatArray) -> Pairs:
-        """The pairs by the links of each, and the cost (C,), above 0, of a Gbit/s on each."""
+    def from_links(cls, pairs: Sequence[Sequence[int]], cost: FloatArray) -> LinkPairs:
+        """Build the pairs from the link indices of each, and the cost (C,), above 0, of a Gbit/s on
+        each.
+        """
         length = np.array([len(links) for links in pairs])
         order = np.concatenate([np.asarray(links, dtype=np.int64) for links in pairs])
-        of_link = np.empty(len(order), dtype=np.int64)
-        of_link[order] = np.repeat(np.arange(len(pairs)), length)
-        return cls(order, np.cumsum(length) - length, of_link, cost)
+        pair_of_link = np.empty(len(order), dtype=np.int64)
+        pair_of_link[order] = np.repeat(np.arange(len(pairs)), length)
+        return cls(order, np.cumsum(length) - length, pair_of_link, cost)
 
-    def needed(self, missing: FloatArray) -> FloatArray:
-        """(..., C) Gbit/s to buy where so much (..., E) is missing on the links."""
-        largest = np.maximum.reduceat(missing[..., self.order], self.start, axis=-1)
-        return np.maximum(largest, 0.0)
+    def required_expansion(self, shortfall: FloatArray) -> FloatArray:
+        """Return the expansion (..., C) in Gbit/s that covers a shortfall (..., E) of the links."""
+        max_shortfall = np.maximum.reduceat(shortfall[..., self.order], self.start, axis=-1)
+        return np.maximum(max_shortfall, 0.0)
 
-    def purchase(self, load: FloatArray, capacity: FloatArray) -> FloatArray:
-        """(C,) Gbit/s to buy for loads (E,); nothing for what the tolerance allows."""
-        is_over = load > capacity * (1 + CAPACITY_TOLERANCE)
-        return self.needed(np.where(is_over, load - capacity, 0.0))
+    def expansion_for_load(self, load: FloatArray, capacity: FloatArray) -> FloatArray:
+        """Return the expansion (C,) in Gbit/s for loads (E,); excess within the tolerance needs
+        none.
+        """
+        exceeds = load > capacity * (1 + CAPACITY_TOLERANCE)
+        return self.required_expansion(np.where(exceeds, load - capacity, 0.0))
 
 
 def bound_by_prices(
-    request: Int64Array, loads: sp.csr_array, capacity: FloatArray, pairs: Pairs, prices: FloatArray
+    option_request: Int64Array,
+    loads: sp.csr_array,
+    capacity: FloatArray,
+    pairs: LinkPairs,
+    prices: FloatArray,
 ) -> float:
-    """The least that any purchase costs, by any prices; see the module.
+    """Return a lower bound on the cost of any expansion, from any link prices (module docstring).
 
     Args:
-        request: (W,) promise of each way.
-        loads: (W, E) Gbit/s of each way.
+        option_request: (W,) request of each option.
+        loads: (W, E) Gbit/s of each option.
         capacity: (E,) Gbit/s.
-        pairs: the links that are bought together.
+        pairs: the links that are expanded together.
         prices: (E,) any numbers.
     """
     prices = np.maximum(prices, 0.0)
-    of_pair = np.bincount(pairs.of_link, prices, minlength=len(pairs.cost))
-    largest = np.divide(pairs.cost, of_pair, out=np.ones_like(of_pair), where=of_pair > pairs.cost)
-    prices = prices * largest[pairs.of_link]
-    cost = loads @ prices
-    cheapest = np.full(int(request.max(initial=-1)) + 1, np.inf)
-    np.minimum.at(cheapest, request, cost)
+    # Scale the prices of each pair down to its cost, so that they are dual feasible.
+    pair_price = np.bincount(pairs.pair_of_link, prices, minlength=len(pairs.cost))
+    scale = np.divide(
+        pairs.cost, pair_price, out=np.ones_like(pair_price), where=pair_price > pairs.cost
+    )
+    prices = prices * scale[pairs.pair_of_link]
+    # Each request pays for its cheapest option.
+    option_cost = loads @ prices
+    cheapest = np.full(int(option_request.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(cheapest, option_request, option_cost)
     return max(0.0, float(cheapest[np.isfinite(cheapest)].sum() - capacity @ prices))
 
 
@@ -123,157 +145,190 @@ def expansion(
     problem: Problem,
     patterns: Patterns,
     requests: Sequence[Request],
-    pairs: Pairs,
+    pairs: LinkPairs,
     seconds: float = 30.0,
 ) -> Expansion:
-    """Find a purchase with which all promises are kept.
+    """Find a low-cost expansion that meets all requests, and a lower bound on its cost.
 
     Args:
-        problem: the network, with the pairs of nodes of all requests among its demands.
-        patterns: probabilities of its paths.
-        requests: the promises; whether one is sold, and what it is worth, makes no difference.
-        pairs: the links that are bought together, and what a Gbit/s costs.
-        seconds: time limit, approximately, of the moves and of the search by whole numbers, once
-            the relaxed program is solved.
+        problem: the network; its demands include the node pairs of all requests.
+        patterns: probabilities of its survival states.
+        requests: the requests; ``is_sold`` and ``value`` are ignored.
+        pairs: the links that are expanded together, and the cost of a Gbit/s.
+        seconds: approximate time limit of the local search and the integer program, after the
+            relaxation.
 
     Raises:
-        SolverError: the relaxed program was not solved.
+        SolverError: the relaxation was not solved.
     """
     capacity = capacity_of(problem)
-    ways = all_ways(problem, patterns, requests)
-    if not ways:
-        nothing = np.zeros(len(pairs.cost))
-        of_links = np.zeros(len(capacity))
-        return Expansion((None,) * len(requests), of_links, nothing, 0.0, 0.0, of_links)
-    loads = loads_of(problem, requests, ways)
-    request = np.array([way.request for way in ways], dtype=np.int64)
-    share, prices = _relaxed(request, loads, capacity, pairs)
-    bound = bound_by_prices(request, loads, capacity, pairs, prices)
-    end = time.perf_counter() + seconds
-    own = [np.array(numbers) for numbers in by_request_of(ways).values()]
-    chosen = np.array([numbers[share[numbers].argmax()] for numbers in own])
-    chosen = _moved(own, chosen, loads, capacity, pairs, loads @ prices, end)
-    cost = _cost(loads, chosen, capacity, pairs)
-    if len(ways) <= MOST_WHOLE and cost > bound * (1 + _RELATIVE_GAP):
-        left = max(0.1, end - time.perf_counter())
-        whole, whole_bound = _whole(request, loads, capacity, pairs, left)
-        bound = max(bound, whole_bound)
-        if whole is not None and _cost(loads, whole, capacity, pairs) < cost:
-            chosen = whole
+    options = all_feasible_options(problem, patterns, requests)
+    # Without options, nothing has to be bought.
+    if not options:
+        no_expansion = np.zeros(len(pairs.cost))
+        no_load = np.zeros(len(capacity))
+        return Expansion((None,) * len(requests), no_load, no_expansion, 0.0, 0.0, no_load)
+    loads = option_loads(problem, requests, options)
+    option_request = np.array([selected.request_index for selected in options], dtype=np.int64)
+    # Linear relaxation, with a dual bound.
+    fraction, link_prices = _solve_relaxation(option_request, loads, capacity, pairs)
+    bound = bound_by_prices(option_request, loads, capacity, pairs, link_prices)
+    deadline = time.perf_counter() + seconds
+    # Round to the largest fraction of each request, then improve by local search.
+    request_options = [np.array(indices) for indices in options_by_request(options).values()]
+    chosen = np.array([indices[fraction[indices].argmax()] for indices in request_options])
+    chosen = _improve_by_moves(
+        request_options, chosen, loads, capacity, pairs, loads @ link_prices, deadline
+    )
+    cost = _expansion_cost(loads, chosen, capacity, pairs)
+    # Integer program, where small and worthwhile.
+    if len(options) <= MAX_INTEGER_OPTIONS and cost > bound * (1 + _RELATIVE_GAP):
+        remaining = max(0.1, deadline - time.perf_counter())
+        integer_choice, integer_bound = _solve_integer(
+            option_request, loads, capacity, pairs, remaining
+        )
+        bound = max(bound, integer_bound)
+        if (
+            integer_choice is not None
+            and _expansion_cost(loads, integer_choice, capacity, pairs) < cost
+        ):
+            chosen = integer_choice
+    # Expansion for the selected options.
     load = np.asarray(loads[chosen].sum(0)).reshape(-1)
-    bought = pairs.purchase(load, capacity)
-    cost = float(bought @ pairs.cost)
-    way: list[Way | None] = [None] * len(requests)
-    for number in chosen.tolist():
-        way[ways[number].request] = ways[number]
-    return Expansion(tuple(way), load, bought, cost, min(bound, cost), prices)
+    added_capacity = pairs.expansion_for_load(load, capacity)
+    cost = float(added_capacity @ pairs.cost)
+    selected: list[ProtectionOption | None] = [None] * len(requests)
+    for option_index in chosen.tolist():
+        selected[options[option_index].request_index] = options[option_index]
+    return Expansion(tuple(selected), load, added_capacity, cost, min(bound, cost), link_prices)
 
 
-def _cost(loads: sp.csr_array, chosen: Int64Array, capacity: FloatArray, pairs: Pairs) -> float:
+def _expansion_cost(
+    loads: sp.csr_array, chosen: Int64Array, capacity: FloatArray, pairs: LinkPairs
+) -> float:
+    """Return the cost of the expansion for the chosen options."""
     load = np.asarray(loads[chosen].sum(0)).reshape(-1)
-    return float(pairs.purchase(load, capacity) @ pairs.cost)
+    return float(pairs.expansion_for_load(load, capacity) @ pairs.cost)
 
 
-def _rows(
-    request: Int64Array, loads: sp.csr_array, pairs: Pairs
+def _constraint_rows(
+    option_request: Int64Array, loads: sp.csr_array, pairs: LinkPairs
 ) -> tuple[sp.csr_array, sp.csr_array]:
-    """Rows over ways and pairs: loads less what is bought (E, W + C), and the ways of each promise
-    (J, W + C).
+    """Return the constraint matrix over options and pairs: loads less expansion (E, W + C), and the
+    options of each request (J, W + C).
     """
-    ways, links = loads.shape
-    buys = sp.csr_array(
-        (-np.ones(links), (np.arange(links), pairs.of_link)), shape=(links, len(pairs.cost))
+    num_options, num_links = loads.shape
+    expansion_columns = sp.csr_array(
+        (-np.ones(num_links), (np.arange(num_links), pairs.pair_of_link)),
+        shape=(num_links, len(pairs.cost)),
     )
-    numbers, row = np.unique(request, return_inverse=True)
-    takes = sp.csr_array(
-        (np.ones(ways), (row, np.arange(ways))), shape=(len(numbers), ways + len(pairs.cost))
+    requests, request_row = np.unique(option_request, return_inverse=True)
+    request_rows = sp.csr_array(
+        (np.ones(num_options), (request_row, np.arange(num_options))),
+        shape=(len(requests), num_options + len(pairs.cost)),
     )
-    return sp.hstack([loads.T, buys], format="csr"), takes
+    return sp.hstack([loads.T, expansion_columns], format="csr"), request_rows
 
 
-def _relaxed(
-    request: Int64Array, loads: sp.csr_array, capacity: FloatArray, pairs: Pairs
+def _solve_relaxation(
+    option_request: Int64Array, loads: sp.csr_array, capacity: FloatArray, pairs: LinkPairs
 ) -> tuple[FloatArray, FloatArray]:
-    """The share (W,) of each promise in each way by the relaxed program, and prices (E,)."""
-    ways = len(request)
-    unit = float(loads.data.mean())  # Gbit/s, beside which HiGHS's tolerances are small
-    within, takes = _rows(request, loads / unit, pairs)
-    per_unit = float(pairs.cost.mean())
-    cost = np.concatenate([np.zeros(ways), pairs.cost / per_unit])
-    found = solve_lp(
+    """Solve the linear relaxation: the fraction (W,) of each option, and link prices (E,)."""
+    num_options = len(option_request)
+    # Scale rates and costs by their means, so that HiGHS's tolerances are small.
+    rate_unit = float(loads.data.mean())
+    capacity_rows, request_rows = _constraint_rows(option_request, loads / rate_unit, pairs)
+    cost_unit = float(pairs.cost.mean())
+    cost = np.concatenate([np.zeros(num_options), pairs.cost / cost_unit])
+    result = solve_lp(
         cost,
-        (within, capacity / unit),
-        (takes, np.ones(takes.shape[0])),
+        (capacity_rows, capacity / rate_unit),
+        (request_rows, np.ones(request_rows.shape[0])),
     )
-    return found.solution("expansion")[:ways], found.duals * per_unit
+    return result.solution("expansion")[:num_options], result.duals * cost_unit
 
 
-def _whole(
-    request: Int64Array,
+def _solve_integer(
+    option_request: Int64Array,
     loads: sp.csr_array,
     capacity: FloatArray,
-    pairs: Pairs,
+    pairs: LinkPairs,
     seconds: float,
 ) -> tuple[Int64Array | None, float]:
-    """A choice of ways by whole numbers, None where none was found, and a bound on the cost."""
-    ways = len(request)
-    unit = float(loads.data.mean())  # Gbit/s, as in :func:`_relaxed`
-    within, takes = _rows(request, loads / unit, pairs)
-    per_unit = float(pairs.cost.mean())
-    cost = np.concatenate([np.zeros(ways), pairs.cost / per_unit])
-    is_whole: BoolArray = np.arange(len(cost)) < ways
-    found = solve_milp(
+    """Solve the integer program: the chosen options, None without a solution, and a bound on the
+    cost.
+    """
+    num_options = len(option_request)
+    # Scale as in :func:`_solve_relaxation`.
+    rate_unit = float(loads.data.mean())
+    capacity_rows, request_rows = _constraint_rows(option_request, loads / rate_unit, pairs)
+    cost_unit = float(pairs.cost.mean())
+    cost = np.concatenate([np.zeros(num_options), pairs.cost / cost_unit])
+    # Options are binary; the expansion is continuous.
+    is_integer: BoolArray = np.arange(len(cost)) < num_options
+    result = solve_milp(
         cost,
-        [Between(within, high=capacity / unit), Between(takes, low=1.0, high=1.0)],
-        is_whole.astype(float),
-        high=np.where(is_whole, 1.0, np.inf),
+        [
+            Between(capacity_rows, high=capacity / rate_unit),
+            Between(request_rows, low=1.0, high=1.0),
+        ],
+        is_integer.astype(float),
+        high=np.where(is_integer, 1.0, np.inf),
         seconds=seconds,
         relative_gap=_RELATIVE_GAP,
     )
-    chosen = None if found.x is None else np.flatnonzero(found.x[:ways] > 0.5)
-    if chosen is not None and len(chosen) != takes.shape[0]:
+    # Accept only a choice with one option per request.
+    chosen = None if result.x is None else np.flatnonzero(result.x[:num_options] > 0.5)
+    if chosen is not None and len(chosen) != request_rows.shape[0]:
         chosen = None
-    return chosen, max(0.0, float(found.bound) * unit * per_unit)
+    return chosen, max(0.0, float(result.bound) * rate_unit * cost_unit)
 
 
-def _moved(
-    own: Sequence[Int64Array],
+def _improve_by_moves(
+    request_options: Sequence[Int64Array],
     chosen: Int64Array,
     loads: sp.csr_array,
     capacity: FloatArray,
-    pairs: Pairs,
-    priced: FloatArray,
-    end: float,
+    pairs: LinkPairs,
+    option_price: FloatArray,
+    deadline: float,
 ) -> Int64Array:
-    """The choice after each promise has moved, in turn, to the way that costs least beside all
-    others, and of equal ones to that of the lowest price, until none moves.
+    """Improve a choice by local search: each request in turn moves to the option of the least cost
+    beside all others, of equal ones to the lowest price, until none moves.
 
     Args:
-        own: ways of each promise.
-        chosen: (J,) way of each promise.
+        request_options: option indices of each request.
+        chosen: (J,) option of each request.
         loads, capacity, pairs: as in :func:`bound_by_prices`.
-        priced: (W,) cost of each way at the prices.
-        end: on the clock, after which no round begins.
+        option_price: (W,) cost of each option at the link prices.
+        deadline: time (``time.perf_counter``) after which no round begins.
     """
     chosen = chosen.copy()
-    missing = np.asarray(loads[chosen].sum(0)).reshape(-1) - capacity
-    for _ in range(_MOST_ROUNDS):
+    shortfall = np.asarray(loads[chosen].sum(0)).reshape(-1) - capacity
+    for _ in range(_MAX_ROUNDS):
         has_moved = False
-        for number, ways in enumerate(own):
-            if len(ways) == 1:
+        for request_index, alternatives in enumerate(request_options):
+            if len(alternatives) == 1:
                 continue
-            block = loads[ways].toarray()
-            place = int(np.flatnonzero(ways == chosen[number])[0])
-            others = missing - block[place]
-            cost = pairs.needed(others + block) @ pairs.cost
-            saves = cost < cost[place] - _LEAST_SAVING * (1 + cost[place])
-            saves |= (cost <= cost[place]) & (priced[ways] < priced[ways[place]])
-            if not saves.any():
+            # Cost of each alternative beside the other requests.
+            alternative_loads = loads[alternatives].toarray()
+            current = int(np.flatnonzero(alternatives == chosen[request_index])[0])
+            shortfall_without = shortfall - alternative_loads[current]
+            cost = pairs.required_expansion(shortfall_without + alternative_loads) @ pairs.cost
+            # A move must save cost beyond rounding, or lower the price at equal cost.
+            improves = cost < cost[current] - _MIN_RELATIVE_SAVING * (1 + cost[current])
+            improves |= (cost <= cost[current]) & (
+                option_price[alternatives] < option_price[alternatives[current]]
+            )
+            if not improves.any():
                 continue
-            best = min(np.flatnonzero(saves).tolist(), key=lambda i: (cost[i], priced[ways[i]]))
-            missing = others + block[best]
-            chosen[number] = ways[best]
+            best = min(
+                np.flatnonzero(improves).tolist(),
+                key=lambda i: (cost[i], option_price[alternatives[i]]),
+            )
+            shortfall = shortfall_without + alternative_loads[best]
+            chosen[request_index] = alternatives[best]
             has_moved = True
-        if not has_moved or time.perf_counter() > end:
+        if not has_moved or time.perf_counter() > deadline:
             break
     return chosen

@@ -1,4 +1,4 @@
-"""One matrix of a problem as arrays of numpy."""
+"""Arrays of a single-matrix problem: demands, capacities, classes, path-link incidence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 
 
 def demand_of(problem: Problem) -> FloatArray:
-    """(D,) Gbit/s.
+    """Return the demands (D,) in Gbit/s.
 
     Raises:
         InputError: more than one matrix, or none.
@@ -23,31 +23,35 @@ def demand_of(problem: Problem) -> FloatArray:
 
 
 def capacity_of(problem: Problem) -> FloatArray:
-    """(E,) Gbit/s."""
+    """Return the link capacities (E,) in Gbit/s."""
     return np.asarray(problem.capacity[0].to("cpu", torch.float64), dtype=np.float64)
 
 
 def classes_of(problem: Problem) -> Int64Array:
-    """(D,) class of each demand, 0 the highest; zeros without classes."""
+    """Return the class (D,) of each demand, 0 the highest; zeros without classes."""
     if problem.classes is None:
         return np.zeros(problem.paths.num_demands, dtype=np.int64)
     return problem.classes.of_demand.astype(np.int64)
 
 
 def num_classes(problem: Problem) -> int:
-    """C, 1 without classes."""
+    """Return the number of classes C; 1 without classes."""
     return 1 if problem.classes is None else len(problem.classes)
 
 
-def left_for(load: FloatArray, capacity: FloatArray) -> FloatArray:
-    """(C, E) Gbit/s that links have left for each class, whose upper classes offer loads (C, E)."""
-    upper = np.cumsum(load, axis=0) - load
-    found: FloatArray = np.maximum(0.0, capacity - upper)
-    return found
+def residual_capacity(load: FloatArray, capacity: FloatArray) -> FloatArray:
+    """Return the capacity (C, E) in Gbit/s left to each class by the loads (C, E) of the upper
+    classes.
+    """
+    upper_load = np.cumsum(load, axis=0) - load
+    residual: FloatArray = np.maximum(0.0, capacity - upper_load)
+    return residual
 
 
-def crossings(paths: PathSet) -> sp.csr_array:
-    """(P, E) 1 where a path crosses a link, in the order of ``PathLinks.slot``."""
+def path_link_incidence(paths: PathSet) -> sp.csr_array:
+    """Return (P, E) incidence: 1 where a path crosses a link; paths in the order of
+    ``PathLinks.slot``.
+    """
     links = path_links_of(paths)
     return sp.csr_array(
         (np.ones(len(links.link)), links.link, links.link_ptr),

@@ -1,7 +1,8 @@
-"""Availability of what runs: for how long how much of each demand, and of all traffic, arrives.
+"""Availability of a routing scheme: the share of the time in which demands are delivered, and the
+delivered share of the traffic.
 
-Each figure is a sum over the states that are listed, times their probabilities.  In the rest of the
-time anything may happen: it counts as lost in the lower bound and as carried in the upper one.
+Each figure is a sum over the listed states, weighted by probability. The unlisted probability
+counts as lost in the lower bound and as delivered in the upper bound. Entry point: :func:`measure`.
 """
 
 from __future__ import annotations
@@ -16,20 +17,22 @@ from teal import Problem
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray
 from teal_availability.components import Components
 from teal_availability.matrix import demand_of
-from teal_availability.routing import Routing, states_of
+from teal_availability.routing import Routing, state_batches
 from teal_availability.states import States
 
-LEVELS = 1.0, 0.99, 0.9  # shares of a demand, for which the share of the time is measured
+# Delivered shares of a demand for which the share of the time is measured.
+LEVELS = 1.0, 0.99, 0.9
 MINUTES_A_YEAR = 365.25 * 24 * 60
-_BELOW = 1e-6  # of a demand, by which a share may be below a level: splits have rounding errors
+# Shortfall of a delivered share below a level that still counts: splits have rounding errors.
+_LEVEL_TOLERANCE = 1e-6
 
 
 class Bounds(NamedTuple):
-    """A figure from below and from above.
+    """Lower and upper bound of a figure.
 
     Attributes:
-        low: at least.
-        high: at most.
+        low: lower bound.
+        high: upper bound.
     """
 
     low: FloatArray
@@ -41,30 +44,30 @@ class Totals:
     """Measured availability of several demands together.
 
     Attributes:
-        of_class: name of their class; "" for all demands.
-        whole_time: (3,) share of the time in which all of them keep such shares.
-        total_time: (3,) share of the time in which such shares of their traffic arrive.
-        mean: () share of their traffic that arrives.
+        class_name: name of their class; "" for all demands.
+        all_demands_time: (3,) share of the time in which each of them reaches the levels.
+        total_traffic_time: (3,) share of the time in which their total traffic reaches the levels.
+        mean: () delivered share of their traffic.
     """
 
-    of_class: str
-    whole_time: Bounds
-    total_time: Bounds
+    class_name: str
+    all_demands_time: Bounds
+    total_traffic_time: Bounds
     mean: Bounds
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Availability:
-    """Measured availability under one way of routing, over all matrices.
+    """Measured availability of one routing scheme, over all matrices.
 
     Attributes:
-        routing: name of the way of routing.
+        routing: name of the routing scheme.
         demand_time: (D, 3) share of the time in which at least 100, 99 and 90% of a demand arrive.
-        demand_mean: (D,) share of the traffic of a demand that arrives.
-        totals: figures of all demands together, then of those of each class, the highest first.
-        lost_with: (n,) share of all traffic that is lost while a component is down, in the states
-            that are listed; counted for each of several that are down.
-        gained_by: (n,) share of all traffic that would arrive in addition in these states if a
+        demand_mean: (D,) delivered share of the traffic of a demand.
+        totals: figures of all demands together, then of each class, the highest first.
+        lost_while_down: (n,) share of all traffic lost while a component is down, in the listed
+            states; counted for each of several components that are down.
+        gained_without_failures: (n,) share of all traffic that would be gained in these states if a
             component never failed.
     """
 
@@ -72,22 +75,22 @@ class Availability:
     demand_time: Bounds
     demand_mean: Bounds
     totals: tuple[Totals, ...]
-    lost_with: FloatArray
-    gained_by: FloatArray
+    lost_while_down: FloatArray
+    gained_without_failures: FloatArray
 
     @property
-    def whole_time(self) -> Bounds:
-        """(3,) share of the time in which all demands keep such shares."""
-        return self.totals[0].whole_time
+    def all_demands_time(self) -> Bounds:
+        """(3,) share of the time in which every demand reaches the levels."""
+        return self.totals[0].all_demands_time
 
     @property
-    def total_time(self) -> Bounds:
-        """(3,) share of the time in which such shares of all traffic arrive."""
-        return self.totals[0].total_time
+    def total_traffic_time(self) -> Bounds:
+        """(3,) share of the time in which the total traffic reaches the levels."""
+        return self.totals[0].total_traffic_time
 
     @property
     def mean(self) -> Bounds:
-        """() share of all traffic that arrives."""
+        """() delivered share of all traffic."""
         return self.totals[0].mean
 
 
@@ -99,79 +102,85 @@ def measure(
     states: States,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Availability:
-    """Measure a way of routing.
+    """Measure the availability of a routing scheme.
 
     Args:
-        name: name of the way of routing.
-        routings: the way of routing, for each of M matrices, which take equal shares of the time.
+        name: name of the scheme.
+        routings: the scheme for each of M matrices, which have equal shares of the time.
         problems: the matrices.
-        components: components that fail.
+        components: the failing components.
         states: states of the network.
-        progress: called with the number of states that were computed.
+        progress: called with the number of states computed since the last call.
     """
-    found = [
-        _of_matrix(name, routing, problem, components, states, progress)
+    by_matrix = [
+        _measure_matrix(name, routing, problem, components, states, progress)
         for routing, problem in zip(routings, problems, strict=True)
     ]
+    # Weights of the matrices: by total traffic, by the traffic of each demand, by time.
     demand = np.array([demand_of(problem) for problem in problems])
-    of_all = _weights(demand.sum(1, keepdims=True))[:, 0]  # traffic of a matrix
-    of_each = _weights(demand)  # traffic of a demand in each matrix
-    in_time = np.full(len(found), 1 / len(found))
+    traffic_weights = _traffic_weights(demand.sum(1, keepdims=True))[:, 0]
+    demand_weights = _traffic_weights(demand)
+    time_weights = np.full(len(by_matrix), 1 / len(by_matrix))
 
     def mean(values: Sequence[FloatArray], weights: FloatArray) -> FloatArray:
         stacked = np.array(values)
         shaped = weights.reshape(weights.shape + (1,) * (stacked.ndim - weights.ndim))
         return np.asarray((shaped * stacked).sum(0))
 
-    def bounds(both: Sequence[Bounds], weights: FloatArray) -> Bounds:
+    def bounds(figures: Sequence[Bounds], weights: FloatArray) -> Bounds:
         return Bounds(
-            mean([one.low for one in both], weights), mean([one.high for one in both], weights)
+            mean([item.low for item in figures], weights),
+            mean([item.high for item in figures], weights),
         )
 
-    def totals(number: int, of_class: str, members: slice) -> Totals:
-        of_group = [one.totals[number] for one in found]
+    def totals(index: int, class_name: str, members: slice) -> Totals:
+        group_totals = [item.totals[index] for item in by_matrix]
         return Totals(
-            of_class,
-            bounds([one.whole_time for one in of_group], in_time),
-            bounds([one.total_time for one in of_group], in_time),
-            bounds([one.mean for one in of_group], _weights(demand[:, members].sum(1))),
+            class_name,
+            bounds([item.all_demands_time for item in group_totals], time_weights),
+            bounds([item.total_traffic_time for item in group_totals], time_weights),
+            bounds(
+                [item.mean for item in group_totals], _traffic_weights(demand[:, members].sum(1))
+            ),
         )
 
     return Availability(
         name,
-        bounds([one.demand_time for one in found], in_time),
-        bounds([one.demand_mean for one in found], of_each),
-        tuple(totals(number, *group) for number, group in enumerate(_groups(problems[0]))),
-        mean([one.lost_with for one in found], of_all),
-        mean([one.gained_by for one in found], of_all),
+        bounds([item.demand_time for item in by_matrix], time_weights),
+        bounds([item.demand_mean for item in by_matrix], demand_weights),
+        tuple(totals(index, *group) for index, group in enumerate(_demand_groups(problems[0]))),
+        mean([item.lost_while_down for item in by_matrix], traffic_weights),
+        mean([item.gained_without_failures for item in by_matrix], traffic_weights),
     )
 
 
-def _groups(problem: Problem) -> list[tuple[str, slice]]:
-    """All demands, under the name "", and those of each class."""
+def _demand_groups(problem: Problem) -> list[tuple[str, slice]]:
+    """Return all demands, under the name "", and the demands of each class."""
     groups = [("", slice(None))]
     if problem.classes is not None:
         groups += zip(problem.classes.names, problem.classes.blocks, strict=True)
     return groups
 
 
-def _weights(traffic: FloatArray) -> FloatArray:
-    """Traffic (M, ...) as shares of its sum over the matrices; equal ones without any."""
+def _traffic_weights(traffic: FloatArray) -> FloatArray:
+    """Return the traffic (M, ...) as shares of its sum over the matrices; equal shares without
+    traffic.
+    """
     total = traffic.sum(0)
     equal = np.full_like(traffic, 1 / len(traffic))
     return np.divide(traffic, total, out=equal, where=np.broadcast_to(total > 0, traffic.shape))
 
 
 def lost_share(demand: FloatArray, share: FloatArray) -> FloatArray:
-    """(S,) share of all traffic that is lost, of shares (S, D) of the demands that arrive; 0
+    """Return the lost share (S,) of all traffic, from the delivered shares (S, D) of the demands; 0
     without demand.
     """
     total = max(float(demand.sum()), 1e-300)
-    found: FloatArray = ((1 - share) @ demand / total).clip(0.0, 1.0)
-    return found
+    lost: FloatArray = ((1 - share) @ demand / total).clip(0.0, 1.0)
+    return lost
 
 
-def _of_matrix(
+def _measure_matrix(
     name: str,
     routing: Routing,
     problem: Problem,
@@ -179,64 +188,78 @@ def _of_matrix(
     states: States,
     progress: Callable[[int], object],
 ) -> Availability:
+    """Measure the availability of one matrix."""
     demand = demand_of(problem)
-    levels = np.array(LEVELS) - _BELOW
-    demand_mean = _Sum(len(demand))
-    demand_time = _Sum(len(demand), len(levels))
+    levels = np.array(LEVELS) - _LEVEL_TOLERANCE
+    # Sums over the states, for each demand and each group of demands.
+    demand_mean = _BoundedSum(len(demand))
+    demand_time = _BoundedSum(len(demand), len(levels))
     groups = [
-        (name_of_class, members, _Sum(len(levels)), _Sum(len(levels)), _Sum())
-        for name_of_class, members in _groups(problem)
+        (class_name, members, _BoundedSum(len(levels)), _BoundedSum(len(levels)), _BoundedSum())
+        for class_name, members in _demand_groups(problem)
     ]
     lost = np.zeros(len(states))
-    for part, works in states_of(components, states, routing.together):
-        time = states.probability[part]
-        share, most = routing.arrived(works)
-        reached = share[:, :, None] >= levels
-        # Of a search that ended near the optimum nothing is known but the bound on all traffic.
-        # Where every demand keeps a share, so does all traffic.
-        is_open = np.zeros(len(share), bool) if most is None else ~np.isnan(most)
-        for name_of_class, members, whole_time, total_time, mean in groups:
-            lost_of_group = lost_share(demand[members], share[:, members])
-            if not name_of_class:
-                lost[part] = lost_of_group
-            carried = 1 - lost_of_group
-            has_reached = carried[:, None] >= levels
-            is_whole = np.asarray(reached[:, members].all(1))
-            at_most = carried
-            if most is not None:
-                known = np.ones_like(most) if name_of_class else np.fmax(most, carried)
-                at_most = np.asarray(_where(is_open, known, carried))
-            could_reach = _where(is_open, at_most[:, None] >= levels, has_reached)
-            mean.add(time, carried, at_most)
-            total_time.add(time, has_reached, could_reach)
-            whole_time.add(time, is_whole, _where(is_open, could_reach, is_whole))
-        demand_mean.add(time, share, _where(is_open, 1.0, share))
-        demand_time.add(time, reached, _where(is_open, True, reached))
-        progress(part.stop - part.start)
-    lost_with, gained_by = _by_component(len(components), states, lost)
+    for batch, link_up in state_batches(components, states, routing.batch_size):
+        probability = states.probability[batch]
+        share, max_total_share = routing.delivery(link_up)
+        reaches = share[:, :, None] >= levels
+        # Inexact shares come from a search that ended near the optimum: only the bound on all
+        # traffic is certain. Where every demand reaches a level, so does the total traffic.
+        is_inexact = (
+            np.zeros(len(share), bool) if max_total_share is None else ~np.isnan(max_total_share)
+        )
+        for class_name, members, all_demands_time, total_traffic_time, mean in groups:
+            group_loss = lost_share(demand[members], share[:, members])
+            if not class_name:
+                lost[batch] = group_loss
+            carried = 1 - group_loss
+            total_reaches = carried[:, None] >= levels
+            all_reach = np.asarray(reaches[:, members].all(1))
+            max_carried = carried
+            if max_total_share is not None:
+                upper = (
+                    np.ones_like(max_total_share)
+                    if class_name
+                    else np.fmax(max_total_share, carried)
+                )
+                max_carried = np.asarray(_upper_where_inexact(is_inexact, upper, carried))
+            may_reach = _upper_where_inexact(
+                is_inexact, max_carried[:, None] >= levels, total_reaches
+            )
+            mean.add(probability, carried, max_carried)
+            total_traffic_time.add(probability, total_reaches, may_reach)
+            all_demands_time.add(
+                probability, all_reach, _upper_where_inexact(is_inexact, may_reach, all_reach)
+            )
+        demand_mean.add(probability, share, _upper_where_inexact(is_inexact, 1.0, share))
+        demand_time.add(probability, reaches, _upper_where_inexact(is_inexact, True, reaches))
+        progress(batch.stop - batch.start)
+    lost_while_down, gained_without_failures = _component_losses(len(components), states, lost)
     return Availability(
         name,
         demand_time.bounds(states.rest),
         demand_mean.bounds(states.rest),
         tuple(
-            Totals(one, *(figure.bounds(states.rest) for figure in figures))
-            for one, _, *figures in groups
+            Totals(group_name, *(figure.bounds(states.rest) for figure in figures))
+            for group_name, _, *figures in groups
         ),
-        lost_with,
-        gained_by,
+        lost_while_down,
+        gained_without_failures,
     )
 
 
-def _where(is_open: BoolArray, most: AnyArray | float, exact: AnyArray) -> AnyArray:
-    """The most that is possible in states (S,) that are open, else what is exact, (S, ...)."""
-    if not is_open.any():
+def _upper_where_inexact(
+    is_inexact: BoolArray, upper: AnyArray | float, exact: AnyArray
+) -> AnyArray:
+    """Return the upper bound in inexact states (S,), and the exact value (S, ...) in the others."""
+    if not is_inexact.any():
         return exact
-    found: AnyArray = np.where(is_open.reshape(-1, *[1] * (exact.ndim - 1)), most, exact)
-    return found
+    merged: AnyArray = np.where(is_inexact.reshape(-1, *[1] * (exact.ndim - 1)), upper, exact)
+    return merged
 
 
-class _Sum:
-    """A figure, summed over states from below and from above.
+class _BoundedSum:
+    """Lower and upper bound of a figure, summed over states.
 
     Args:
         shape: shape of the figure.
@@ -246,40 +269,46 @@ class _Sum:
         self._low = np.zeros(shape)
         self._high = np.zeros(shape)
 
-    def add(self, time: FloatArray, low: AnyArray, high: AnyArray) -> None:
-        """Add states that take so much of the time (S,), in which the figure is at least and at
-        most so much, (S, ...).
+    def add(self, probability: FloatArray, low: AnyArray, high: AnyArray) -> None:
+        """Add states of these probabilities (S,), with a lower and an upper bound (S, ...) of the
+        figure.
         """
-        below = np.tensordot(time, low, 1)
-        above = below if high is low else np.tensordot(time, high, 1)
-        self._low = self._low + below
-        self._high = self._high + above
+        low_sum = np.tensordot(probability, low, 1)
+        high_sum = low_sum if high is low else np.tensordot(probability, high, 1)
+        self._low = self._low + low_sum
+        self._high = self._high + high_sum
 
-    def bounds(self, rest: float) -> Bounds:
-        """Bounds, where nothing is known of the rest of the time."""
-        return Bounds(self._low, np.minimum(1.0, self._high + rest))
+    def bounds(self, unlisted: float) -> Bounds:
+        """Return the bounds; the figure is between 0 and 1 in the unlisted share of the time."""
+        return Bounds(self._low, np.minimum(1.0, self._high + unlisted))
 
 
-def _by_component(count: int, states: States, lost: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Traffic that is lost while a component is down, and what arrives more if it never fails.
+def _component_losses(
+    num_components: int, states: States, lost: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return, for each component, the traffic lost while it is down, and the gain if it never
+    fails.
 
-    In the place of a state in which component c is down, among others, the network is then in the
-    state in which the others are down alone, which is at least as probable.
+    If component c never failed, a state in which c and others are down would be the state in which
+    only the others are down, which is at least as probable.
     """
-    with_down = np.zeros(count)
-    gained = np.zeros(count)
-    place = {down: number for number, down in enumerate(states.down)}
-    for time, down, share in zip(
+    lost_while_down = np.zeros(num_components)
+    gained = np.zeros(num_components)
+    state_index = {down: index for index, down in enumerate(states.down)}
+    for probability, down, state_loss in zip(
         states.probability.tolist(), states.down, lost.tolist(), strict=True
     ):
-        for one in down:
-            others = place.get(tuple(other for other in down if other != one))
-            with_down[one] += time * share
-            if others is not None:  # of equal probability, and not listed any more
-                gained[one] += time * (share - lost[others])
-    return with_down, gained
+        for component in down:
+            without_component = state_index.get(
+                tuple(other for other in down if other != component)
+            )
+            lost_while_down[component] += probability * state_loss
+            # A state of equal probability may not be listed.
+            if without_component is not None:
+                gained[component] += probability * (state_loss - lost[without_component])
+    return lost_while_down, gained
 
 
 def minutes_a_year(share: float) -> float:
-    """Minutes of a year that a share of the time takes."""
+    """Return a share of the time in minutes per year."""
     return MINUTES_A_YEAR * share

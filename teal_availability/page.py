@@ -1,4 +1,4 @@
-"""Availability as tables, charts and a page."""
+"""Availability results as tables, charts and an HTML page."""
 
 from __future__ import annotations
 
@@ -24,33 +24,36 @@ from teal_availability.records import (
     share_text,
 )
 
-_SHOWN = 25  # components on the page; components.csv has all
-_LEAST_MINUTES = 1e-3  # a year, of an axis that is logarithmic
+# Components on the page; components.csv has all.
+_SHOWN = 25
+# Smallest value, in minutes a year, of a logarithmic axis.
+_MIN_MINUTES = 1e-3
 
 
 def _time(share: float) -> str:
-    """A share of the time as text, at least; ``-`` for none."""
+    """Format a share of the time, rounded down; ``-`` for NaN."""
     return "-" if math.isnan(share) else share_text(share, up=False)
 
 
 def _share(share: float) -> str:
-    """A share of the traffic as text; ``-`` where none is known."""
+    """Format a share of the traffic; ``-`` for NaN."""
     return "-" if math.isnan(share) else percent(share)
 
 
 def _lost(row: SummaryRow | DemandRow | PromiseRow) -> str:
-    """Minutes lost a year as text; ``-`` where they are not known."""
+    """Format the minutes lost a year; ``-`` for NaN."""
     if math.isnan(row.lost_minutes):
         return "-"
     return from_to(row.lost_minutes, row.lost_minutes_at_most)
 
 
 def _minutes(minutes: float) -> str:
+    """Format minutes, rounded down."""
     return number_text(minutes, up=False)
 
 
 def summary_table(report: AvailabilityFigures) -> Table:
-    """A row for each way of routing."""
+    """Return a table with a row for each routing scheme."""
 
     def whole(row: SummaryRow) -> str:
         return share_from_to(row.whole_100, row.whole_100_at_most)
@@ -70,11 +73,12 @@ def summary_table(report: AvailabilityFigures) -> Table:
 
 
 def _states_text(report: AvailabilityFigures) -> str:
-    return f"{report.states:,} states, {report.rest:.2g} of the time in others"
+    """Describe the number of states, and the probability of the others."""
+    return f"{report.states:,} states, {report.rest:.2g} of the time in unlisted states"
 
 
 def component_table(report: AvailabilityFigures, routing: str, worst: int) -> Table:
-    """The components whose failures cost most under one way of routing."""
+    """Return the components whose failures cost most under one routing scheme."""
     rows = [row for row in report.by_component if row.routing == routing]
     ranked: list[ComponentRow] = sorted(rows, key=lambda row: -row.gained)[: max(worst, _SHOWN)]
     columns = (
@@ -88,7 +92,7 @@ def component_table(report: AvailabilityFigures, routing: str, worst: int) -> Ta
 
 
 def demand_table(report: AvailabilityFigures, routing: str, worst: int) -> Table:
-    """The demands that lose most under one way of routing."""
+    """Return the demands that lose most under one routing scheme."""
     rows = [row for row in report.demands if row.routing == routing and row.rate > 0]
     ranked: list[DemandRow] = sorted(rows, key=lambda row: -row.lost_minutes_at_most)
     columns = (
@@ -103,7 +107,7 @@ def demand_table(report: AvailabilityFigures, routing: str, worst: int) -> Table
 
 
 def promise_table(report: AvailabilityFigures) -> Table:
-    """A row for each promise."""
+    """Return a table with a row for each promise."""
     columns = (
         Column("promise", "routing"),
         Column("class", "of_class", optional=True),
@@ -114,7 +118,7 @@ def promise_table(report: AvailabilityFigures) -> Table:
         Column("gap", "gap", _share),
         Column("minutes lost a year", "lost_minutes_at_most", text=_lost, optional=True),
         Column("true share", "quantile", percent, optional=True),
-        Column("demands left out", "left_out", str),
+        Column("demands excluded", "left_out", str),
     )
     title = "promises: share of all traffic on average, of every demand, or of all demands at once"
     rows: list[PromiseRow] = report.promises
@@ -122,23 +126,25 @@ def promise_table(report: AvailabilityFigures) -> Table:
 
 
 def charts_of(report: AvailabilityFigures) -> list[Chart]:
-    """Minutes lost a year: of demands, and of components."""
+    """Return charts of the minutes lost a year, by demand and by component."""
     by_routing = {
-        row.routing: [one for one in report.demands if one.routing == row.routing and one.rate > 0]
+        row.routing: [
+            item for item in report.demands if item.routing == row.routing and item.rate > 0
+        ]
         for row in report.of_all
     }
     return [
         Chart(
             "demands",
             "Minutes lost a year",
-            "Demands that lose at most so many minutes of their traffic a year, in the states that "
-            "were looked at.",
+            "Share of demands that lose at most this many minutes of their traffic a year, in the "
+            "listed states.",
             "minutes a year",
             "share of demands (%)",
             tuple(
                 distribution(
                     name,
-                    np.array([max(_LEAST_MINUTES, one.lost_minutes) for one in rows]),
+                    np.array([max(_MIN_MINUTES, item.lost_minutes) for item in rows]),
                 )
                 for name, rows in by_routing.items()
             ),
@@ -148,8 +154,8 @@ def charts_of(report: AvailabilityFigures) -> list[Chart]:
         Chart(
             "components",
             "Minutes gained a year",
-            "Components that would bring at most so many minutes of all traffic a year, if they "
-            "never failed.",
+            "Share of components that would gain at most this many minutes of all traffic a year "
+            "without failures.",
             "minutes a year",
             "share of components (%)",
             tuple(
@@ -157,9 +163,9 @@ def charts_of(report: AvailabilityFigures) -> list[Chart]:
                     row.routing,
                     np.array(
                         [
-                            max(_LEAST_MINUTES, one.gained)
-                            for one in report.by_component
-                            if one.routing == row.routing
+                            max(_MIN_MINUTES, item.gained)
+                            for item in report.by_component
+                            if item.routing == row.routing
                         ]
                     ),
                 )
@@ -172,7 +178,7 @@ def charts_of(report: AvailabilityFigures) -> list[Chart]:
 
 
 def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
-    """Write the page: its first sentence is the answer."""
+    """Write the HTML page; its first sentence is the answer."""
     sections = [
         Section(
             title="All traffic",
@@ -186,7 +192,7 @@ def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
         sections.append(
             Section(
                 title="Promises",
-                facts="Rates that are reserved on paths, certified by prices.",
+                facts="Rates reserved on paths, certified by link prices.",
                 traffic=report.traffic,
                 table=promise_table(report),
                 charts=[],
@@ -195,7 +201,7 @@ def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
     sections += [
         Section(
             title=f"{row.routing}: components",
-            facts="Minutes a year of all traffic, of the states that were looked at.",
+            facts="Minutes a year of all traffic, in the listed states.",
             traffic=report.traffic,
             table=component_table(report, row.routing, _SHOWN),
             charts=[],
@@ -206,5 +212,5 @@ def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
 
 
 def plot_availability(path: Path, report: AvailabilityFigures) -> None:
-    """Both charts as an image."""
+    """Draw both charts as an image."""
     plot_panels(path, [(report.topology, charts_of(report))])

@@ -1,12 +1,12 @@
-"""Which of a demand's paths survive, and in which share of the time: exactly, for failures of any
-number of components.
+"""Survival states of the candidate paths of each demand ("patterns"), with exact probabilities for
+any number of simultaneous component failures.
 
 All paths of a set T survive if no component of any of them is down,
 
     P(all of T survive) = product of (1 - q[c]) over the components c of the paths of T,
 
-and the probability that exactly the paths of a set survive follows by inclusion and exclusion over
-the sets that contain it.
+and inclusion-exclusion over the supersets (a Moebius transform over subsets) gives the probability
+that exactly the paths of a set survive. Entry point: :func:`pattern_probabilities`.
 """
 
 from __future__ import annotations
@@ -20,98 +20,109 @@ from teal import InputError, PathSet, Problem
 from teal.network.path_links import path_links_of
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal_availability.components import Components
-from teal_availability.matrix import crossings
+from teal_availability.matrix import path_link_incidence
 
-MAX_PATHS = 8  # K, of which all 256 sets are looked at
+# Largest K: the table has 2^K (256) path sets per demand.
+MAX_PATHS = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Patterns:
-    """Sets of surviving paths of D demands with K paths; 2^K sets as bits of a number.
+    """Survival states of D demands with K paths each; a path set is the bits of an integer below
+    2^K.
 
     Attributes:
         probability: (D, 2^K) share of the time in which exactly the paths of a set survive; paths
-            that a demand does not have are in none.
+            that a demand does not have are in no set of positive probability.
     """
 
     probability: FloatArray
 
     @property
     def num_paths(self) -> int:
-        """K."""
+        """The number of paths K."""
         return int(self.probability.shape[1]).bit_length() - 1
 
     @property
     def survives(self) -> BoolArray:
-        """(2^K, K) whether a path is in a set."""
-        return members(self.num_paths)
+        """(2^K, K) whether each path survives in each set."""
+        return path_subsets(self.num_paths)
 
 
-def members(num_paths: int) -> BoolArray:
-    """(2^K, K) whether each path is in each set of K paths."""
+def path_subsets(num_paths: int) -> BoolArray:
+    """Return (2^K, K) membership of each path in each subset of K paths."""
     sets = np.arange(1 << num_paths)[:, None]
-    found: BoolArray = (sets >> np.arange(num_paths)[None, :]) & 1 > 0
-    return found
+    contains: BoolArray = (sets >> np.arange(num_paths)[None, :]) & 1 > 0
+    return contains
 
 
 def pattern_probabilities(problem: Problem, components: Components) -> Patterns:
-    """The patterns of all demands.
+    """Compute the probabilities of the survival states of all demands.
 
     Args:
-        problem: candidate paths, at most ``MAX_PATHS`` a demand, of which those over a link of
-            capacity 0 never survive.
+        problem: candidate paths, at most ``MAX_PATHS`` per demand; paths over a link of capacity 0
+            never survive.
         components: components of its network.
 
     Raises:
-        InputError: more paths a demand.
+        InputError: more paths per demand.
     """
     paths = problem.paths
     if paths.num_paths > MAX_PATHS:
         raise InputError("availability", "paths", f"at most {MAX_PATHS} a demand", paths.num_paths)
-    sets = members(paths.num_paths)
-    used_by = _used_by(paths, components)
-    # Components that the same paths of a demand use count together.
-    fails_any = ((np.arange(len(sets))[:, None] & np.arange(len(sets))[None, :]) > 0).astype(float)
-    all_survive = np.exp(used_by @ fails_any)
-    missing = ~problem.path_mask[0].cpu().numpy()[:, None, :] & sets[None, :, :]
-    all_survive[missing.any(-1)] = 0.0
-    return Patterns(_exactly(all_survive, paths.num_paths))
+    sets = path_subsets(paths.num_paths)
+    log_availability = _log_availability_by_subset(paths, components)
+    # A set T survives if no component used by any path of T is down. Components are grouped by
+    # the exact set of paths that use them; groups that intersect T count.
+    intersects = ((np.arange(len(sets))[:, None] & np.arange(len(sets))[None, :]) > 0).astype(float)
+    all_survive = np.exp(log_availability @ intersects)
+    has_missing_path = ~problem.path_mask[0].cpu().numpy()[:, None, :] & sets[None, :, :]
+    # Sets with a missing path never survive.
+    all_survive[has_missing_path.any(-1)] = 0.0
+    return Patterns(_exact_survival(all_survive, paths.num_paths))
 
 
 def paths_by_component(paths: PathSet, components: Components) -> sp.csr_array:
-    """(P, n) 1 where a path uses a link of a component, in the order of ``PathLinks.slot``."""
-    uses = crossings(paths).astype(np.int32) @ sp.csr_array(components.links.T.astype(np.int32))
-    uses.data[:] = 1
-    return uses
-
-
-def _used_by(paths: PathSet, components: Components) -> FloatArray:
-    """(D, 2^K) sum of log(1 - q[c]) over the components that exactly the paths of a set use."""
-    links = path_links_of(paths)
-    width = paths.num_paths
-    count = len(links.slot)
-    uses = paths_by_component(paths, components)
-    demand, bit = np.divmod(links.slot, width)
-    of_demand = sp.csr_array(
-        ((1 << bit).astype(np.int32), (demand, np.arange(count))),
-        shape=(paths.num_demands, count),
-    )
-    sets = (of_demand @ uses).tocoo()  # demands x components: which paths use a component
-    found = np.bincount(
-        sets.row.astype(np.int64) * (1 << width) + sets.data,
-        np.log1p(-components.unavailability)[sets.col],
-        minlength=paths.num_demands << width,
-    )
-    return np.asarray(found, dtype=np.float64).reshape(paths.num_demands, 1 << width)
-
-
-def _exactly(all_survive: FloatArray, num_paths: int) -> FloatArray:
-    """(d, 2^K) probabilities that exactly the paths of a set survive, from those that all of them
-    do, by a Moebius transform.
+    """Return (P, n) incidence: 1 where a path uses a link of a component, in the order of
+    ``PathLinks.slot``.
     """
-    exactly = all_survive.copy()
+    component_use = path_link_incidence(paths).astype(np.int32) @ sp.csr_array(
+        components.links.T.astype(np.int32)
+    )
+    component_use.data[:] = 1
+    return component_use
+
+
+def _log_availability_by_subset(paths: PathSet, components: Components) -> FloatArray:
+    """Return (D, 2^K): sum of log(1 - q[c]) over the components that exactly these paths use."""
+    links = path_links_of(paths)
+    num_paths = paths.num_paths
+    num_candidates = len(links.slot)
+    component_use = paths_by_component(paths, components)
+    # Encode, for each demand and component, the set of paths that use it as bits.
+    demand, path_index = np.divmod(links.slot, num_paths)
+    demand_paths = sp.csr_array(
+        ((1 << path_index).astype(np.int32), (demand, np.arange(num_candidates))),
+        shape=(paths.num_demands, num_candidates),
+    )
+    # Demands x components: the paths that use a component.
+    sets = (demand_paths @ component_use).tocoo()
+    log_availability = np.bincount(
+        sets.row.astype(np.int64) * (1 << num_paths) + sets.data,
+        np.log1p(-components.unavailability)[sets.col],
+        minlength=paths.num_demands << num_paths,
+    )
+    return np.asarray(log_availability, dtype=np.float64).reshape(paths.num_demands, 1 << num_paths)
+
+
+def _exact_survival(all_survive: FloatArray, num_paths: int) -> FloatArray:
+    """Return (D, 2^K) probabilities that exactly the paths of a set survive, from the probabilities
+    that all paths of a set survive, by a Moebius transform.
+    """
+    exact = all_survive.copy()
     sets = np.arange(1 << num_paths)
     for path in range(num_paths):
         without = sets[(sets >> path) & 1 == 0]
-        exactly[:, without] -= exactly[:, without | (1 << path)]
-    return np.maximum(exactly, 0.0)  # rounding
+        exact[:, without] -= exact[:, without | (1 << path)]
+    # Rounding can leave differences slightly below 0.
+    return np.maximum(exact, 0.0)

@@ -1,22 +1,22 @@
-"""Rates that are reserved on paths before anything fails, so that every demand keeps most of its
-traffic for most of the time.
+"""Bandwidth guarantees by rates reserved on paths before any failure (public name: promises).
 
-An ingress moves the traffic of paths that have failed to those that survive, up to the rates
-reserved there; reserved rates never exceed capacities, so that no failure causes congestion.  With
-the exact probabilities p[d, s] of :mod:`teal_availability.patterns` and the sums S[d, s] of
+An ingress moves the traffic of failed paths to surviving paths, up to the rates reserved there;
+reserved rates never exceed capacities, so no failure causes congestion. With the exact
+probabilities p[d, s] of survival states (:mod:`teal_availability.patterns`) and the sums S[d, s] of
 :mod:`teal_availability.certificates` two programs are linear:
 
 - *least expected loss*: max sum_d sum_s p[d, s] min(d, S[d, s]);
-- *common share* at availability beta: max over x of the least share that any demand keeps on
-  average in the worst 1 - beta of the time,
+- *common share* at availability beta: the largest common served fraction, max over x of the least
+  mean share of any demand in the worst 1 - beta of the time,
 
       min_d  max_{a <= 1}  a - sum_s p[d, s] max(0, a - S[d, s] / d) / (1 - beta),
 
   one minus the conditional value at risk (CVaR) of the lost share (Rockafellar and Uryasev, 2000;
-  TEAVAR, Bogle et al., SIGCOMM 2019, of each demand by itself).  Every demand keeps this share in
-  at least beta of the time.  Capacity that is left then lowers their expected loss.
+  TEAVAR, Bogle et al., SIGCOMM 2019), separately for each demand. Every demand keeps this share in
+  at least beta of the time. Residual capacity then lowers the expected loss.
 
-The variables are shares of the demands, and prices of the links certify both.
+Variables are shares of the demands; link prices (duals) certify both. Entry points:
+:func:`promise_least_loss`, :func:`promise_common_shares`, :func:`common_quantile`.
 """
 
 from __future__ import annotations
@@ -39,44 +39,51 @@ from teal_availability.certificates import (
     common_share_bound,
     expected_share,
     expected_share_bound,
+    feasible_weights,
     quantile_shares,
-    tail_shares,
-    weights_that_fit,
-    within_capacities,
+    scale_to_capacities,
+    tail_mean_shares,
 )
 from teal_availability.matrix import (
     capacity_of,
     classes_of,
-    crossings,
     demand_of,
     num_classes,
+    path_link_incidence,
 )
 from teal_availability.patterns import Patterns
-from teal_availability.tolerances import TIME_TOLERANCE, check_availability, missed_time
+from teal_availability.tolerances import TIME_TOLERANCE, check_availability, max_missed_time
 
-_LEAST_PROBABILITY = 1e-15  # of a pattern; rounding
-_MOST_ROWS = 300_000  # patterns of a linear program; HiGHS takes 20 s for 73,000
-# Patterns from which interior points end before the simplex method, where single rates have no
-# costs.  Where they have, the simplex method is faster: least loss on Germany50 0.5, not 5.6 s.
-_BY_INTERIOR_POINTS_FROM = 3_000
-_MOST_WHOLE = 4_000  # patterns up to which a program with whole numbers is tried
-_FLOW_GAP = 1e-3  # certified, of the flow that networks out of reach begin with
-_SPENT = 1e-6  # part of a common share that is given up for lower classes, or less expected loss
+# Smallest probability of a survival state, above rounding.
+_MIN_PROBABILITY = 1e-15
+# Largest number of survival states of a linear program; HiGHS takes 20 s for 73,000.
+_MAX_ROWS = 300_000
+# Survival states from which the interior-point method is faster than the simplex method, for
+# programs without costs of single rates. With such costs the simplex method is faster: least loss
+# on Germany50 takes 0.5 s instead of 5.6 s.
+_MIN_ROWS_INTERIOR_POINT = 3_000
+# Largest number of survival states of an integer program.
+_MAX_ROWS_INTEGER = 4_000
+# Certified gap of the total flow, for networks whose linear program is too large.
+_FLOW_GAP = 1e-3
+# Relative part of a common share given up for lower classes and a lower expected loss.
+_LEXICOGRAPHIC_TOLERANCE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Promise:
-    """Reserved rates and what is certain of them.
+    """Reserved rates with a certified value.
 
     Attributes:
         rates: (D, K) Gbit/s on each path; their loads are within capacities.
-        value: share of all traffic that arrives on average, or the common share.
-        bound: no other rates on these paths have a larger value.
-        prices: (E,) of the links, which prove the bound together with ``weights``.
-        weights: (D, 2^K) of the patterns; of a largest loss summed over the states of each pattern,
-            which its bound has one by one.
-        left_out: (D,) demands without a path for 1 - availability of the time or longer, which have
-            no part in a common share.
+        value: expected delivered share of all traffic, or the common share.
+        bound: upper bound on the value of any rates on these paths.
+        prices: (E,) link prices, which prove the bound together with ``weights``.
+        weights: (D, 2^K) dual weights of the survival states; for the CVaR of the largest loss
+            summed over the network states of each survival state, whereas its bound uses them one
+            by one.
+        left_out: (D,) whether a demand is excluded from the common share: it has no path for 1 -
+            availability of the time or longer.
     """
 
     rates: FloatArray
@@ -88,126 +95,142 @@ class Promise:
 
     @property
     def gap(self) -> float:
-        """(bound - value) / bound; 0 where both are 0."""
+        """Relative gap (bound - value) / bound; 0 where both are 0."""
         return gap_between(self.value, self.bound, 1.0)
 
 
-class _Rows:
-    """Parts of the programs: shares x of some demands on their paths, and a row for each of their
-    patterns that occurs.
+class _SurvivalRows:
+    """Constraint rows shared by the linear programs: shares x of some demands on their paths, and a
+    row for each survival state of these demands that occurs.
 
     Attributes:
-        slot: (P,) numbers d K + k of the paths.
+        slot: (P,) positions d K + k of the paths.
         loads: (E, P) Gbit/s that a share of 1 on a path puts on each link.
         capacity: (E,) Gbit/s.
-        demand_number, set_number: (R,) demand and set of each pattern.
-        probability: (R,) of each pattern.
-        arrives: (R, P) 1 where a path survives.
-        rate: (R,) Gbit/s of the demand of each pattern.
+        demand_index, path_set: (R,) demand and path set of each survival state.
+        probability: (R,) probability of each survival state.
+        path_survives: (R, P) 1 where a path survives.
+        demand_rate: (R,) Gbit/s of the demand of each survival state.
     """
 
-    def __init__(self, problem: Problem, patterns: Patterns, takes: BoolArray) -> None:
+    def __init__(self, problem: Problem, patterns: Patterns, is_included: BoolArray) -> None:
         demand = demand_of(problem)
         links = path_links_of(problem.paths)
-        width = problem.paths.num_paths
+        num_paths = problem.paths.num_paths
         live = problem.path_mask[0].cpu().numpy().reshape(-1)
-        chosen = np.flatnonzero(takes[links.slot // width] & live[links.slot])
-        crosses = crossings(problem.paths)[chosen]
-        self.slot = links.slot[chosen]
+        # Columns: paths of the included demands, without links of capacity 0.
+        candidates = np.flatnonzero(is_included[links.slot // num_paths] & live[links.slot])
+        incidence = path_link_incidence(problem.paths)[candidates]
+        self.slot = links.slot[candidates]
         self.capacity = capacity_of(problem)
-        self.loads = (sp.diags_array(demand[self.slot // width]) @ crosses).T.tocsr()
-        occurs = (patterns.probability > _LEAST_PROBABILITY) & takes[:, None]
-        occurs[:, 0] = False  # no path survives: nothing arrives
-        self.demand_number, self.set_number = np.nonzero(occurs)
+        self.loads = (sp.diags_array(demand[self.slot // num_paths]) @ incidence).T.tocsr()
+        # Rows: survival states that occur; nothing arrives while no path survives.
+        occurs = (patterns.probability > _MIN_PROBABILITY) & is_included[:, None]
+        occurs[:, 0] = False
+        self.demand_index, self.path_set = np.nonzero(occurs)
         self.probability = patterns.probability[occurs]
-        self.rate = demand[self.demand_number]
-        place = np.full(takes.size * width, -1, dtype=np.int64)  # of a path by its slot
-        place[self.slot] = np.arange(len(chosen))
-        places = place[self.demand_number[:, None] * width + np.arange(width)]
-        row, path = np.nonzero(patterns.survives[self.set_number] & (places >= 0))
-        self.arrives = sp.csr_array(
-            (np.ones(len(row)), (row, places[row, path])),
-            shape=(len(self.set_number), len(chosen)),
+        self.demand_rate = demand[self.demand_index]
+        # Which paths survive in each state.
+        column_of_slot = np.full(is_included.size * num_paths, -1, dtype=np.int64)
+        column_of_slot[self.slot] = np.arange(len(candidates))
+        columns = column_of_slot[self.demand_index[:, None] * num_paths + np.arange(num_paths)]
+        row, path = np.nonzero(patterns.survives[self.path_set] & (columns >= 0))
+        self.path_survives = sp.csr_array(
+            (np.ones(len(row)), (row, columns[row, path])),
+            shape=(len(self.path_set), len(candidates)),
         )
 
-    def table(self, values: FloatArray, patterns: Patterns) -> FloatArray:
-        """(D, 2^K) numbers of the pattern rows."""
-        found = np.zeros_like(patterns.probability)
-        found[self.demand_number, self.set_number] = values
-        return found
+    def to_table(self, values: FloatArray, patterns: Patterns) -> FloatArray:
+        """Return the values of the rows as a table (D, 2^K)."""
+        table = np.zeros_like(patterns.probability)
+        table[self.demand_index, self.path_set] = values
+        return table
 
     def rates(self, shares: FloatArray, problem: Problem) -> FloatArray:
-        """(D, K) Gbit/s of shares, cut where rounding exceeds a capacity."""
-        found = np.zeros(problem.paths.mask.size)
-        found[self.slot] = np.maximum(shares, 0.0)
-        rates = found.reshape(problem.paths.mask.shape) * demand_of(problem)[:, None]
-        return within_capacities(problem, rates)
+        """Return the rates (D, K) in Gbit/s of path shares, scaled down where rounding exceeds a
+        capacity.
+        """
+        path_shares = np.zeros(problem.paths.mask.size)
+        path_shares[self.slot] = np.maximum(shares, 0.0)
+        rates = path_shares.reshape(problem.paths.mask.shape) * demand_of(problem)[:, None]
+        return scale_to_capacities(problem, rates)
 
     def solve(
-        self, cost: FloatArray, blocks: Sequence[Sequence[Any]], right: FloatArray, **options: Any
+        self, cost: FloatArray, blocks: Sequence[Sequence[Any]], rhs: FloatArray, **options: Any
     ) -> LpResult:
-        """The least cost under blocks of rows that are at most ``right``."""
-        return solve_lp(cost, (sp.block_array(blocks, format="csr"), right), **options)
+        """Minimise a cost under blocks of rows that are at most ``rhs``."""
+        return solve_lp(cost, (sp.block_array(blocks, format="csr"), rhs), **options)
 
 
 def promise_least_loss(problem: Problem, patterns: Patterns, seconds: float = math.inf) -> Promise:
-    """The rates with the least expected loss; on networks that are out of reach for the linear
-    program rates near it, certified too.
+    """Compute the rates with the least expected loss; where the linear program is too large,
+    certified rates near it.
 
     Args:
         problem: one matrix under total_flow.
-        patterns: probabilities of its paths.
+        patterns: probabilities of its survival states.
         seconds: time limit.
 
     Raises:
         SolverError: the program was not solved in time.
     """
-    if not is_within_reach(patterns):
-        return _from_flow(problem, patterns, seconds)
-    rows = _Rows(problem, patterns, demand_of(problem) > 0)
-    paths, count, links = len(rows.slot), len(rows.rate), len(rows.capacity)
-    if not count:
-        return _nothing(problem, patterns)
-    worth = rows.probability * rows.rate
-    unit = float(worth.mean())  # so that HiGHS's tolerances are small beside the costs
-    found = rows.solve(
-        np.concatenate([np.zeros(paths), -worth / unit]),
-        [[rows.loads, None], [-rows.arrives, sp.eye_array(count)]],
-        np.concatenate([rows.capacity, np.zeros(count)]),
-        high=np.concatenate([np.full(paths, np.inf), np.ones(count)]),
+    if not is_tractable(patterns):
+        return _promise_from_max_flow(problem, patterns, seconds)
+    # Variables: path shares, and the delivered share of each survival state.
+    rows = _SurvivalRows(problem, patterns, demand_of(problem) > 0)
+    num_paths = len(rows.slot)
+    num_rows = len(rows.demand_rate)
+    num_links = len(rows.capacity)
+    if not num_rows:
+        return _zero_promise(problem, patterns)
+    expected_rate = rows.probability * rows.demand_rate
+    # Scale costs by their mean, so that HiGHS's tolerances are small.
+    cost_unit = float(expected_rate.mean())
+    result = rows.solve(
+        np.concatenate([np.zeros(num_paths), -expected_rate / cost_unit]),
+        [[rows.loads, None], [-rows.path_survives, sp.eye_array(num_rows)]],
+        np.concatenate([rows.capacity, np.zeros(num_rows)]),
+        high=np.concatenate([np.full(num_paths, np.inf), np.ones(num_rows)]),
         seconds=seconds,
     )
-    rates = rows.rates(found.solution("least expected loss")[:paths], problem)
-    weights = found.duals[links:] * unit / rows.rate
-    return _certified(
-        problem, patterns, rates, found.duals[:links] * unit, rows.table(weights, patterns)
+    # Certify the rates by the dual solution.
+    rates = rows.rates(result.solution("least expected loss")[:num_paths], problem)
+    weights = result.duals[num_links:] * cost_unit / rows.demand_rate
+    return _certified_promise(
+        problem,
+        patterns,
+        rates,
+        result.duals[:num_links] * cost_unit,
+        rows.to_table(weights, patterns),
     )
 
 
-def _nothing(problem: Problem, patterns: Patterns) -> Promise:
-    """The promise of a matrix of which nothing can arrive, or that has no demand."""
-    none = np.zeros_like(patterns.probability)
-    rates = np.zeros((len(none), patterns.num_paths))
-    return _certified(problem, patterns, rates, np.zeros(problem.topology.num_links), none)
+def _zero_promise(problem: Problem, patterns: Patterns) -> Promise:
+    """Return the promise of a matrix without deliverable demand."""
+    zero_weights = np.zeros_like(patterns.probability)
+    rates = np.zeros((len(zero_weights), patterns.num_paths))
+    return _certified_promise(
+        problem, patterns, rates, np.zeros(problem.topology.num_links), zero_weights
+    )
 
 
-def promise_to_nobody(problem: Problem, patterns: Patterns, left_out: BoolArray) -> Promise:
-    """The promise of a common share where no demand has a part in it: none of those that are left
-    out, all where there is no demand.
+def empty_promise(problem: Problem, patterns: Patterns, excluded: BoolArray) -> Promise:
+    """Return the promise of a common share without any demand: share 0 if demands are excluded,
+    else 1.
     """
-    share = 0.0 if left_out.any() else 1.0
-    nothing = _nothing(problem, patterns)
-    return dataclasses.replace(nothing, value=share, bound=share, left_out=left_out)
+    share = 0.0 if excluded.any() else 1.0
+    promise = _zero_promise(problem, patterns)
+    return dataclasses.replace(promise, value=share, bound=share, left_out=excluded)
 
 
-def _certified(
+def _certified_promise(
     problem: Problem,
     patterns: Patterns,
     rates: FloatArray,
     prices: FloatArray,
     weights: FloatArray,
 ) -> Promise:
-    """The promise of rates with the least expected loss."""
+    """Return the promise of rates with the least expected loss, with its bound."""
     return Promise(
         rates,
         expected_share(patterns, demand_of(problem), rates),
@@ -218,44 +241,49 @@ def _certified(
     )
 
 
-def is_within_reach(patterns: Patterns) -> bool:
-    """Whether the linear programs are solved within minutes, by the number of their rows."""
-    return int((patterns.probability[:, 1:] > _LEAST_PROBABILITY).sum()) <= _MOST_ROWS
+def is_tractable(patterns: Patterns) -> bool:
+    """Return whether the linear programs take minutes at most, by their number of rows."""
+    return int((patterns.probability[:, 1:] > _MIN_PROBABILITY).sum()) <= _MAX_ROWS
 
 
-def _from_flow(problem: Problem, patterns: Patterns, seconds: float) -> Promise:
-    """The rates of the largest total flow, and on the capacity that is left rates for its demands
-    on other paths; prices are those of the flow.
+def _promise_from_max_flow(problem: Problem, patterns: Patterns, seconds: float) -> Promise:
+    """Return a promise with the rates of the largest total flow, and rates on alternative paths
+    within the residual capacity; certified by the prices of the flow.
     """
+    # Rates of the largest total flow.
     flow = solve(problem, gap=_FLOW_GAP, deadline=seconds)
     demand = problem.demand[0][:, None]
     rates = flow.splits[0].to(problem.demand) * demand
-    unused = (problem.capacity[0] - problem.loads(flow.splits.to(problem.demand))[0]).clamp(min=0)
-    others = problem.path_mask[0] & (2 * rates < demand)
-    even = others / others.sum(-1, keepdim=True).clamp(min=1)
-    more = project(problem.with_capacity(unused), even[None].to(problem.demand), refill=0)[0]
+    # Alternative paths share the residual capacity.
+    residual = (problem.capacity[0] - problem.loads(flow.splits.to(problem.demand))[0]).clamp(min=0)
+    is_alternative = problem.path_mask[0] & (2 * rates < demand)
+    even_splits = is_alternative / is_alternative.sum(-1, keepdim=True).clamp(min=1)
+    alternative_splits = project(
+        problem.with_capacity(residual), even_splits[None].to(problem.demand), refill=0
+    )[0]
+    # Certify by the prices of the flow.
     prices = np.asarray(flow.prices[0].to("cpu", torch.float64), dtype=np.float64)
-    reserved = within_capacities(problem, (rates + more * demand).cpu().numpy())
-    weights = weights_that_fit(problem, patterns, prices)
-    return _certified(problem, patterns, reserved, prices, weights)
+    scaled_rates = scale_to_capacities(problem, (rates + alternative_splits * demand).cpu().numpy())
+    weights = feasible_weights(problem, patterns, prices)
+    return _certified_promise(problem, patterns, scaled_rates, prices, weights)
 
 
-def without_path(patterns: Patterns, demand: FloatArray, availability: float) -> BoolArray:
-    """(D,) demands above 0 without a path for 1 - availability of the time or longer."""
-    missed = (1 - availability) * (1 - TIME_TOLERANCE)
-    found: BoolArray = (demand > 0) & (patterns.probability[:, 0] >= missed)
-    return found
+def demands_without_path(patterns: Patterns, demand: FloatArray, availability: float) -> BoolArray:
+    """Return (D,) demands above 0 without a path for 1 - availability of the time or longer."""
+    max_missed = (1 - availability) * (1 - TIME_TOLERANCE)
+    is_cut: BoolArray = (demand > 0) & (patterns.probability[:, 0] >= max_missed)
+    return is_cut
 
 
 def promise_common_share(
     problem: Problem, patterns: Patterns, availability: float, seconds: float = math.inf
 ) -> Promise:
-    """The rates with the largest common share at an availability, and of these those with the least
+    """Compute the rates with the largest common share at an availability, and among them the least
     expected loss.
 
     Args:
         problem: one matrix under total_flow, without classes.
-        patterns: probabilities of its paths.
+        patterns: probabilities of its survival states.
         availability: beta, in (0, 1).
         seconds: time limit of each program.
 
@@ -264,7 +292,7 @@ def promise_common_share(
         SolverError: the program was not solved in time.
     """
     if problem.classes is not None:
-        expected = "demands without classes (promise_common_shares has one share for each class)"
+        expected = "demands without classes (promise_common_shares supports classes)"
         raise InputError("common-share", "classes", expected, ", ".join(problem.classes.names))
     return promise_common_shares(problem, patterns, availability, seconds)[0]
 
@@ -272,16 +300,15 @@ def promise_common_share(
 def promise_common_shares(
     problem: Problem, patterns: Patterns, availability: float, seconds: float = math.inf
 ) -> list[Promise]:
-    """The rates with the largest common share of the highest class, of these those with the largest
-    one of the next class, and so on; and of these those with the least expected loss.
+    """Compute the rates with lexicographically largest common shares: of the highest class, then of
+    the next class, and so on; among them the rates with the least expected loss.
 
-    The rates of all promises are the same; a demand that is left out has none.  The bound of a
-    class is that of all rates with which the upper classes keep the shares that are promised to
-    them.
+    All promises have the same rates; an excluded demand has none. The bound of a class covers all
+    rates with which the upper classes keep their shares.
 
     Args:
-        problem: one matrix; without classes all demands are one.
-        patterns: probabilities of its paths.
+        problem: one matrix; without classes all demands are one class.
+        patterns: probabilities of its survival states.
         availability: beta, in (0, 1).
         seconds: time limit of each program.
 
@@ -290,149 +317,185 @@ def promise_common_shares(
         SolverError: a program was not solved in time.
     """
     check_availability(availability, "promise")
-    if not is_within_reach(patterns):
+    if not is_tractable(patterns):
         expected = (
-            f"at most {_MOST_ROWS:,} patterns of surviving paths (fewer --num-paths, or "
-            "--path-method disjoint, have fewer)"
+            f"at most {_MAX_ROWS:,} survival states of paths (use fewer --num-paths, or "
+            "--path-method disjoint)"
         )
         raise InputError("common-share", "network", expected, "more")
     demand = demand_of(problem)
     class_of = classes_of(problem)
-    left_out = without_path(patterns, demand, availability)
-    takes = (demand > 0) & ~left_out
-    served = [c for c in range(num_classes(problem)) if (takes & (class_of == c)).any()]
-    kept = np.full(len(demand), np.nan)  # share that a demand of an upper class keeps
+    excluded = demands_without_path(patterns, demand, availability)
+    is_included = (demand > 0) & ~excluded
+    active_classes = [
+        c for c in range(num_classes(problem)) if (is_included & (class_of == c)).any()
+    ]
+    # Share that a demand of an upper class keeps.
+    guaranteed_share = np.full(len(demand), np.nan)
     rates = np.zeros((len(demand), patterns.num_paths))
     duals = {}
-    for number in served:
-        own = class_of == number
-        among = takes & (class_of <= number)
-        rows = _Rows(problem, patterns, among)
-        program = _CommonShares(rows, patterns, among, kept, availability)
-        found = program.largest(seconds)
-        duals[number] = program.duals(found, patterns)
-        # What is left after all classes lowers the expected loss.
-        best = program.least_loss(found, seconds) if number == served[-1] else found
-        rates = rows.rates(best.solution("common share")[: len(rows.slot)], problem)
-        share = tail_shares(patterns, demand, rates, availability)[takes & own].min()
-        kept[own] = share * (1 - _SPENT)
-    # Values are those of the last rates, which serve all classes, and each bound is that beside the
-    # values of the upper classes: what is printed fits together.
-    shares = tail_shares(patterns, demand, rates, availability)
+    # Solve for each class in turn; upper classes keep their shares.
+    for class_index in active_classes:
+        in_class = class_of == class_index
+        is_active = is_included & (class_of <= class_index)
+        rows = _SurvivalRows(problem, patterns, is_active)
+        program = _CommonShareProgram(rows, patterns, is_active, guaranteed_share, availability)
+        result = program.solve_largest_share(seconds)
+        duals[class_index] = program.duals(result, patterns)
+        # After the last class, residual capacity lowers the expected loss.
+        final_result = (
+            program.solve_least_loss(result, seconds)
+            if class_index == active_classes[-1]
+            else result
+        )
+        rates = rows.rates(final_result.solution("common share")[: len(rows.slot)], problem)
+        share = tail_mean_shares(patterns, demand, rates, availability)[
+            is_included & in_class
+        ].min()
+        guaranteed_share[in_class] = share * (1 - _LEXICOGRAPHIC_TOLERANCE)
+    # Values come from the final rates, which serve all classes, and each bound assumes these values
+    # of the upper classes, so that printed figures are consistent.
+    shares = tail_mean_shares(patterns, demand, rates, availability)
     promises = []
-    kept[:] = np.nan
-    for number in range(num_classes(problem)):
-        own = class_of == number
-        if number not in served:
-            nobody = promise_to_nobody(problem, patterns, left_out & own)
-            promises.append(dataclasses.replace(nobody, rates=rates))
+    guaranteed_share[:] = np.nan
+    for class_index in range(num_classes(problem)):
+        in_class = class_of == class_index
+        if class_index not in active_classes:
+            promise = empty_promise(problem, patterns, excluded & in_class)
+            promises.append(dataclasses.replace(promise, rates=rates))
             continue
-        value = float(shares[takes & own].min())
-        bound = common_share_bound(problem, patterns, availability, *duals[number], kept)
-        prices, weights, _ = duals[number]
-        promises.append(Promise(rates, value, bound, prices, weights, left_out & own))
-        kept[own] = value
+        value = float(shares[is_included & in_class].min())
+        bound = common_share_bound(
+            problem, patterns, availability, *duals[class_index], guaranteed_share
+        )
+        prices, weights, _ = duals[class_index]
+        promises.append(Promise(rates, value, bound, prices, weights, excluded & in_class))
+        guaranteed_share[in_class] = value
     return promises
 
 
-class _CommonShares:
-    """The program of the largest common share of some demands, beside which others keep theirs.
+class _CommonShareProgram:
+    """Linear program of the largest common share of some demands, beside guaranteed shares of
+    others.
 
-    The variables are the shares on paths, shortfalls u[d, s], levels a[d], the common share, and of
-    the least expected loss what arrives, b[d, s].  A level is also the shortfall while no path
+    Variables: the shares on paths, shortfalls u[d, s], levels a[d], the common share, and for the
+    least expected loss the delivered shares b[d, s]. A level is also the shortfall while no path
     survives.
 
     Args:
-        rows: demands that count, and their patterns.
-        patterns: probabilities of their paths.
-        takes: (D,) demands that count.
-        kept: (D,) share that a demand keeps; NaN of those of the common share.
+        rows: survival rows of the included demands.
+        patterns: probabilities of their survival states.
+        is_included: (D,) demands in the program.
+        guaranteed_share: (D,) share that a demand keeps; NaN for demands of the common share.
         availability: beta.
     """
 
     def __init__(
         self,
-        rows: _Rows,
+        rows: _SurvivalRows,
         patterns: Patterns,
-        takes: BoolArray,
-        kept: FloatArray,
+        is_included: BoolArray,
+        guaranteed_share: FloatArray,
         availability: float,
     ) -> None:
         self._rows = rows
-        self._takes = takes
-        tail = 1 - availability  # of the time, in which a promise may be missed
-        self._cut = patterns.probability[:, 0] / tail
-        paths, count, demands = len(rows.slot), len(rows.rate), int(takes.sum())
-        self._before_share = paths + count + demands  # variables
-        number = np.full(len(takes), -1, dtype=np.int64)
-        number[takes] = np.arange(demands)
-        places = np.arange(count), number[rows.demand_number]
-        of_demand = sp.csr_array((np.ones(count), places), shape=(count, demands))
-        shortfalls = sp.csr_array((rows.probability / tail, places[::-1]), shape=(demands, count))
-        level = sp.diags_array(1 - self._cut[takes])
-        is_common = np.isnan(kept[takes])
+        self._is_included = is_included
+        tail = 1 - availability
+        self._cut_weight = patterns.probability[:, 0] / tail
+        num_paths = len(rows.slot)
+        num_rows = len(rows.demand_rate)
+        num_demands = int(is_included.sum())
+        # The common share is the variable after path shares, shortfalls and levels.
+        self._num_before_share = num_paths + num_rows + num_demands
+        row_of_demand = np.full(len(is_included), -1, dtype=np.int64)
+        row_of_demand[is_included] = np.arange(num_demands)
+        entries = np.arange(num_rows), row_of_demand[rows.demand_index]
+        demand_levels = sp.csr_array((np.ones(num_rows), entries), shape=(num_rows, num_demands))
+        tail_shortfalls = sp.csr_array(
+            (rows.probability / tail, entries[::-1]), shape=(num_demands, num_rows)
+        )
+        # Rows: link loads; shortfalls; CVaR of each demand.
+        level_coefficients = sp.diags_array(1 - self._cut_weight[is_included])
+        is_common = np.isnan(guaranteed_share[is_included])
         self._blocks = [
             [rows.loads, None, None, sp.csr_array((len(rows.capacity), 1))],
-            [-rows.arrives, -sp.eye_array(count), of_demand, None],
-            [None, shortfalls, -level, is_common.astype(np.float64)[:, None]],
+            [-rows.path_survives, -sp.eye_array(num_rows), demand_levels, None],
+            [None, tail_shortfalls, -level_coefficients, is_common.astype(np.float64)[:, None]],
         ]
-        at_least = np.where(is_common, 0.0, kept[takes])
-        self._right = np.concatenate([rows.capacity, np.zeros(count), -at_least])
-        self._high = np.concatenate([np.full(paths + count, np.inf), np.ones(demands + 1)])
-
-    def largest(self, seconds: float) -> LpResult:
-        """The largest common share, the last of the variables."""
-        return self._rows.solve(
-            np.concatenate([np.zeros(self._before_share), [-1.0]]),
-            self._blocks,
-            self._right,
-            high=self._high,
-            seconds=seconds,
-            by_interior_points=len(self._rows.rate) > _BY_INTERIOR_POINTS_FROM,
+        # Right-hand sides and upper bounds.
+        min_share = np.where(is_common, 0.0, guaranteed_share[is_included])
+        self._rhs = np.concatenate([rows.capacity, np.zeros(num_rows), -min_share])
+        self._upper_bounds = np.concatenate(
+            [np.full(num_paths + num_rows, np.inf), np.ones(num_demands + 1)]
         )
 
-    def least_loss(self, found: LpResult, seconds: float) -> LpResult:
-        """The least expected loss with this share; what was found before where it is not solved."""
+    def solve_largest_share(self, seconds: float) -> LpResult:
+        """Maximise the common share, the last variable."""
+        return self._rows.solve(
+            np.concatenate([np.zeros(self._num_before_share), [-1.0]]),
+            self._blocks,
+            self._rhs,
+            high=self._upper_bounds,
+            seconds=seconds,
+            by_interior_points=len(self._rows.demand_rate) > _MIN_ROWS_INTERIOR_POINT,
+        )
+
+    def solve_least_loss(self, result: LpResult, seconds: float) -> LpResult:
+        """Minimise the expected loss with this share; return the given result if that is not
+        solved.
+        """
         rows = self._rows
-        count = len(rows.rate)
-        share = found.solution("common share")[-1]
-        worth = rows.probability * rows.rate
-        spent = rows.solve(
-            np.concatenate([np.zeros(self._before_share + 1), -worth / float(worth.mean())]),
+        num_rows = len(rows.demand_rate)
+        share = result.solution("common share")[-1]
+        expected_rate = rows.probability * rows.demand_rate
+        least_loss_result = rows.solve(
+            np.concatenate(
+                [np.zeros(self._num_before_share + 1), -expected_rate / float(expected_rate.mean())]
+            ),
             [
                 *([*block, None] for block in self._blocks),
-                [-rows.arrives, None, None, None, sp.eye_array(count)],
+                [-rows.path_survives, None, None, None, sp.eye_array(num_rows)],
             ],
-            np.concatenate([self._right, np.zeros(count)]),
+            np.concatenate([self._rhs, np.zeros(num_rows)]),
             low=np.concatenate(
-                [np.zeros(self._before_share), [share * (1 - _SPENT)], np.zeros(count)]
+                [
+                    np.zeros(self._num_before_share),
+                    [share * (1 - _LEXICOGRAPHIC_TOLERANCE)],
+                    np.zeros(num_rows),
+                ]
             ),
-            high=np.concatenate([self._high, np.ones(count)]),
+            high=np.concatenate([self._upper_bounds, np.ones(num_rows)]),
             seconds=seconds,
         )
-        return spent if spent.is_solved and spent.x is not None else found
+        return (
+            least_loss_result
+            if least_loss_result.is_solved and least_loss_result.x is not None
+            else result
+        )
 
     def duals(
-        self, found: LpResult, patterns: Patterns
+        self, result: LpResult, patterns: Patterns
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Prices (E,), weights (D, 2^K) of patterns, and of demands (D,)."""
+        """Return link prices (E,), weights (D, 2^K) of survival states, and weights (D,) of
+        demands.
+        """
         rows = self._rows
-        links = len(rows.capacity)
-        count = len(rows.rate)
-        of_demand = np.zeros(len(self._takes))
-        of_demand[self._takes] = found.duals[links + count :]
-        weights = rows.table(found.duals[links : links + count], patterns)
-        weights[:, 0] = of_demand * self._cut
-        return found.duals[:links], weights, of_demand
+        num_links = len(rows.capacity)
+        num_rows = len(rows.demand_rate)
+        demand_weights = np.zeros(len(self._is_included))
+        demand_weights[self._is_included] = result.duals[num_links + num_rows :]
+        weights = rows.to_table(result.duals[num_links : num_links + num_rows], patterns)
+        weights[:, 0] = demand_weights * self._cut_weight
+        return result.duals[:num_links], weights, demand_weights
 
 
 @dataclasses.dataclass(frozen=True)
 class Quantile:
-    """The largest share that every demand keeps in at least an availability of the time.
+    """Largest share that every demand keeps in at least an availability of the time.
 
     Attributes:
-        value: share of rates that were found.
-        bound: no rates have a larger one.
+        value: share reached by some rates.
+        bound: upper bound on the share of any rates.
     """
 
     value: float
@@ -446,72 +509,85 @@ def common_quantile(
     promise: Promise | None = None,
     seconds: float = 10.0,
 ) -> Quantile | None:
-    """The true quantile, of which a common share by CVaR is a lower bound; None where the program
-    is too large for whole numbers, or HiGHS found nothing in time.
+    """Compute the exact quantile, of which a common share by CVaR is a lower bound; None if the
+    integer program is too large, or HiGHS has no solution in time.
 
-    A whole number z[d, s] says whether pattern s counts for demand d:
+    A binary z[d, s] says whether survival state s counts for demand d:
 
         S[d, s] / d >= share - 1 + z[d, s],  sum_s p[d, s] (1 - z[d, s]) <= 1 - availability,
 
-    over the demands that a common share has.  A pattern that takes more of the time counts.
+    over the demands that a common share includes. A state more probable than the allowance counts.
 
     Args:
         problem: one matrix under total_flow.
-        patterns: probabilities of its paths.
+        patterns: probabilities of its survival states.
         availability: beta.
-        promise: a common share, whose rates count too; None for none.
+        promise: a common share, whose rates are an incumbent; None for none.
         seconds: time limit.
     """
     check_availability(availability, "promise")
     demand = demand_of(problem)
-    tail = 1 - availability  # of the time, in which a promise may be missed
-    takes = (demand > 0) & ~without_path(patterns, demand, availability)
-    rows = _Rows(problem, patterns, takes)
-    paths, count = len(rows.slot), len(rows.rate)
-    if not takes.any() or count > _MOST_WHOLE:
+    tail = 1 - availability
+    is_included = (demand > 0) & ~demands_without_path(patterns, demand, availability)
+    # Integer programs are limited to small sizes.
+    rows = _SurvivalRows(problem, patterns, is_included)
+    num_paths = len(rows.slot)
+    num_rows = len(rows.demand_rate)
+    if not is_included.any() or num_rows > _MAX_ROWS_INTEGER:
         return None
-    number = np.full(len(demand), -1, dtype=np.int64)
-    number[takes] = np.arange(takes.sum())
-    # Of the time, while paths survive.
-    spare = missed_time(availability) - patterns.probability[:, 0]
-    can_miss = rows.probability <= spare[rows.demand_number]
-    missed = sp.csr_array(
+    row_of_demand = np.full(len(demand), -1, dtype=np.int64)
+    row_of_demand[is_included] = np.arange(is_included.sum())
+    # Allowance beyond the time in which no path survives.
+    allowed_missed = max_missed_time(availability) - patterns.probability[:, 0]
+    # States that may be missed, and the least total of those that count.
+    can_miss = rows.probability <= allowed_missed[rows.demand_index]
+    missed_rows = sp.csr_array(
         (
             np.where(can_miss, rows.probability, 0.0) / tail,
-            (number[rows.demand_number], np.arange(count)),
+            (row_of_demand[rows.demand_index], np.arange(num_rows)),
         ),
-        shape=(int(takes.sum()), count),
+        shape=(int(is_included.sum()), num_rows),
     )
-    at_least = missed.sum(1) - spare[takes] / tail
-    share = np.ones((count, 1))
-    found = solve_milp(
-        np.concatenate([np.zeros(paths + count), [-1.0]]),
+    min_missed = missed_rows.sum(1) - allowed_missed[is_included] / tail
+    share_column = np.ones((num_rows, 1))
+    # Integer program, scaled by 1 - availability.
+    result = solve_milp(
+        np.concatenate([np.zeros(num_paths + num_rows), [-1.0]]),
         [
             Between(
-                sp.hstack([rows.loads, sp.csr_array((len(rows.capacity), count + 1))]),
+                sp.hstack([rows.loads, sp.csr_array((len(rows.capacity), num_rows + 1))]),
                 high=rows.capacity,
             ),
             Between(
-                sp.hstack([rows.arrives, -sp.diags_array(can_miss.astype(float)), -share]),
+                sp.hstack(
+                    [rows.path_survives, -sp.diags_array(can_miss.astype(float)), -share_column]
+                ),
                 low=np.where(can_miss, -1.0, 0.0),
             ),
             Between(
-                sp.hstack([sp.csr_array((len(at_least), paths)), missed, 0 * at_least[:, None]]),
-                low=at_least,
+                sp.hstack(
+                    [
+                        sp.csr_array((len(min_missed), num_paths)),
+                        missed_rows,
+                        0 * min_missed[:, None],
+                    ]
+                ),
+                low=min_missed,
             ),
         ],
-        np.concatenate([np.zeros(paths), np.ones(count), [0]]),
-        high=np.concatenate([np.full(paths, np.inf), np.ones(count + 1)]),
+        np.concatenate([np.zeros(num_paths), np.ones(num_rows), [0]]),
+        high=np.concatenate([np.full(num_paths, np.inf), np.ones(num_rows + 1)]),
         seconds=seconds,
         relative_gap=1e-4,
     )
+    # Take the best of its rates and those of the promise.
     values = [] if promise is None else [promise.rates]
-    if found.x is not None:
-        values.append(rows.rates(found.x[:paths], problem))
-    if not values or not math.isfinite(found.bound):
+    if result.x is not None:
+        values.append(rows.rates(result.x[:num_paths], problem))
+    if not values or not math.isfinite(result.bound):
         return None
     value = max(
-        float(quantile_shares(patterns, demand, rates, availability)[takes].min())
+        float(quantile_shares(patterns, demand, rates, availability)[is_included].min())
         for rates in values
     )
-    return Quantile(value, max(value, min(1.0, max(0.0, -found.bound))))
+    return Quantile(value, max(value, min(1.0, max(0.0, -result.bound))))

@@ -1,4 +1,4 @@
-"""Records of availability: a row for each way of routing, demand, component and promise."""
+"""Result rows of an availability study: by routing scheme, demand, component and promise."""
 
 from __future__ import annotations
 
@@ -9,51 +9,50 @@ from teal.runtime import rounding
 
 
 def number_text(number: float, *, up: bool) -> str:
-    """A number at least 0 as text, with three digits, and no decimals from 100 on: ``2,220``.
+    """Format a number of at least 0 with three digits, without decimals from 100 on: ``2,220``.
 
     Args:
         number: the number.
-        up: whether it is rounded up, as an upper bound, or else down.
+        up: round up, as for an upper bound, instead of down.
     """
     if number <= 0:
         return "0"
-    places = max(0, 2 - math.floor(math.log10(number)))
-    unit = 10.0**-places
-    rounded = (math.ceil if up else math.floor)(number / unit) * unit
-    return f"{rounded:,.{places}f}" if number >= 1e-3 else f"{rounded:.2e}"
+    num_decimals = max(0, 2 - math.floor(math.log10(number)))
+    step = 10.0**-num_decimals
+    rounded = (math.ceil if up else math.floor)(number / step) * step
+    return f"{rounded:,.{num_decimals}f}" if number >= 1e-3 else f"{rounded:.2e}"
 
 
 def from_to(low: float, high: float) -> str:
-    """Both bounds of a number as text."""
+    """Format lower and upper bound of a number."""
     return f"{number_text(low, up=False)} to {number_text(high, up=True)}"
 
 
 def share_text(share: float, *, up: bool) -> str:
-    """A share of the time as text, ``99.9542%``, rounded up or down."""
+    """Format a share of the time, ``99.9542%``, rounded up or down."""
     return rounding.percent_at_most(share) if up else rounding.percent_at_least(share)
 
 
 def share_from_to(low: float, high: float) -> str:
-    """Both bounds of a share of the time as text."""
+    """Format lower and upper bound of a share of the time."""
     return f"{share_text(low, up=False)} to {share_text(high, up=True)}"
 
 
 @dataclasses.dataclass(frozen=True)
 class SummaryRow:
-    """Availability of all traffic or of a class, under one way of routing; shares of the time and
-    of its traffic.
+    """Availability of all traffic, or of a class, under one routing scheme.
 
     Attributes:
-        routing: name of the way of routing.
+        routing: name of the routing scheme.
         of_class: name of the class; "" for all traffic.
-        mean, mean_at_most: share of the traffic that arrives, from below and above.
-        lost_minutes, lost_minutes_at_most: minutes a year in which all traffic would have to be
-            lost, to lose as much; from below and above.
-        whole_100, whole_99, whole_90: share of the time in which every demand keeps so much, at
-            least.
+        mean, mean_at_most: delivered share of the traffic, lower and upper bound.
+        lost_minutes, lost_minutes_at_most: the lost share of the traffic as minutes a year of a
+            total outage, lower and upper bound.
+        whole_100, whole_99, whole_90: share of the time in which at least 100, 99 and 90% of every
+            demand arrive, lower bounds.
         whole_100_at_most, whole_99_at_most, whole_90_at_most: upper bounds.
-        total_100, total_99, total_90: share of the time in which so much of all traffic arrives, at
-            least.
+        total_100, total_99, total_90: share of the time in which at least 100, 99 and 90% of the
+            total traffic arrive, lower bounds.
         total_100_at_most, total_99_at_most, total_90_at_most: upper bounds.
     """
 
@@ -79,19 +78,19 @@ class SummaryRow:
 
 @dataclasses.dataclass(frozen=True)
 class DemandRow:
-    """Availability of a demand under one way of routing.
+    """Availability of a demand under one routing scheme.
 
     Attributes:
-        routing: name of the way of routing.
+        routing: name of the routing scheme.
         of_class: name of its class; "" without classes.
         source, target: nodes.
         rate: mean rate over the matrices, Gbit/s.
-        mean, mean_at_most: share of its traffic that arrives, from below and above.
-        time_100, time_99, time_90: share of the time in which so much of the demand arrives, at
-            least.
+        mean, mean_at_most: delivered share of its traffic, lower and upper bound.
+        time_100, time_99, time_90: share of the time in which at least 100, 99 and 90% of the
+            demand arrive, lower bounds.
         time_100_at_most, time_99_at_most, time_90_at_most: upper bounds.
-        lost_minutes, lost_minutes_at_most: minutes a year in which all of it would have to be
-            lost, to lose as much; from below and above.
+        lost_minutes, lost_minutes_at_most: its lost share as minutes a year of a total outage,
+            lower and upper bound.
     """
 
     routing: str
@@ -113,15 +112,15 @@ class DemandRow:
 
 @dataclasses.dataclass(frozen=True)
 class ComponentRow:
-    """Cost of a component's failures under one way of routing, in minutes a year of all traffic.
+    """Cost of a component's failures under one routing scheme, in minutes a year of all traffic.
 
     Attributes:
-        routing: name of the way of routing.
+        routing: name of the routing scheme.
         kind: cable, node or group.
         component: its name.
         availability: share of the time in which it works.
-        lost_while_down: minutes lost while it is down, whatever else is down, in the states that
-            were looked at.
+        lost_while_down: minutes lost while it is down, with or without other failures, in the
+            listed states.
         gained: minutes gained in these states if it never failed.
     """
 
@@ -139,19 +138,22 @@ class PromiseRow:
 
     Attributes:
         routing: least-loss, common-share or tail-loss.
-        of_class: name of the class, beside which the upper classes are kept; "" without classes.
-        matrix: number of the matrix.
-        availability: share of the time for which the share is promised; NaN for least-loss.
-        share: share of all traffic that arrives on average, or of every demand; of tail-loss what
-            every demand keeps at once, on average in the worst 1 - availability of the time.
-        share_at_most: no reserved rates on these paths reach more, with which upper classes keep
-            what is promised to them.
+        of_class: name of the class, beside which the upper classes keep their shares; "" without
+            classes.
+        matrix: index of the matrix.
+        availability: availability target; NaN for least-loss.
+        share: least-loss: expected delivered share of all traffic; common-share: share of every
+            demand; tail-loss: share that every demand keeps at once, on average in the worst 1 -
+            availability of the time.
+        share_at_most: upper bound on the share of any reserved rates on these paths, with which
+            upper classes keep their shares.
         gap: (share_at_most - share) / share_at_most.
-        lost_minutes, lost_minutes_at_most: for least-loss minutes a year of all traffic that any
-            reserved rates lose, and that these lose; NaN for the others.
-        left_out: demands without any of these paths for 1 - availability of the time or longer.
-        quantile, quantile_at_most: for common-share the largest share that can be kept in so much
-            of the time, by whole numbers; NaN where the program is too large.
+        lost_minutes, lost_minutes_at_most: for least-loss minutes a year of all traffic, lower
+            bound of any reserved rates and value of these rates; NaN for the others.
+        left_out: number of demands without any of these paths for 1 - availability of the time or
+            longer.
+        quantile, quantile_at_most: for common-share the exact quantile by an integer program, lower
+            and upper bound; NaN where the program is too large.
     """
 
     routing: str
@@ -175,12 +177,12 @@ class AvailabilityFigures:
     Attributes:
         topology, traffic: names.
         matrices: number of matrices.
-        components: number of components that fail.
-        states: number of states that were looked at.
-        rest: share of the time in others.
-        summary: a row for each way of routing, and with classes for each class in it.
-        demands: a row for each demand and way of routing.
-        by_component: a row for each component and way of routing.
+        components: number of failing components.
+        states: number of listed states.
+        rest: total probability of the other states.
+        summary: a row for each routing scheme, and with classes for each of its classes.
+        demands: a row for each demand and routing scheme.
+        by_component: a row for each component and routing scheme.
         promises: a row for each promise and matrix.
     """
 
@@ -197,15 +199,16 @@ class AvailabilityFigures:
 
     @property
     def of_all(self) -> list[SummaryRow]:
-        """The rows of all traffic."""
+        """The summary rows of all traffic."""
         return [row for row in self.summary if not row.of_class]
 
     @property
     def answer(self) -> str:
-        """The most available way of routing, in a sentence."""
-        best = max(self.of_all, key=lambda row: row.mean)
+        """Sentence with the most available routing scheme."""
+        best_row = max(self.of_all, key=lambda row: row.mean)
         return (
-            f"{best.routing} loses {from_to(best.lost_minutes, best.lost_minutes_at_most)} minutes "
-            "of all traffic a year; every demand is whole in "
-            f"{share_from_to(best.whole_100, best.whole_100_at_most)} of the time"
+            f"{best_row.routing} loses "
+            f"{from_to(best_row.lost_minutes, best_row.lost_minutes_at_most)} minutes of all "
+            "traffic a year; every demand is fully served in "
+            f"{share_from_to(best_row.whole_100, best_row.whole_100_at_most)} of the time"
         )

@@ -1,4 +1,4 @@
-"""The report of availability: what Python gets, and the files that are written."""
+"""Report of an availability study: the Python result object and its files."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ RESULTS = SUMMARY, DEMANDS, COMPONENTS, PROMISES, PLOT, REPORT = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AvailabilityReport(AvailabilityFigures):
-    """Availability of a network; attributes as of its base."""
+    """Availability of a network; its attributes are those of AvailabilityFigures."""
 
     def __repr__(self) -> str:
-        """The answer and the table."""
+        """Return the answer and the summary table."""
         return f"{self.answer}\n{summary_table(self).markdown()}"
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row for each way of routing, as in summary.csv."""
+        """Return a pandas frame with a row for each routing scheme, as in summary.csv."""
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(row) for row in self.summary])
@@ -42,13 +42,13 @@ class AvailabilityReport(AvailabilityFigures):
         """Write tables, plot and page to a folder, as ``teal availability`` does.
 
         Raises:
-            InputError: there are results in it, and ``overwrite`` is false.
+            InputError: existing results without ``overwrite``.
         """
         check_out_folder(Path(folder), RESULTS, overwrite=overwrite)
         write_files(Path(folder), self.files())
 
     def files(self) -> dict[str, Callable[[Path], None]]:
-        """The writers of the files, by their names."""
+        """Return the writer of each result file, by file name."""
         promises = {PROMISES: partial(write_csv, rows=self.promises)} if self.promises else {}
         return {
             SUMMARY: partial(write_csv, rows=self.summary),

@@ -1,4 +1,4 @@
-"""Settings of `teal availability`."""
+"""Settings of the commands `teal availability`, `teal admit` and `teal expand`."""
 
 from __future__ import annotations
 
@@ -20,22 +20,26 @@ from teal.network.path_options import PathMethod
 from teal.option import OVERWRITE, TOPOLOGY
 from teal_availability.tolerances import check_availability
 
-LEAST_LOSS, COMMON_SHARE, TAIL_LOSS = "least-loss", "common-share", "tail-loss"
-FAILURES = (  # options of what fails, a group of --help
+LEAST_LOSS = "least-loss"
+COMMON_SHARE = "common-share"
+TAIL_LOSS = "tail-loss"
+# Options of the failing components, a group of --help.
+FAILURES = (
     "components",
     "groups",
     "cable_availability",
     "node_availability",
     "group_availability",
 )
-PROMISED = LEAST_LOSS, COMMON_SHARE, TAIL_LOSS  # ways of routing by reserved rates
+# Routing schemes with reserved rates.
+RESERVED_RATE_ROUTINGS = LEAST_LOSS, COMMON_SHARE, TAIL_LOSS
 DEFAULT_ROUTINGS = ("igp", "tunnels", "solved", LEAST_LOSS, COMMON_SHARE)
 ROUTINGS = (*DEFAULT_ROUTINGS, TAIL_LOSS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailureConfig:
-    """The components that fail, and how often."""
+    """Failing components and their availability."""
 
     components: Path | None = None
     """Table (.csv, .xlsx) of availabilities: source,target or node or group; availability, or mtbf
@@ -46,12 +50,12 @@ class FailureConfig:
     cable_availability: float = 0.999
     """Availability of a cable that --components does not name."""
     node_availability: float = 1.0
-    """The same of a node."""
+    """Availability of a node that --components does not name."""
     group_availability: float = 1.0
-    """The same of a group."""
+    """Availability of a group that --components does not name."""
 
     def check_failures(self) -> None:
-        """Raise InputError for groups of which none fails."""
+        """Raise InputError for groups that never fail."""
         fail = self.group_availability < 1 or self.components is not None
         expected = "--group-availability below 1, or --components: no group fails"
         require(self, "groups", expected, self.groups is None or fail)
@@ -59,40 +63,40 @@ class FailureConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AvailabilityOptions(FailureConfig, ProgramFileConfig):
-    """The components that fail, the ways of routing that are measured, and the matrices."""
+    """Failing components, routing schemes to measure, network states and traffic matrices."""
 
     routing: tuple[str, ...] = ()
-    """A way of routing; repeat for more.  igp:metric=hops: shortest paths after the failure, with
+    """Routing scheme; repeat for more.  igp:metric=hops: shortest paths after the failure, with
     segment lists of some demands (lists=FILE of teal segments).  tunnels:scheme=auto,moves=true:
-    splits of a scheme, chosen before the failure (auto: the least largest utilisation where all
-    fits, else the largest flow), or file=FILE of teal solve; the ingress moves the traffic of
-    failed paths to the others, or it is lost.  solved:gap=0.001: splits solved anew.  least-loss,
-    and common-share at --availability: rates reserved on paths beforehand, certified.
-    tail-loss:cut=true: the same with the smallest CVaR of the largest loss of all demands (TEAVAR),
-    of those without a path too, or not.  With --classes, upper classes are served first.  Default:
-    all but tail-loss, and with --classes but least-loss."""
+    splits of a scheme, chosen before the failure (auto: least largest utilisation where all demand
+    fits, else largest flow), or file=FILE of teal solve; moves=true: the ingress moves the traffic
+    of failed paths to surviving paths, else it is lost.  solved:gap=0.001: splits reoptimised after
+    each failure.  least-loss, and common-share at --availability: rates reserved on paths before
+    any failure, certified.  tail-loss:cut=true: reserved rates with the smallest CVaR of the
+    largest loss over all demands (TEAVAR); cut=true includes demands without a surviving path.
+    With --classes, upper classes are served first.  Default: all but tail-loss, and with --classes
+    also without least-loss."""
     path_method: PathMethod = PathMethod.MAXIMALLY_DISJOINT
     """edge-disjoint, yen, survivable, or maximally-disjoint: edge-disjoint paths, then further ones
     that share as few cables as possible, so that a failure behind a shared cable leaves others."""
     availability: float = 0.999
-    """Share of the time for which common-share promises a share of every demand; tail-loss looks at
-    the worst states of the rest."""
+    """Availability target of common-share, a share of the time; tail-loss averages over the worst
+    remaining share of the time."""
     rest: float = 1e-6
-    """Share of the time in states that are not looked at, at most, if --most-states allows; it
-    counts as lost in lower bounds and as carried in upper ones."""
+    """Largest total probability of unlisted states, if --most-states allows; it counts as lost in
+    lower bounds and as delivered in upper bounds."""
     most_down: int = 0
-    """Components that are down at once in the states that are looked at, at most; 0 for no
-    limit."""
+    """Largest number of components down at once in the listed states; 0 for no limit."""
     most_states: int = 20_000
-    """Number of states that are looked at, the most probable ones."""
+    """Largest number of listed states; the most probable are listed."""
     split: Literal["train", "validation", "test", "all"] = "all"
-    """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
+    """Traffic matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
     limit: int = 1
     """Number of matrices, evenly spread, each with an equal share of the time; 1 for the one with
     the most traffic, 0 for all."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for an option out of its range."""
         super().__post_init__()
         self.check_failures()
         is_total_flow = self.objective == ObjectiveName.TOTAL_FLOW
@@ -101,16 +105,16 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
         check_availability(self.availability, "--availability")
         require(self, "rest", "a share of the time in [0, 1)", 0 <= self.rest < 1)
         for field in ("most_down", "limit"):
-            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
-        require(self, "most_states", "a whole number of at least 1", self.most_states >= 1)
+            require(self, field, "an integer of at least 0", getattr(self, field) >= 0)
+        require(self, "most_states", "an integer of at least 1", self.most_states >= 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AvailabilityConfig(AvailabilityOptions, InstanceConfig):
-    """Say for how much of the time how much of the traffic arrives, and what can be promised.
+    """Measure the share of the time in which traffic arrives, and compute bandwidth guarantees.
 
-    Cables, nodes and groups of cables fail independently of each other.  Every figure has a lower
-    and an upper bound; promises are certified by prices.
+    Cables, nodes and groups of cables fail independently. Every figure has a lower and an upper
+    bound; guarantees are certified by link prices.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -130,23 +134,23 @@ class AvailabilityConfig(AvailabilityOptions, InstanceConfig):
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for an option out of its range."""
         super().__post_init__()
-        require(self, "worst", "a whole number of at least 1", self.worst >= 1)
+        require(self, "worst", "an integer of at least 1", self.worst >= 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReservationOptions(FailureConfig, TopologyFileConfig):
-    """The components that fail, the candidate paths, and how long ways are searched for."""
+    """Failing components, candidate paths, and the time limit of the integer program."""
 
     num_paths: int = 4
-    """K, number of maximally disjoint candidate paths of two nodes, at most: edge-disjoint ones,
-    then others that share as few cables as possible."""
+    """K, largest number of candidate paths of a node pair, maximally disjoint: edge-disjoint paths,
+    then paths that share as few cables as possible."""
     deadline: str = "30s"
-    """Length of the search by whole numbers, approximately, once the relaxed program is solved."""
+    """Approximate time limit of the integer program, after the linear relaxation."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for an option out of its range."""
         self.check_failures()
         require(self, "num_paths", "1 to 8", 1 <= self.num_paths <= 8)
         seconds(self.deadline, "--deadline")
@@ -154,15 +158,15 @@ class ReservationOptions(FailureConfig, TopologyFileConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdmitOptions(ReservationOptions):
-    """The components that fail, the candidate paths, and how long ways are searched for."""
+    """Failing components, candidate paths, and the time limit of the integer program."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdmitConfig(AdmitOptions):
-    """Say which promises of a rate for a share of the time a network can keep, and at which price.
+    """Select the bandwidth guarantees that a network can grant, and price each of them.
 
-    A promise is kept by rates that are reserved on one or several paths, exactly for its share of
-    the time; sold promises are kept in any case.
+    A guarantee (a promise of a rate for a share of the time) is met by rates reserved on one or
+    several paths, with an exact availability; sold promises are always kept.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -181,7 +185,7 @@ class AdmitConfig(AdmitOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExpandOptions(ReservationOptions):
-    """The components that fail, the candidate paths, and what a Gbit/s costs."""
+    """Failing components, candidate paths, and the cost of capacity."""
 
     cost: Literal["capacity", "length"] = "capacity"
     """Cost of a Gbit/s in both directions of a cable: 1 on every cable, or its latency in ms."""
@@ -189,12 +193,11 @@ class ExpandOptions(ReservationOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExpandConfig(ExpandOptions, TrafficFileConfig):
-    """Find the least capacity to buy with which every promise of a rate for a share of the time is
-    kept.
+    """Find the least capacity to buy so that a network meets all bandwidth guarantees.
 
-    Promises come from a table, or are the peaks of the traffic at one availability.  Each is kept
-    by rates that are reserved on one or several paths, exactly for its share of the time; no
-    purchase for such reservations costs less than the printed bound.
+    Promises of a rate for a share of the time come from a table, or are the traffic peaks at one
+    availability. Each is met by rates reserved on one or several paths, with an exact availability;
+    no purchase for such reservations costs less than the printed bound.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -207,22 +210,22 @@ class ExpandConfig(ExpandOptions, TrafficFileConfig):
     promises: Path | None = None
     """Table (.csv, .xlsx) of promises: source, target, rate (Gbit/s), availability."""
     traffic: str = ""
-    """In the place of --promises: traffic, of which the largest rate of each pair of nodes is
-    promised; files and names as in teal evaluate."""
+    """Instead of --promises: traffic whose peak rate of each node pair is promised; files and names
+    as in teal evaluate."""
     availability: float | None = None
-    """With --traffic: share of the time for which each rate is promised.  Default: 0.999."""
+    """With --traffic: availability of each promise, a share of the time.  Default: 0.999."""
     out: Path
     """Folder for purchases.csv, promises.csv, topology.json (the network with the purchase) and
     manifest.json."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for an option out of its range."""
         super().__post_init__()
         is_one = (self.promises is None) != (not self.traffic)
         require(self, "promises", "either --promises or --traffic", is_one)
         for field in ("availability", "traffic_unit"):
-            expected = "nothing with --promises, whose table has it"
+            expected = "nothing with --promises (a column of its table)"
             require(self, field, expected, not (self.promises and getattr(self, field)))
         if self.availability is not None:
             check_availability(self.availability, "--availability")

@@ -1,13 +1,13 @@
-"""States of a network, sets of components that are down at once, by descending probability.
+"""Network states (sets of components that are down), enumerated by descending probability.
 
-Components c fail independently, with unavailability q[c], so that a set F of them is down in the
-share of the time
+Components c fail independently, with unavailability q[c], so that exactly a set F of them is down
+with probability
 
     p(F) = product of (1 - q[c]) over all c, times the product of q[c] / (1 - q[c]) over c in F.
 
-With the components sorted by their odds, every set has two sets that follow from it and are no more
-probable: its last member is replaced by the next component, or the next component joins.  A heap of
-the sets that come next gives all of them in order (Lawler, Management Science 1972).
+With components sorted by their odds, every set has two successors that are no more probable: its
+last member is replaced by the next component, or the next component is added. A heap of successors
+yields all sets in order (Lawler, Management Science 1972). Entry point: :func:`most_probable`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from teal.runtime.arrays import FloatArray
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class States:
-    """S states of a network; the first is that all components work.
+    """The S most probable states of a network; in the first one all components work.
 
     Attributes:
         probability: (S,) share of the time in which exactly these components are down.
-        down: components of each state.
-        rest: share of the time in which the network is in a state that is not listed.
+        down: indices of the components that are down in each state.
+        rest: total probability of the states that are not listed.
     """
 
     probability: FloatArray
@@ -37,39 +37,42 @@ class States:
     rest: float
 
     def __len__(self) -> int:
-        """S."""
+        """Return the number of states S."""
         return len(self.down)
 
 
 def all_states(
     unavailability: FloatArray, most_down: int = 0
 ) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """Probability and components of every state, by descending probability.
+    """Yield the probability and the failed components of every state, by descending probability.
 
     Args:
         unavailability: (n,) of the components, at most 0.5.
-        most_down: components that are down at once, at most; 0 for no limit.
+        most_down: largest number of components down at once; 0 for no limit.
     """
     odds = unavailability / (1 - unavailability)
+    # Sort components by descending odds q / (1 - q).
     order = np.argsort(-odds, kind="stable")
     sorted_odds = odds[order].tolist()
-    count = len(odds)
-    limit = most_down or count
+    num_components = len(odds)
+    max_members = most_down or num_components
     all_up = float(np.prod(1 - unavailability))
     yield all_up, ()
+    # Heap of (-probability, members as ranks in this order), the most probable first.
     heap: list[tuple[float, tuple[int, ...]]] = []
-    if count:
+    if num_components:
         heap.append((-all_up * sorted_odds[0], (0,)))
     while heap:
-        negative, members = heapq.heappop(heap)
-        yield -negative, tuple(sorted(order[list(members)].tolist()))
+        negative_probability, members = heapq.heappop(heap)
+        yield -negative_probability, tuple(sorted(order[list(members)].tolist()))
         last = members[-1]
-        if last + 1 < count:
-            replaced = negative / sorted_odds[last] * sorted_odds[last + 1]
-            heapq.heappush(heap, (replaced, (*members[:-1], last + 1)))
-            if len(members) < limit:
-                joined = negative * sorted_odds[last + 1]
-                heapq.heappush(heap, (joined, (*members, last + 1)))
+        # Push both successors: replace the last member, or add the next component.
+        if last + 1 < num_components:
+            replaced_probability = negative_probability / sorted_odds[last] * sorted_odds[last + 1]
+            heapq.heappush(heap, (replaced_probability, (*members[:-1], last + 1)))
+            if len(members) < max_members:
+                joined_probability = negative_probability * sorted_odds[last + 1]
+                heapq.heappush(heap, (joined_probability, (*members, last + 1)))
 
 
 def most_probable(
@@ -78,21 +81,22 @@ def most_probable(
     most_down: int = 0,
     most_states: int = 1_000_000,
 ) -> States:
-    """States until those that are left take less than ``rest`` of the time.
+    """Return the most probable states, until the others have a total probability of at most
+    ``rest``.
 
     Args:
         unavailability: (n,) of the components, above 0 and at most 0.5.
-        rest: share of the time that may be left.
-        most_down: components that are down at once, at most; 0 for no limit.
-        most_states: number of states, at most.
+        rest: largest total probability of the states that are not listed.
+        most_down: largest number of components down at once; 0 for no limit.
+        most_states: largest number of states.
     """
     probability: list[float] = []
     down: list[tuple[int, ...]] = []
     covered = 0.0
-    for share, members in all_states(unavailability, most_down):
-        probability.append(share)
+    for state_probability, members in all_states(unavailability, most_down):
+        probability.append(state_probability)
         down.append(members)
-        covered += share
+        covered += state_probability
         if 1 - covered <= rest or len(down) >= most_states:
             break
     return States(np.array(probability), tuple(down), max(0.0, 1 - math.fsum(probability)))

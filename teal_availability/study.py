@@ -1,6 +1,6 @@
-"""Availability of a network under several ways of routing: from an instance to records.
+"""Availability study of a network under several routing schemes: from an instance to records.
 
-A way of routing is named as schemes are, ``name:option=value``.
+A routing scheme is specified as ``name:option=value``. Entry point: :func:`availability_of`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from teal_availability.patterns import Patterns, pattern_probabilities
 from teal_availability.promises import (
     Promise,
     common_quantile,
-    is_within_reach,
+    is_tractable,
     promise_common_shares,
     promise_least_loss,
 )
@@ -42,14 +42,14 @@ from teal_availability.routing import (
     Routing,
     Solved,
     Tunnels,
-    prioritised,
-    usual_splits,
+    as_priority_program,
+    default_splits,
 )
 from teal_availability.settings import (
     COMMON_SHARE,
     DEFAULT_ROUTINGS,
     LEAST_LOSS,
-    PROMISED,
+    RESERVED_RATE_ROUTINGS,
     ROUTINGS,
     TAIL_LOSS,
     AvailabilityOptions,
@@ -58,7 +58,8 @@ from teal_availability.settings import (
 from teal_availability.states import States, most_probable
 from teal_availability.tail_loss import Effects, effects_of, promise_tail_loss
 
-_TAIL_LOSS_S = 60.0  # after which the program of the largest loss ends with what it has
+# Time limit of the CVaR search, which then returns its incumbent.
+_TAIL_LOSS_TIME_LIMIT_S = 60.0
 
 
 def availability_of(
@@ -68,73 +69,78 @@ def availability_of(
 
     Args:
         instance: network, traffic and candidate paths.
-        options: what fails, and what is measured.
-        notify: called with what was found.
+        options: the failing components, and the figures to measure.
+        notify: called with progress messages.
 
     Raises:
-        InputError: a fault in the options.
-        SolverError: the program of a promise was not solved.
+        InputError: invalid options.
+        SolverError: the program of a guarantee was not solved.
     """
-    specs = _specs_of(instance, options, notify)
+    specs = _routing_specs(instance, options, notify)
+    # Network states, and the traffic matrices.
     components = failing_components(instance.topology, options)
     states = most_probable(
         components.unavailability, options.rest, options.most_down, options.most_states
     )
     notify(
-        f"{len(components)} components fail; {len(states):,} states, {states.rest:.2g} of the time "
-        "in others"
+        f"{len(components)} failing components; {len(states):,} states, {states.rest:.2g} of the "
+        "time in unlisted states"
     )
-    rows = _matrices(instance, options)
+    rows = _selected_matrices(instance, options)
     problems = [instance.problem(instance.traffic.read([row])) for row in rows.tolist()]
     if not any(float(problem.demand.sum()) > 0 for problem in problems):
         raise InputError(instance.traffic.name, "", "a matrix with demand", "none")
-    promised = any(spec.name in PROMISED for spec in specs)
-    patterns = pattern_probabilities(problems[0], components) if promised else None
-    counts_states = any(spec.name == TAIL_LOSS for spec in specs)
-    effects = effects_of(problems[0], components, states) if counts_states else None
-    if patterns is not None and not options.routing and not is_within_reach(patterns):
+    # Survival states, for schemes with reserved rates.
+    reserves_rates = any(spec.name in RESERVED_RATE_ROUTINGS for spec in specs)
+    patterns = pattern_probabilities(problems[0], components) if reserves_rates else None
+    needs_effects = any(spec.name == TAIL_LOSS for spec in specs)
+    effects = effects_of(problems[0], components, states) if needs_effects else None
+    if patterns is not None and not options.routing and not is_tractable(patterns):
         specs = [spec for spec in specs if spec.name != COMMON_SHARE]
-        notify("common-share is left out: its program is too large here")
-    found: list[Availability] = []
+        notify("common-share skipped: its program is too large for this network")
+    # Measure each routing scheme over all matrices.
+    measured: list[Availability] = []
     promises: list[PromiseRow] = []
     for spec in specs:
         routings: list[Routing] = []
         for row, problem in zip(rows.tolist(), problems, strict=True):
-            if patterns is None or spec.name not in PROMISED:
-                routings.append(_routing(spec, problem, instance.max_latency, notify))
+            if patterns is None or spec.name not in RESERVED_RATE_ROUTINGS:
+                routings.append(_make_routing(spec, problem, instance.max_latency, notify))
                 continue
-            rates, of_classes = _promises(spec, row, problem, patterns, effects, options)
+            rates, class_rows = _reserve(spec, row, problem, patterns, effects, options)
             routings.append(Reserved(problem, rates))
-            promises += of_classes
+            promises += class_rows
         with progress_bar(
             total=len(states) * len(problems), desc=spec.text, unit="state", leave=False
         ) as bar:
-            found.append(measure(spec.text, routings, problems, components, states, bar.update))
-    return _report(instance, problems, components, states, found, promises)
+            measured.append(measure(spec.text, routings, problems, components, states, bar.update))
+    return _report(instance, problems, components, states, measured, promises)
 
 
-def _specs_of(
+def _routing_specs(
     instance: Instance, options: AvailabilityOptions, notify: Callable[[str], None]
 ) -> list[Spec]:
-    """The ways of routing that are measured.
+    """Return the routing schemes to measure.
 
     Raises:
-        InputError: an unknown one, one that is named twice, or one that takes no classes.
+        InputError: an unknown scheme, a repeated scheme, or a scheme that does not support classes.
     """
     specs = [parse_spec(text) for text in options.routing or DEFAULT_ROUTINGS]
     if len({spec.text for spec in specs}) < len(specs):
         raise InputError(
-            "--routing", "", "each way of routing once", ", ".join(s.text for s in specs)
+            "--routing", "", "each routing scheme once", ", ".join(s.text for s in specs)
         )
+    # With classes, only some schemes apply.
     if instance.traffic.classes is not None:
         if not options.routing:
             specs = [spec for spec in specs if spec.name != LEAST_LOSS]
-            notify("least-loss is left out: upper classes would reserve every path that is left")
+            notify("least-loss skipped: upper classes would reserve all remaining paths")
         for spec in specs:
             if spec.name in (LEAST_LOSS, TAIL_LOSS):
                 expected = (
-                    "another way with --classes (upper classes would reserve every path that is "
-                    "left): common-share, or teal admit with an availability for each promise"
+                    "another scheme with --classes, since upper classes would reserve all "
+                    "remaining paths: common-share, or teal admit with an availability for each "
+                    "promise"
                 )
                 raise InputError("--routing", "", expected, spec.name)
     unknown = [spec.name for spec in specs if spec.name not in ROUTINGS]
@@ -146,10 +152,10 @@ def _specs_of(
 
 
 def failing_components(topology: Topology, options: FailureConfig) -> Components:
-    """The components of a network that fail, by the settings.
+    """Return the failing components of a network, by the settings.
 
     Raises:
-        InputError: a fault in them, or none that fails.
+        InputError: invalid settings, or no failing component.
     """
     groups = load_groups(options.groups, topology) if options.groups else {}
     components = components_of(
@@ -161,94 +167,102 @@ def failing_components(topology: Topology, options: FailureConfig) -> Components
         group_availability=options.group_availability,
     )
     if not len(components):
-        raise InputError("availability", "components", "one that fails at least", "none")
-    parallel = [
+        raise InputError("availability", "components", "at least one failing component", "none")
+    parallel_circuits = [
         name
         for name, kind, links in zip(
             components.names, components.kinds, components.links, strict=True
         )
-        if kind == "cable" and links.sum() > len(set(_ends_of(topology, links)))
+        if kind == "cable" and links.sum() > len(set(_link_ends(topology, links)))
     ]
-    if parallel:
+    if parallel_circuits:
         side_tables.warn(
-            f"{topology.name}: parallel circuits between two nodes are one cable, which fails as a "
-            f"whole (circuits over different fibres need a node between them): {listed(parallel)}"
+            f"{topology.name}: parallel circuits between two nodes fail together, as one cable; "
+            "add a node between circuits over different fibres: "
+            f"{listed(parallel_circuits)}"
         )
     return components
 
 
-def _ends_of(topology: Topology, links: BoolArray) -> list[tuple[int, int]]:
-    """Source and target of each of some links (E,)."""
-    source, target = topology.link_source[links], topology.link_target[links]
+def _link_ends(topology: Topology, links: BoolArray) -> list[tuple[int, int]]:
+    """Return source and target of each of some links (E,)."""
+    source = topology.link_source[links]
+    target = topology.link_target[links]
     return list(zip(source.tolist(), target.tolist(), strict=True))
 
 
-def _matrices(instance: Instance, options: AvailabilityOptions) -> Int64Array:
-    """Numbers of the matrices."""
+def _selected_matrices(instance: Instance, options: AvailabilityOptions) -> Int64Array:
+    """Return the indices of the matrices to measure."""
     rows = rows_of(instance, options.split)
     if options.limit != 1:
         return spread(rows, options.limit)
-    totals = np.concatenate([matrices.sum(1) for matrices in instance.traffic.chunks(rows)])
-    busiest: Int64Array = rows[[int(totals.argmax())]]
+    # One matrix: the one with the most traffic.
+    traffic_sums = np.concatenate([matrices.sum(1) for matrices in instance.traffic.chunks(rows)])
+    busiest: Int64Array = rows[[int(traffic_sums.argmax())]]
     return busiest
 
 
-def _routing(
+def _make_routing(
     spec: Spec,
     problem: Problem,
     max_latency: FloatArray | None,
     notify: Callable[[str], None],
 ) -> Routing:
-    """A way of routing without promises for one matrix.
+    """Build a routing scheme without reserved rates for one matrix.
 
     Raises:
-        InputError: an unknown name or option, or a fault in a file.
+        InputError: an unknown name or option, or an invalid file.
     """
     match spec.name:
         case "igp":
-            usual = "hops" if problem.topology.metric is None else "file"
-            of_igp: dict[str, Any] = spec.parse_options(metric=usual, lists="")
+            default_metric = "hops" if problem.topology.metric is None else "file"
+            igp_options: dict[str, Any] = spec.parse_options(metric=default_metric, lists="")
             policies = None
-            if of_igp["lists"]:
-                policies = read_policies(Path(of_igp["lists"]), problem.topology)
-            return Igp(problem, of_igp["metric"], policies)
+            if igp_options["lists"]:
+                policies = read_policies(Path(igp_options["lists"]), problem.topology)
+            return Igp(problem, igp_options["metric"], policies)
         case "tunnels":
-            given: dict[str, Any] = spec.parse_options(scheme="auto", file="", moves=True)
-            return Tunnels(problem, _splits(spec, given, problem, notify), moves=given["moves"])
+            tunnel_options: dict[str, Any] = spec.parse_options(scheme="auto", file="", moves=True)
+            return Tunnels(
+                problem,
+                _tunnel_splits(spec, tunnel_options, problem, notify),
+                moves=tunnel_options["moves"],
+            )
         case "solved":
             gap = float(spec.parse_options(gap=1e-3)["gap"])
             return Solved(problem, gap, max_latency)
     raise AssertionError(spec.name)
 
 
-def _splits(
-    spec: Spec, given: dict[str, Any], problem: Problem, notify: Callable[[str], None]
+def _tunnel_splits(
+    spec: Spec, tunnel_options: dict[str, Any], problem: Problem, notify: Callable[[str], None]
 ) -> PathSplits:
-    """The splits of tunnels: those of a file, of a scheme, or the usual ones.
+    """Return the splits of tunnels: from a file, from a scheme, or the default splits.
 
     Raises:
-        InputError: both a file and a scheme, or a fault in either.
+        InputError: both a file and a scheme, or an invalid file or scheme.
     """
-    scheme, file = given["scheme"], given["file"]
+    scheme = tunnel_options["scheme"]
+    file = tunnel_options["file"]
     if not file and scheme == "auto":
-        return PathSplits.of_candidates(problem.paths, usual_splits(problem))
+        return PathSplits.from_candidate_paths(problem.paths, default_splits(problem))
     if not file:
-        found = make_scheme(scheme).solve(prioritised(problem)).splits[0]
-        return PathSplits.of_candidates(problem.paths, found)
+        scheme_splits = make_scheme(scheme).solve(as_priority_program(problem)).splits[0]
+        return PathSplits.from_candidate_paths(problem.paths, scheme_splits)
     if "scheme" in spec.options:
         raise InputError(spec.text, "file", "either a file or a scheme", "both")
-    splits = PathSplits.installed(Path(file), problem)
+    splits = PathSplits.from_allocation(Path(file), problem)
     demand = demand_of(problem)
-    without = demand[np.bincount(splits.demand, splits.split, len(demand)) <= 0]
-    if without.any():
+    unsplit_demand = demand[np.bincount(splits.demand_index, splits.split, len(demand)) <= 0]
+    if unsplit_demand.any():
         notify(
-            f"{file}: no tunnels for {np.count_nonzero(without):,} of {len(demand):,} "
-            f"demands, {without.sum():.4g} Gbit/s, which count as lost"
+            f"{file}: no tunnels for {np.count_nonzero(unsplit_demand):,} of {len(demand):,} "
+            f"demands, {unsplit_demand.sum():.4g} Gbit/s; they count as lost"
         )
     return splits
 
 
-def _promises(
+def _reserve(
     spec: Spec,
     row: int,
     problem: Problem,
@@ -256,28 +270,28 @@ def _promises(
     effects: Effects | None,
     options: AvailabilityOptions,
 ) -> tuple[FloatArray, list[PromiseRow]]:
-    """Reserved rates (D, K) for one matrix, and the promise of each class, the highest first.
+    """Return the reserved rates (D, K) for one matrix, and a row for each class, the highest first.
 
     Raises:
         InputError: an unknown option.
     """
     names = ("",) if problem.classes is None else problem.classes.names
-    found = _promises_of(spec, problem, patterns, effects, options)
+    promises = _solve_promises(spec, problem, patterns, effects, options)
     rows = [
-        _promised(spec, name, row, promise, problem, patterns, options)
-        for name, promise in zip(names, found, strict=True)
+        _promise_row(spec, name, row, promise, problem, patterns, options)
+        for name, promise in zip(names, promises, strict=True)
     ]
-    return found[-1].rates, rows
+    return promises[-1].rates, rows
 
 
-def _promises_of(
+def _solve_promises(
     spec: Spec,
     problem: Problem,
     patterns: Patterns,
     effects: Effects | None,
     options: AvailabilityOptions,
 ) -> list[Promise]:
-    """The promise of each class, the highest first, or of all demands."""
+    """Compute the promise of each class, the highest first, or of all demands."""
     match spec.name:
         case "least-loss":
             spec.parse_options()
@@ -293,33 +307,34 @@ def _promises_of(
                 patterns,
                 effects,
                 options.availability,
-                seconds=_TAIL_LOSS_S,
+                seconds=_TAIL_LOSS_TIME_LIMIT_S,
                 counts_cut=counts_cut,
             )
             return [promise]
     raise AssertionError(spec.name)
 
 
-def _promised(
+def _promise_row(
     spec: Spec,
-    of_class: str,
+    class_name: str,
     row: int,
     promise: Promise,
     problem: Problem,
     patterns: Patterns,
     options: AvailabilityOptions,
 ) -> PromiseRow:
+    """Return the row of a promise, with the exact quantile for the highest class."""
     is_share = spec.name != LEAST_LOSS
     quantile = None
-    is_highest = problem.classes is None or of_class == problem.classes.names[0]
+    is_highest = problem.classes is None or class_name == problem.classes.names[0]
     if spec.name == COMMON_SHARE and is_highest:
-        own = np.where(classes_of(problem) == 0, demand_of(problem), 0.0)
-        alone = problem.with_demand(torch.from_numpy(own[None]))
-        quantile = common_quantile(alone, patterns, options.availability, promise)
+        highest_class_demand = np.where(classes_of(problem) == 0, demand_of(problem), 0.0)
+        highest_class = problem.with_demand(torch.from_numpy(highest_class_demand[None]))
+        quantile = common_quantile(highest_class, patterns, options.availability, promise)
     lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
     return PromiseRow(
         spec.text,
-        of_class,
+        class_name,
         row,
         options.availability if is_share else np.nan,
         promise.value,
@@ -338,16 +353,17 @@ def _report(
     problems: list[Problem],
     components: Components,
     states: States,
-    found: list[Availability],
+    measured: list[Availability],
     promises: list[PromiseRow],
 ) -> AvailabilityReport:
+    """Collect the figures of all routing schemes in a report."""
     names = instance.topology.node_names
     pairs = instance.paths.pairs.tolist()
     rates = np.mean([demand_of(problem) for problem in problems], axis=0).tolist()
     classes = problems[0].classes
     class_of = [""] * len(pairs)
     if classes is not None:
-        class_of = [classes.names[number] for number in classes.of_demand.tolist()]
+        class_of = [classes.names[index] for index in classes.of_demand.tolist()]
     return AvailabilityReport(
         instance.topology.name,
         instance.traffic.name,
@@ -355,56 +371,57 @@ def _report(
         len(components),
         len(states),
         states.rest,
-        [_summary(one.routing, of_class) for one in found for of_class in one.totals],
+        [_summary_row(item.routing, totals) for item in measured for totals in item.totals],
         [
             DemandRow(
-                one.routing,
-                class_of[d],
+                item.routing,
+                class_of[demand_index],
                 names[source],
                 names[target],
                 rate,
-                float(one.demand_mean.low[d]),
-                float(one.demand_mean.high[d]),
-                *_three(one.demand_time.low[d]),
-                *_three(one.demand_time.high[d]),
-                minutes_a_year(1 - float(one.demand_mean.high[d])),
-                minutes_a_year(1 - float(one.demand_mean.low[d])),
+                float(item.demand_mean.low[demand_index]),
+                float(item.demand_mean.high[demand_index]),
+                *_level_shares(item.demand_time.low[demand_index]),
+                *_level_shares(item.demand_time.high[demand_index]),
+                minutes_a_year(1 - float(item.demand_mean.high[demand_index])),
+                minutes_a_year(1 - float(item.demand_mean.low[demand_index])),
             )
-            for one in found
-            for d, ((source, target), rate) in enumerate(zip(pairs, rates, strict=True))
+            for item in measured
+            for demand_index, ((source, target), rate) in enumerate(zip(pairs, rates, strict=True))
         ],
         [
             ComponentRow(
-                one.routing,
-                components.kinds[c],
-                components.names[c],
-                float(1 - components.unavailability[c]),
-                minutes_a_year(float(one.lost_with[c])),
-                minutes_a_year(float(one.gained_by[c])),
+                item.routing,
+                components.kinds[component_index],
+                components.names[component_index],
+                float(1 - components.unavailability[component_index]),
+                minutes_a_year(float(item.lost_while_down[component_index])),
+                minutes_a_year(float(item.gained_without_failures[component_index])),
             )
-            for one in found
-            for c in range(len(components))
+            for item in measured
+            for component_index in range(len(components))
         ],
         promises,
     )
 
 
-def _summary(routing: str, of_group: Totals) -> SummaryRow:
+def _summary_row(routing: str, totals: Totals) -> SummaryRow:
+    """Return the row of all demands, or of one class, under a routing scheme."""
     return SummaryRow(
         routing,
-        of_group.of_class,
-        float(of_group.mean.low),
-        float(of_group.mean.high),
-        minutes_a_year(1 - float(of_group.mean.high)),
-        minutes_a_year(1 - float(of_group.mean.low)),
-        *_three(of_group.whole_time.low),
-        *_three(of_group.whole_time.high),
-        *_three(of_group.total_time.low),
-        *_three(of_group.total_time.high),
+        totals.class_name,
+        float(totals.mean.low),
+        float(totals.mean.high),
+        minutes_a_year(1 - float(totals.mean.high)),
+        minutes_a_year(1 - float(totals.mean.low)),
+        *_level_shares(totals.all_demands_time.low),
+        *_level_shares(totals.all_demands_time.high),
+        *_level_shares(totals.total_traffic_time.low),
+        *_level_shares(totals.total_traffic_time.high),
     )
 
 
-def _three(of_levels: FloatArray) -> tuple[float, float, float]:
-    """Numbers of the three levels."""
-    whole, most, much = of_levels.tolist()
-    return whole, most, much
+def _level_shares(levels: FloatArray) -> tuple[float, float, float]:
+    """Return the figures of the three levels."""
+    share_100, share_99, share_90 = levels.tolist()
+    return share_100, share_99, share_90

@@ -1,41 +1,43 @@
-"""The tolerances of this package, each stated once.
+"""Numerical tolerances of this package, each defined once.
 
-Sums of floating-point numbers are exact to some units in the last place.  A comparison of two such
-sums allows the difference that is named here, in every module alike, so that what one command buys,
-another one accepts.
+Floating-point sums are exact to some units in the last place. Every module compares such sums with
+the same tolerance, so that a network expanded by one command is accepted by another.
 """
 
 from __future__ import annotations
 
 from teal import InputError
 
-CAPACITY_TOLERANCE = 1e-9  # relative: by which reserved rates may exceed a capacity
-TIME_TOLERANCE = 1e-9  # relative: by which the time of missed promises may exceed what is allowed
-PROBABILITY_ROUNDING = 1e-15  # absolute: of sums of probabilities, which are of the order of 1
-# Of 1 - availability: ten times PROBABILITY_ROUNDING, so that rounding decides nothing.
-LEAST_MISSED_TIME = 1e-14
+# Relative excess of reserved rates over a capacity.
+CAPACITY_TOLERANCE = 1e-9
+# Relative excess of the downtime of a guarantee over 1 - availability.
+TIME_TOLERANCE = 1e-9
+# Absolute rounding error of sums of probabilities, which are of the order of 1.
+PROBABILITY_ROUNDING = 1e-15
+# Smallest 1 - availability: ten times PROBABILITY_ROUNDING, so that rounding decides nothing.
+MIN_MISSED_TIME = 1e-14
 
 
-def missed_time(availability: float) -> float:
-    """Share of the time for which a promise of this availability may be missed, with its
+def max_missed_time(availability: float) -> float:
+    """Return the largest downtime of a guarantee of this availability, 1 - availability with
     tolerance.
     """
     return (1 - availability) * (1 + TIME_TOLERANCE) + PROBABILITY_ROUNDING
 
 
 def check_availability(availability: float, where: str) -> None:
-    """Raise InputError for a number that is no share of the time in (0, 1 - 1e-14].
+    """Raise InputError unless the number is an availability in (0, 1 - 1e-14].
 
     Args:
         availability: the number.
         where: option or place in a file, for the message.
     """
-    if 0 < availability <= 1 - LEAST_MISSED_TIME:
+    if 0 < availability <= 1 - MIN_MISSED_TIME:
         return
     hint = ""
     if 1 < availability < 100:
         hint = f"; {availability:.12g}% is {availability / 100:.14g}"
-    elif 1 - LEAST_MISSED_TIME < availability < 1:
-        hint = " (beyond, probabilities cannot be told apart in floating point)"
-    expected = f"a share of the time in (0, 1 - {LEAST_MISSED_TIME:g}]{hint}"
+    elif 1 - MIN_MISSED_TIME < availability < 1:
+        hint = " (the limit of floating-point probabilities)"
+    expected = f"a share of the time in (0, 1 - {MIN_MISSED_TIME:g}]{hint}"
     raise InputError(where, "availability", expected, repr(availability))

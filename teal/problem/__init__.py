@@ -1,5 +1,7 @@
-"""The problem that every scheme takes, the allocation that it returns, and how an allocation is
-measured.
+"""Allocation problems, allocations, and their certified assessment.
+
+:class:`Problem` is the input of every scheme, :class:`Allocation` its result, and :func:`assess`
+measures an allocation and bounds its distance from the optimum.
 """
 
 from teal.problem.allocation import Allocation, ProgramPrices, Status

@@ -1,4 +1,8 @@
-"""The result of every scheme, learned or LP."""
+"""Result of every scheme, learned or LP: splits, link prices, status and times of each matrix.
+
+Main classes: :class:`Allocation`, :class:`Status`, :class:`ProgramPrices` (prices of a sequence of
+programs).
+"""
 
 from __future__ import annotations
 
@@ -24,12 +28,14 @@ from teal.runtime.storage import atomic_file
 
 
 class Status(StrEnum):
-    """How a matrix ended.  Only the first two come with an allocation that may be installed."""
+    """Outcome of a matrix. Only ``OPTIMAL`` and ``FEASIBLE`` have an allocation that may be
+    installed.
+    """
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
-    # The validator's verdict on an allocation that its scheme called usable, or a solver's proof
-    # that no allocation keeps all rules.
+    # Set by the validator for an allocation that its scheme called usable, or by a solver's proof
+    # that no feasible allocation exists.
     INFEASIBLE = "infeasible"
     TIME_LIMIT = "time_limit"
     FAILED = "failed"
@@ -42,7 +48,7 @@ class Status(StrEnum):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProgramPrices:
-    """Prices for each of S programs of a sequence: of the classes under priority, of the levels
+    """Link prices of each of S programs of a sequence: of the classes under priority, of the levels
     under max_min.
 
     Attributes:
@@ -59,48 +65,48 @@ class ProgramPrices:
     def of_levels(
         cls, levels: Sequence[Sequence[tuple[float, Tensor]]], num_links: int
     ) -> ProgramPrices:
-        """The prices of the levels of each matrix, with the prices (E,) of each, however many there
-        are.
-        """
+        """Build from the levels of each matrix, any number of pairs (level, prices (E,))."""
+        # Pad to the largest number of levels.
         shape = len(levels), max([1, *map(len, levels)])
         prices = torch.zeros(*shape, num_links, dtype=torch.float64)
         level = torch.full(shape, torch.inf, dtype=torch.float64)
-        for row, of_row in enumerate(levels):
-            for number, (value, of_links) in enumerate(of_row):
-                level[row, number], prices[row, number] = value, of_links
+        for row, row_levels in enumerate(levels):
+            for index, (value, link_prices) in enumerate(row_levels):
+                level[row, index] = value
+                prices[row, index] = link_prices
         return cls(prices, level)
 
     def of_row(self, row: int) -> list[tuple[float, Tensor]]:
-        """The levels of one matrix, with the prices (E,) of each, as :meth:`of_levels` takes
+        """Return the levels of one matrix as pairs (level, prices (E,)), as :meth:`of_levels` takes
         them.
         """
         assert self.level is not None
-        of_levels = zip(self.level[row].tolist(), self.prices[row], strict=True)
-        return [(level, prices) for level, prices in of_levels if math.isfinite(level)]
+        levels = zip(self.level[row].tolist(), self.prices[row], strict=True)
+        return [(level, prices) for level, prices in levels if math.isfinite(level)]
 
     def rows(self, rows: slice | Tensor) -> ProgramPrices:
-        """The prices of some of the matrices."""
+        """Return the prices of some of the matrices."""
         return ProgramPrices(self.prices[rows], None if self.level is None else self.level[rows])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Allocation:
-    """Splits for B matrices, and how they were obtained.
+    """Splits for B matrices, with the prices, status and times of their computation.
 
     Attributes:
         splits: (B, D, K) share of each demand on each of its paths; 0 where ``status`` is not
             usable.
-        prices: (B, E) value of one more Gbit/s of capacity on each link, or None if the scheme has
-            none; any non-negative numbers certify a bound (see :mod:`teal.problem.bounds`), good
-            ones a close bound.
+        prices: (B, E) dual price of each link, the value of one more Gbit/s of capacity; None if
+            the scheme has none. Any non-negative prices certify a bound (see
+            :mod:`teal.problem.bounds`), near-optimal ones a tight bound.
         status: status of each of the B matrices.
         build_s: seconds to set up each matrix (build a model, encode).
         solve_s: seconds to solve each matrix.
-        parallel_s: seconds that both would take for each matrix if every independent subproblem had
-            a processor to itself; None where a scheme has no such subproblems.
-        paths: the paths that the splits are over, if they are not the problem's candidates.
-        program_prices: prices of each program of a sequence; None where ``prices`` serve for all of
-            them.
+        parallel_s: seconds of both for each matrix with one processor per independent subproblem;
+            None where a scheme has no such subproblems.
+        paths: paths of the splits, if they are not the problem's candidate paths.
+        program_prices: prices of each program of a sequence; None where ``prices`` apply to all
+            programs.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -113,52 +119,59 @@ class Allocation:
     program_prices: ProgramPrices | None = None
 
     def __repr__(self) -> str:
-        count = Counter(status.value for status in self.status)
-        how = ", ".join(f"{number} {status}" for status, number in count.items())
+        num_by_status = Counter(status.value for status in self.status)
+        status_text = ", ".join(f"{num} {status}" for status, num in num_by_status.items())
         prices = "with prices" if self.prices is not None else "without prices"
-        return f"Allocation({how}; splits {tuple(self.splits.shape)}, {prices})"
+        return f"Allocation({status_text}; splits {tuple(self.splits.shape)}, {prices})"
 
     def to_frame(self, problem: Problem) -> Any:
-        """A pandas frame, a row for each path that carries traffic.
+        """Return a pandas frame with a row for each path that carries traffic.
 
         Columns: matrix, source, target, k, nodes (of a segment list its stops), split (share of the
         demand), flow (Gbit/s).
 
         Args:
-            problem: problem that the allocation is for.
+            problem: problem of the allocation.
         """
         import pandas as pd
 
         paths = self.paths or problem.paths
-        splits, demand = self.splits.cpu().numpy(), problem.demand.cpu().numpy()
-        matrix, d, k = np.nonzero((splits > 0) & (demand > 0)[..., None] & paths.mask)
+        splits = self.splits.cpu().numpy()
+        demand = problem.demand.cpu().numpy()
+        # Positions of paths with flow.
+        matrix, demand_index, path_index = np.nonzero(
+            (splits > 0) & (demand > 0)[..., None] & paths.mask
+        )
         names = np.array(problem.topology.node_names, dtype=object)
         nodes = [
-            names[paths.nodes_of(int(i), int(j), problem.topology.link_target)]
-            for i, j in zip(d, k, strict=True)
+            names[paths.nodes_of(int(d), int(k), problem.topology.link_target)]
+            for d, k in zip(demand_index, path_index, strict=True)
         ]
-        split = splits[matrix, d, k]
+        split = splits[matrix, demand_index, path_index]
         return pd.DataFrame(
             {
                 "matrix": matrix,
-                "source": names[paths.pairs[d, 0]],
-                "target": names[paths.pairs[d, 1]],
-                "k": k,
+                "source": names[paths.pairs[demand_index, 0]],
+                "target": names[paths.pairs[demand_index, 1]],
+                "k": path_index,
                 "nodes": nodes,
                 "split": split,
-                "flow": split * demand[matrix, d],
+                "flow": split * demand[matrix, demand_index],
             }
         )
 
     def save(self, file: Path | str) -> None:
-        """Write everything but paths of its own to a .npz file, which :meth:`load` reads.
+        """Write all fields except ``paths`` to a .npz file, which :meth:`load` reads.
 
         Raises:
-            InputError: an allocation over paths of its own.
+            InputError: an allocation over its own paths.
         """
         if self.paths is not None:
             raise InputError(
-                str(file), "allocation", "splits over the problem's paths", "paths of its own"
+                str(file),
+                "allocation",
+                "splits over the problem's paths",
+                "splits over other paths",
             )
         prices = np.zeros((0, 0)) if self.prices is None else self.prices.cpu().numpy()
         with atomic_file(Path(file)) as temporary, temporary.open("wb") as stream:
@@ -173,10 +186,10 @@ class Allocation:
 
     @classmethod
     def load(cls, file: Path | str) -> Allocation:
-        """Load what :meth:`save` wrote.
+        """Load an allocation that :meth:`save` wrote.
 
         Raises:
-            InputError: no such file, or another one.
+            InputError: a missing file, or another format.
         """
         try:
             check_npz(Path(file))
@@ -190,10 +203,10 @@ class Allocation:
                     tuple(stored["solve_s"].tolist()),
                 )
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(str(file), "", "an allocation that was saved", error) from None
+            raise InputError(str(file), "", "a saved allocation", error) from None
 
     def rows(self, rows: slice) -> Allocation:
-        """The allocations of some of the matrices."""
+        """Return the allocations of some of the matrices."""
         return dataclasses.replace(
             self,
             splits=self.splits[rows],
@@ -213,11 +226,11 @@ class Allocation:
         seconds: float,
         program_prices: ProgramPrices | None = None,
     ) -> Allocation:
-        """Feasible allocations of matrices that were solved together: ``seconds`` is divided evenly
+        """Build feasible allocations of matrices solved together; ``seconds`` is divided evenly
         among them.
         """
-        count = len(splits)
-        times = (0.0,) * count, (seconds / count,) * count
+        batch = len(splits)
+        times = (0.0,) * batch, (seconds / batch,) * batch
         return cls(
-            splits, prices, (Status.FEASIBLE,) * count, *times, program_prices=program_prices
+            splits, prices, (Status.FEASIBLE,) * batch, *times, program_prices=program_prices
         )

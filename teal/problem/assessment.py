@@ -1,5 +1,8 @@
-"""The figures of an allocation: value, certified gap, utilisation, violations.  Measured alike for
-every scheme.
+"""Assessment of an allocation, alike for every scheme: objective value, certified bound and gap,
+link utilisation, constraint violations and latency.
+
+Entry points: :func:`assess`, :func:`latency_figures`; :func:`register_certificate` adds objectives
+that are sequences of programs.
 """
 
 from __future__ import annotations
@@ -25,15 +28,15 @@ from teal.spec import register
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figures:
-    """The figures of one matrix; NaN where there is no usable allocation.
+    """Figures of one matrix; NaN where there is no usable allocation.
 
     Attributes:
         value: value of the objective: weighted flow in Gbit/s, largest link utilisation, or least
-            carried share; under priority the flow of all classes; under max_min the flow.
+            served fraction; under priority the flow of all classes; under max_min the flow.
         satisfied_demand: share of all demand that is carried; 1 if there is no demand.
         bound: certified bound on the optimum, from the scheme's link prices; under max_min the sum
-            of the most that each demand could have (see :mod:`teal.problem.fair_levels`).
-        gap: largest relative distance of the value from the optimum: (bound - value) / bound, or
+            of the upper bounds of the demands (see :mod:`teal.problem.fair_levels`).
+        gap: upper bound on the relative distance from the optimum: (bound - value) / bound, or
             (value - bound) / value for a minimum.
         max_link_utilisation: largest load / capacity.
         max_violation: largest violation of any rule (see :mod:`teal.problem.feasibility`); also of
@@ -52,29 +55,29 @@ FIGURES = tuple(field.name for field in dataclasses.fields(Figures))
 
 
 class WithLines:
-    """Results with lines of a certificate, by the objective that they belong to."""
+    """Results with certificate lines, whose type depends on the objective."""
 
     lines: Lines | None
 
     @property
     def classes(self) -> ClassFigures | None:
-        """The lines under priority."""
+        """The lines under priority; None under other objectives."""
         return self.lines if isinstance(self.lines, ClassFigures) else None
 
     @property
     def fair(self) -> FairFigures | None:
-        """The lines under max_min."""
+        """The lines under max_min; None under other objectives."""
         return self.lines if isinstance(self.lines, FairFigures) else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Certificate(WithLines):
-    """The value that an allocation of B matrices reaches, and the bound that its prices prove.
+    """Value of an allocation of B matrices, and the bound that its prices prove.
 
     Attributes:
-        value: (B,) of the objective.
-        bound: (B,) on the optimum.
-        gap: (B,) how far the optimum may be.
+        value: (B,) value of the objective.
+        bound: (B,) bound on the optimum.
+        gap: (B,) upper bound on the relative distance from the optimum.
         lines: lines of a sequence of programs.
     """
 
@@ -86,11 +89,11 @@ class Certificate(WithLines):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Assessment(Certificate):
-    """The figures of B matrices, as float64 tensors (B,); see :class:`Figures` for their meaning.
+    """Figures of B matrices, as float64 tensors (B,); see :class:`Figures` for their meaning.
 
     Attributes:
         status: status of the scheme, or infeasible where the validator contradicts it.
-        utilisation: (B, E) of the links, whatever the status.
+        utilisation: (B, E) link utilisation, whatever the status.
     """
 
     status: tuple[Status, ...]
@@ -100,38 +103,41 @@ class Assessment(Certificate):
     utilisation: Tensor
 
     def figures(self, row: int) -> Figures:
-        """The figures of one matrix."""
+        """Return the figures of one matrix."""
         return Figures(**{name: float(getattr(self, name)[row]) for name in FIGURES})
 
 
 @runtime_checkable
 class Certify(Protocol):
-    """Computes the certificate of an objective."""
+    """Function that computes the certificate of an objective."""
 
     def __call__(
         self, problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
     ) -> Certificate:
-        """The certificate, in float64.
+        """Compute the certificate in float64.
 
         Args:
             problem: B matrices.
             splits: (B, D, K).
-            prices: (B, E) of the allocation, 0 if it has none.
+            prices: (B, E) prices of the allocation, 0 if it has none.
             program_prices: prices of each program of a sequence; None if the allocation has none.
         """
         ...
 
 
-def _of_program(
+def _certify_program(
     problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
 ) -> Certificate:
-    value, bound = problem.value(splits), scaled_dual_bound(problem, prices)
+    """Certify an objective that is one program, by its dual bound."""
+    value = problem.value(splits)
+    bound = scaled_dual_bound(problem, prices)
     return Certificate(value, bound, gap(problem, value, bound))
 
 
-def _of_classes(
+def _certify_classes(
     problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
 ) -> Certificate:
+    """Certify priority: flow and bound of each class."""
     classes = class_figures(
         problem, splits, prices if program_prices is None else program_prices.prices
     )
@@ -140,27 +146,29 @@ def _of_classes(
     )
 
 
-def _of_levels(
+def _certify_levels(
     problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
 ) -> Certificate:
+    """Certify max_min: rates and their upper bounds."""
     fair = fair_figures(problem, splits, program_prices)
-    value, bound = problem.value(splits), fair.limit.sum(1)
+    value = problem.value(splits)
+    bound = fair.limit.sum(1)
     return Certificate(value, bound, gap(problem, value, bound), lines=fair)
 
 
 _CERTIFICATES: dict[str, Certify] = {
-    ObjectiveName.PRIORITY: _of_classes,
-    ObjectiveName.MAX_MIN: _of_levels,
+    ObjectiveName.PRIORITY: _certify_classes,
+    ObjectiveName.MAX_MIN: _certify_levels,
 }
 
 
 def register_certificate(name: str, certify: Certify, *, replace: bool = False) -> None:
-    """How to measure and bound an objective that is a sequence of programs.
+    """Register the certificate of an objective that is a sequence of programs.
 
     Args:
         name: name of the objective; see :func:`teal.objectives.register_objective`.
         certify: computes the certificate.
-        replace: whether it may take the place of another one.
+        replace: whether to replace an existing certificate.
 
     Raises:
         InputError: the name is taken.
@@ -170,7 +178,7 @@ def register_certificate(name: str, certify: Certify, *, replace: bool = False) 
 
 @runtime_checkable
 class HasAllocation(Protocol):
-    """A result that holds an allocation, such as that of :func:`teal.solve`."""
+    """Result that holds an allocation, such as the result of :func:`teal.solve`."""
 
     @property
     def allocation(self) -> Allocation:
@@ -179,11 +187,11 @@ class HasAllocation(Protocol):
 
 
 class _Measures(NamedTuple):
-    """The parts of an assessment.
+    """Measured parts of an assessment.
 
     Attributes:
-        demand: (B,) Gbit/s.
-        carried: (B,) Gbit/s.
+        demand: (B,) total demand, Gbit/s.
+        carried: (B,) total flow, Gbit/s.
         max_link_utilisation: (B,).
         violation: (B,) largest violation of a rule; infinite where a split is NaN.
         utilisation: (B, E).
@@ -198,13 +206,14 @@ class _Measures(NamedTuple):
     certificate: Certificate
 
 
-def _measured(
+def _measure(
     problem: Problem,
     splits: Tensor,
     prices: Tensor,
     program_prices: ProgramPrices | None,
     certify: Certify,
 ) -> _Measures:
+    """Measure an allocation of any problem, in torch."""
     has_nan = splits.isnan().flatten(1).any(1)
     splits = splits.nan_to_num(nan=0.0)
     loads = problem.loads(torch.where((problem.demand > 0)[..., None], splits, 0))
@@ -219,30 +228,31 @@ def _measured(
     )
 
 
-def _measured_small(problem: Problem, splits: Tensor, prices: Tensor) -> _Measures:
-    """:func:`_measured` by one kernel."""
-    usable = usable_prices(problem, prices)
-    found = measured(problem, splits, usable, multiples(problem))
-    value = torch.from_numpy(found.value)
-    bound = from_score(problem, torch.from_numpy(found.score), usable)
+def _measure_small(problem: Problem, splits: Tensor, prices: Tensor) -> _Measures:
+    """Measure an allocation of a small problem, as :func:`_measure`, by one compiled kernel."""
+    finite_prices = usable_prices(problem, prices)
+    figures = measured(problem, splits, finite_prices, multiples(problem))
+    value = torch.from_numpy(figures.value)
+    bound = from_score(problem, torch.from_numpy(figures.score), finite_prices)
     return _Measures(
-        torch.from_numpy(found.demand),
-        torch.from_numpy(found.carried),
-        torch.from_numpy(found.max_link_utilisation),
-        torch.from_numpy(found.violation),
-        torch.from_numpy(found.utilisation),
+        torch.from_numpy(figures.demand),
+        torch.from_numpy(figures.carried),
+        torch.from_numpy(figures.max_link_utilisation),
+        torch.from_numpy(figures.violation),
+        torch.from_numpy(figures.utilisation),
         Certificate(value, bound, gap(problem, value, bound)),
     )
 
 
 def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessment:
-    """Measure ``allocation`` in float64, independently of the scheme that made it.
+    """Measure ``allocation`` in float64, independently of the scheme that computed it.
 
     Without prices the bound is the trivial one: all routable demand at its best value, or theta >=
     0. An allocation that breaks a rule by more than 1e-6, or contains NaN, is infeasible whatever
-       its status says, and so is one under least_cost while a demand has no path.
-    An allocation over paths of its own is measured, and bounded, over those.
+    its status says; under least_cost also if a demand has no path. An allocation over its own paths
+    is measured and bounded over these paths.
     """
+    # Problem in float64, over the paths of the allocation.
     problem = problem.to(torch.float64)
     if not isinstance(allocation, Allocation):
         allocation = allocation.allocation
@@ -251,55 +261,66 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
     check_shape(problem, allocation.splits)
     splits = allocation.splits.to(problem.demand)
     prices = torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
-    certify = _CERTIFICATES.get(problem.objective.name, _of_program)
-    if certify is _of_program and is_small(problem):
-        measures = _measured_small(problem, splits, prices)
+    # Value, bound and violations.
+    certify = _CERTIFICATES.get(problem.objective.name, _certify_program)
+    if certify is _certify_program and is_small(problem):
+        measures = _measure_small(problem, splits, prices)
     else:
-        measures = _measured(problem, splits, prices, allocation.program_prices, certify)
-    certificate, total = measures.certificate, measures.demand
+        measures = _measure(problem, splits, prices, allocation.program_prices, certify)
+    certificate = measures.certificate
+    total_demand = measures.demand
+    # The validator overrides the status of the scheme.
     breaks_rule = measures.violation > TOLERANCE
-    if problem.objective.rules.may_have_no_allocation:  # all demand must be carried
+    # All demand must be carried.
+    if problem.objective.rules.may_have_no_allocation:
         breaks_rule = breaks_rule | ((problem.demand > 0) & ~problem.routable).any(1)
     status = tuple(
-        Status.INFEASIBLE if claimed.usable and is_broken else claimed
-        for claimed, is_broken in zip(allocation.status, breaks_rule.tolist(), strict=True)
+        Status.INFEASIBLE if scheme_status.usable and is_broken else scheme_status
+        for scheme_status, is_broken in zip(allocation.status, breaks_rule.tolist(), strict=True)
     )
-    satisfied = torch.where(total > 0, measures.carried / total.clamp(min=_LEAST_TOTAL), 1)
+    satisfied_share = torch.where(
+        total_demand > 0, measures.carried / total_demand.clamp(min=_MIN_TOTAL_DEMAND), 1
+    )
     return Assessment(
         status=status,
-        value=_of_usable(certificate.value, status),
-        satisfied_demand=_of_usable(satisfied, status),
-        bound=_of_usable(certificate.bound, status),
-        gap=_of_usable(certificate.gap, status),
-        max_link_utilisation=_of_usable(measures.max_link_utilisation, status),
-        max_violation=_of_usable(measures.violation, allocation.status),
+        value=_nan_unless_usable(certificate.value, status),
+        satisfied_demand=_nan_unless_usable(satisfied_share, status),
+        bound=_nan_unless_usable(certificate.bound, status),
+        gap=_nan_unless_usable(certificate.gap, status),
+        max_link_utilisation=_nan_unless_usable(measures.max_link_utilisation, status),
+        max_violation=_nan_unless_usable(measures.violation, allocation.status),
         utilisation=measures.utilisation,
         lines=certificate.lines,
     )
 
 
-_LEAST_TOTAL = 1e-300  # Gbit/s of all demands, of which a share can be formed
+# Smallest total demand in Gbit/s, to avoid division by 0.
+_MIN_TOTAL_DEMAND = 1e-300
 
 
-def _of_usable(values: Tensor, status: Sequence[Status]) -> Tensor:
-    """(B,) the values of matrices whose allocation can be used, NaN of the others."""
-    if all(one.usable for one in status):
+def _nan_unless_usable(values: Tensor, status: Sequence[Status]) -> Tensor:
+    """Return the values (B,) of matrices with a usable status, and NaN for the others."""
+    if all(matrix_status.usable for matrix_status in status):
         return values
-    is_usable = torch.tensor([one.usable for one in status], device=values.device)
+    is_usable = torch.tensor(
+        [matrix_status.usable for matrix_status in status], device=values.device
+    )
     return torch.where(is_usable, values, torch.nan)
 
 
-_TAIL = 0.99  # share of the volume
-_LEAST_PART = 1e-9  # of what a demand sends: a path that carries less is not used
+# Quantile of the tail latency, by volume.
+_TAIL_QUANTILE = 0.99
+# Smallest share of a demand's flow on a path that counts as used.
+_MIN_PATH_SHARE = 1e-9
 
 
 class LatencyFigures(NamedTuple):
     """Latency of one matrix; NaN where nothing is carried.
 
     Attributes:
-        mean: ms, over the volume.
-        tail: ms, least that 99% of the volume do not exceed.
-        stretch: largest latency of a path that is used over that of the demand's fastest live
+        mean: volume-weighted mean, ms.
+        tail: 99th percentile by volume, ms.
+        stretch: largest latency of a used path over the latency of the demand's fastest live
             candidate path.
     """
 
@@ -309,16 +330,20 @@ class LatencyFigures(NamedTuple):
 
 
 def latency_figures(problem: Problem, splits: Tensor) -> LatencyFigures:
-    """Latency of the flow of a problem of one matrix under splits (D, K)."""
+    """Compute the latency of the flow of a single-matrix problem under splits (D, K)."""
     flow = problem.flows(splits[None].to(problem.demand))[0].double()
     latency = torch.as_tensor(problem.topology.latency, device=flow.device)[None]
-    of_path = problem.ops.path_sum(latency)[0].expand_as(flow)
-    fastest = torch.where(problem.path_mask[0], of_path, torch.inf).amin(-1, keepdim=True)
-    used = flow > _LEAST_PART * flow.sum(-1, keepdim=True)
-    if not bool(used.any()):
+    path_latency = problem.ops.path_sum(latency)[0].expand_as(flow)
+    fastest = torch.where(problem.path_mask[0], path_latency, torch.inf).amin(-1, keepdim=True)
+    # Used paths.
+    is_used = flow > _MIN_PATH_SHARE * flow.sum(-1, keepdim=True)
+    if not bool(is_used.any()):
         return LatencyFigures(float("nan"), float("nan"), float("nan"))
-    values, order = of_path[used].sort()
-    volume = flow[used][order].cumsum(0)
-    at = int(torch.searchsorted(volume, _TAIL * volume[-1] * (1 - 1e-12)))
-    mean = float((of_path * flow)[used].sum() / volume[-1])
-    return LatencyFigures(mean, float(values[at]), float((of_path / fastest)[used].max()))
+    # Percentile by volume.
+    sorted_latency, order = path_latency[is_used].sort()
+    volume = flow[is_used][order].cumsum(0)
+    tail_index = int(torch.searchsorted(volume, _TAIL_QUANTILE * volume[-1] * (1 - 1e-12)))
+    mean = float((path_latency * flow)[is_used].sum() / volume[-1])
+    return LatencyFigures(
+        mean, float(sorted_latency[tail_index]), float((path_latency / fastest)[is_used].max())
+    )

@@ -1,23 +1,23 @@
-r"""A limit on churn: the volume that a new allocation moves onto paths, against the splits in
-force.
+"""Churn limit: a bound on the volume that a new allocation moves onto paths, relative to the
+installed splits.
 
-With w0[d, k] the splits in force, 0 on paths that are not live, the reference flows demand[d] w0[d,
-k] are what the network carries if nothing is changed.  An allocation x moves
+With the installed splits w0[d, k], 0 on paths that are not live, the reference flows are demand[d]
+w0[d, k]. An allocation x moves
 
     moved(x) = sum over d, k of max(0, x[d, k] - demand[d] w0[d, k])      Gbit/s,
 
-and may move ``share`` of the routable demand.  Taking flow off a path is free, since what is shed
-needs no new path.  A demand whose splits in force are 0, such as one that was 0 before, moves with
-all that it carries.
+and may move ``share`` of the routable demand. Taking flow off a path is free, since shed traffic
+needs no new path. A demand without installed splits, such as a new one, moves with its whole flow.
 
-As a program: every column stands twice, for a share a <= w0 that stays and a share b that moves,
-and one row more holds what moves to the budget,
+Rewritten program: every column is doubled, for a share a <= w0 that stays and a share b that moves,
+and one added row limits the moved volume,
 
     max sum v (a + b) demand  s.t.  load[e](a + b) <= c[e],  sum demand b <= share sum of demand,
     0 <= a <= w0,  b >= 0,  sum_k a + b <= 1.
 
-The part of a demand in the bound is then a knapsack, which is filled in the order of the profits;
-with pi the price of the row, a Gbit/s that moves has pi less of profit than one that stays.
+The term of a demand in the dual bound is then a knapsack, filled by descending profit; with pi the
+price of the added row, a moved Gbit/s has pi less profit than one that stays. Main class:
+:class:`ChurnLimit`.
 """
 
 from __future__ import annotations
@@ -40,16 +40,18 @@ from teal.problem.program import Program
 from teal.problem.sets import Capped, DemandSet
 from teal.runtime.shapes import Float
 
-_BISECTIONS = 30  # of a price between 0 and 2
-_TINY = 1e-30  # below which a divisor counts as 0
+# Bisection steps of a price between 0 and 2.
+_BISECTIONS = 30
+# Smallest divisor, instead of 0.
+_MIN_DIVISOR = 1e-30
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChurnLimit(Condition):
-    """The limit of B matrices.
+    """Churn limit of B matrices.
 
     Attributes:
-        previous: (B, D, K) splits in force.
+        previous: (B, D, K) installed splits.
         share: share of the routable demand that may move, in [0, 1].
     """
 
@@ -60,9 +62,8 @@ class ChurnLimit(Condition):
     needs_previous: ClassVar[bool] = True
     option: ClassVar[Option | None] = Option(
         "max_churn",
-        "Of the demand that has a working path the share that may be on other paths than in the "
-        "answer that the "
-        "parameter previous of the address names.",
+        "Largest share of the routable demand that may move to other paths, relative to the answer "
+        "named by the parameter previous of the address.",
         low=0,
         high=1,
     )
@@ -74,12 +75,12 @@ class ChurnLimit(Condition):
         return cls(request.previous[None], request.value)
 
     def figures(self, program: Program, splits: Tensor) -> dict[str, Tensor]:
-        """The share of the demand that moves (:meth:`Condition.figures`)."""
+        """Return the share of the demand that moves (:meth:`Condition.figures`)."""
         return {"moved": share_moved(program, splits.to(program.demand), self.previous)}
 
     @classmethod
     def checked(cls, previous: Tensor, share: float, shape: Sequence[int]) -> ChurnLimit:
-        """A limit of B matrices, validated.
+        """Build a validated limit of B matrices.
 
         Args:
             previous: (B, D, K), or (D, K) for all matrices.
@@ -100,19 +101,19 @@ class ChurnLimit(Condition):
         return cls(previous.expand(*shape), share)
 
     def kept(self, program: Program) -> Float[Tensor, "B D K"]:
-        """(B, D, K) splits in force on the live paths of a program, which stay if nothing moves."""
+        """Return the installed splits (B, D, K) on the live paths of a program."""
         return live_part(program, self.previous)
 
     def budget(self, program: Program) -> Float[Tensor, " B"]:
-        """(B,) Gbit/s that may move."""
+        """Return the volume (B,) in Gbit/s that may move."""
         return self.share * program.routable_demand.sum(1)
 
     def moved(self, program: Program, splits: Tensor) -> Float[Tensor, " B"]:
-        """(B,) Gbit/s that splits (B, D, K) move."""
+        """Return the volume (B,) in Gbit/s that splits (B, D, K) move."""
         return moved(program, splits, self.previous)
 
     def rewrite(self, program: Program) -> Rewritten:
-        """Rewrite a program over moves (:meth:`Condition.rewrite`).
+        """Rewrite a program over doubled columns (:meth:`Condition.rewrite`).
 
         Raises:
             InputError: a program whose columns are not paths.
@@ -120,66 +121,88 @@ class ChurnLimit(Condition):
         is_capped = getattr(program.demand_set, "max_share", None) is not None
         if is_capped or program.columns.mask.shape != self.previous.shape[1:]:
             raise InputError(
-                "churn", "program", "one over paths", "one that another condition rewrote"
+                "churn", "program", "a program over paths", "the program of another condition"
             )
-        kept = self.kept(program)
-        largest, of_demand = _interleaved(kept, program.live.to(kept)), program.demand_set
-        limited: DemandSet = Capped(largest)
-        if isinstance(of_demand, Concave):
-            limited = dataclasses.replace(of_demand, max_share=largest)
-        doubled = dataclasses.replace(
+        # Staying columns are capped by the installed splits.
+        installed = self.kept(program)
+        max_share = _interleaved(installed, program.live.to(installed))
+        demand_set = program.demand_set
+        capped_set: DemandSet = Capped(max_share)
+        if isinstance(demand_set, Concave):
+            capped_set = dataclasses.replace(demand_set, max_share=max_share)
+        # Double the columns, and add the row of the moved volume.
+        doubled_program = dataclasses.replace(
             program,
             columns=MoveOps(program.columns),
             value=program.value.repeat_interleave(2, -1),
-            demand_set=limited,
+            demand_set=capped_set,
             limit=torch.cat([program.limit, self.budget(program)[:, None]], 1),
         )
 
         def shares(splits: Tensor) -> Tensor:
-            stays = torch.minimum(splits, kept.to(splits))
-            return _interleaved(stays, splits - stays)
+            staying = torch.minimum(splits, installed.to(splits))
+            return _interleaved(staying, splits - staying)
 
         return Rewritten(
-            doubled, lambda both: both.unflatten(-1, (-1, 2)).sum(-1), shares, shares(kept)
+            doubled_program,
+            lambda column_shares: column_shares.unflatten(-1, (-1, 2)).sum(-1),
+            shares,
+            shares(installed),
         )
 
     def violation(self, program: Program, splits: Tensor) -> Tensor:
-        """The flow that moves beyond the budget, as a share of the routable demand
+        """Return the moved volume beyond the budget, as a share of the routable demand
         (:meth:`Condition.violation`).
         """
         volume = program.routable_demand.sum(1).clamp(min=1e-30)
         return ((self.moved(program, splits) - self.budget(program)) / volume).clamp(min=0)
 
     def scaled(self, program: Program, splits: Tensor) -> Tensor:
-        """Scale down those demands first of which the largest share of a lost Gbit/s had moved (see
-        Condition).
+        """Scale down demands by the moved share of their flow, the largest first (see Condition).
 
-        A demand of which the factor f is kept moves on the paths with f split > w0 alone, so that
-        what moves is convex in f, and its slope, a share of the demand's flow, rises at w0 / split
-        of each path.  At the price p of what moves, f is where the slope rises above p; the
-        smallest price that meets the budget is found by bisection.
+        A demand scaled by a factor f moves only on the paths with f split > w0, so that the moved
+        volume is convex in f, and its slope, a share of the demand's flow, rises at w0 / split of
+        each path. At the price p of moved volume, f is where the slope rises above p; bisection
+        finds the smallest price that meets the budget.
         """
-        kept, total = self.kept(program), splits.sum(-1, keepdim=True)
-        begin = torch.where(splits > 0, kept / splits.clamp(min=_TINY), torch.inf)
-        begin, order = begin.sort(-1)
-        slope = (splits / total.clamp(min=_TINY)).gather(-1, order).cumsum(-1)
+        installed = self.kept(program)
+        total_split = splits.sum(-1, keepdim=True)
+        # Breakpoints of each demand's moved volume, and the slopes after them.
+        breakpoint_factor = torch.where(
+            splits > 0, installed / splits.clamp(min=_MIN_DIVISOR), torch.inf
+        )
+        breakpoint_factor, order = breakpoint_factor.sort(-1)
+        slope = (splits / total_split.clamp(min=_MIN_DIVISOR)).gather(-1, order).cumsum(-1)
         budget = self.budget(program)
 
-        def at(price: Tensor) -> tuple[Tensor, Tensor]:
+        def at_price(price: Tensor) -> tuple[Tensor, Tensor]:
             factor = (
-                torch.where(slope > price[:, None, None], begin, torch.inf).amin(-1).clamp(max=1)
+                torch.where(slope > price[:, None, None], breakpoint_factor, torch.inf)
+                .amin(-1)
+                .clamp(max=1)
             )
-            fitted = factor[..., None] * splits
-            return fitted, self.moved(program, fitted)
+            scaled_splits = factor[..., None] * splits
+            return scaled_splits, self.moved(program, scaled_splits)
 
-        low, high = torch.zeros_like(budget), torch.full_like(budget, 2.0)  # no slope is above 1
+        # Slopes are at most 1.
+        low = torch.zeros_like(budget)
+        high = torch.full_like(budget, 2.0)
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
-            fits = at(middle)[1] <= budget
-            low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
-        (less, least), (more, most) = at(low), at(high)
-        part = ((budget - least) / (most - least).clamp(min=_TINY)).clamp(0, 1)[:, None, None]
-        return torch.where((most <= budget)[:, None, None], more, less + part * (more - less))
+            fits = at_price(middle)[1] <= budget
+            low = torch.where(fits, middle, low)
+            high = torch.where(fits, high, middle)
+        splits_low, moved_low = at_price(low)
+        splits_high, moved_high = at_price(high)
+        # Interpolate between the two sides of the bisection.
+        part = ((budget - moved_low) / (moved_high - moved_low).clamp(min=_MIN_DIVISOR)).clamp(
+            0, 1
+        )[:, None, None]
+        return torch.where(
+            (moved_high <= budget)[:, None, None],
+            splits_high,
+            splits_low + part * (splits_high - splits_low),
+        )
 
     @override
     def rows(self, rows: slice | Tensor) -> ChurnLimit:
@@ -189,33 +212,37 @@ class ChurnLimit(Condition):
     def for_batch(self, batch: int) -> ChurnLimit:
         if bool((self.previous != self.previous[:1]).any()):
             raise InputError(
-                "with_demand", "churn", "the same splits in force for all", "different ones"
+                "with_demand", "churn", "the same installed splits for all", "different splits"
             )
         return ChurnLimit(self.previous[:1].expand(batch, -1, -1), self.share)
 
     @override
     def on_paths(self, ops: PathOps, num_links: int) -> ChurnLimit:
         raise InputError(
-            "with_paths", "churn", "none: its splits in force are over the old paths", "a limit"
+            "with_paths", "churn", "no limit: its installed splits are over old paths", "a limit"
         )
 
 
 def _interleaved(stay: Tensor, move: Tensor) -> Tensor:
-    """(B, D, 2 K) values of columns, of (B, D, K) of those to stay on and of those to move onto."""
+    """Interleave values (B, D, K) of staying and of moving columns to (B, D, 2 K)."""
     return torch.stack([stay, move], -1).flatten(-2)
 
 
 def live_part(program: Program, previous: Tensor) -> Float[Tensor, "B D K"]:
-    """Splits (B, D, K) or (D, K) in force on live paths, of each demand at most 1 in sum."""
-    kept = torch.where(program.live, previous.to(program.demand).clamp(min=0), 0)
-    return kept / kept.sum(-1, keepdim=True).clamp(min=1)
+    """Return installed splits (B, D, K) or (D, K) restricted to live paths, with a sum of at most 1
+    per demand.
+    """
+    installed = torch.where(program.live, previous.to(program.demand).clamp(min=0), 0)
+    return installed / installed.sum(-1, keepdim=True).clamp(min=1)
 
 
 def share_moved(program: Program, splits: Tensor, previous: Tensor) -> Float[Tensor, " B"]:
-    """(B,) :func:`moved`, as a share of the routable demand; 0 without any."""
+    """Return :func:`moved` (B,) as a share of the routable demand; 0 without routable demand."""
     return moved(program, splits, previous) / program.routable_demand.sum(1).clamp(min=1e-300)
 
 
 def moved(program: Program, splits: Tensor, previous: Tensor) -> Float[Tensor, " B"]:
-    """(B,) Gbit/s that splits (B, D, K) move, against ``previous`` ones, (B, D, K) or (D, K)."""
+    """Return the volume (B,) in Gbit/s that splits (B, D, K) move, relative to ``previous`` splits
+    (B, D, K) or (D, K).
+    """
     return program.flows((splits - live_part(program, previous)).clamp(min=0)).sum((1, 2))

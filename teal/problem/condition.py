@@ -1,10 +1,10 @@
-"""Side conditions: each is one class, which says what it refuses, how it rewrites a program and how
-it is checked.
+"""Side conditions of a problem: each class validates its use, rewrites the program, and measures
+its violation.
 
-A condition turns the program over paths into one over other columns and rows
-(:class:`teal.problem.program.Program`), whose solutions it turns back into splits.  Bound, engines
-and LP know columns and rows alone; the validator asks each condition how far an allocation breaks
-it, which is computed without the rewritten program.
+A condition turns the program over paths into a program over other columns and rows
+(:class:`teal.problem.program.Program`), whose solutions it maps back to splits. Bounds, engines and
+LP solvers handle columns and rows alone; the validator asks each condition for the violation, which
+is computed without the rewritten program. Base class: :class:`Condition`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,27 @@ from teal.option import Option
 from teal.pathops import PathOps
 from teal.problem.program import Program
 
-LinkGroups = Sequence[Sequence[int]]  # numbers of the links of each group
+# Link indices of each group.
+LinkGroups = Sequence[Sequence[int]]
+# Rules of the validator, besides the side conditions.
 VALIDATOR_RULES = (
     "capacity",
     "demand",
     "sign",
     "mask",
-)  # of the validator, beside those of the conditions
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rewritten:
-    """A rewritten program, and the ways between its shares of columns and the splits of paths.
+    """Rewritten program, with the maps between its column shares and the splits over paths.
 
     Attributes:
-        program: the rewritten one.
-        splits: (B, D, J) shares -> (B, D, K) splits.
-        shares: (B, D, K) splits -> (B, D, J) shares from which a search may start, feasible or not.
-        start: (B, D, J) shares from which a search starts that is given no other; None for none.
+        program: the rewritten program.
+        splits: maps (B, D, J) shares to (B, D, K) splits.
+        shares: maps (B, D, K) splits to (B, D, J) shares from which a search may start, feasible or
+            not.
+        start: (B, D, J) default starting shares of a search; None for none.
     """
 
     program: Program
@@ -48,32 +51,32 @@ class Rewritten:
 
     @classmethod
     def of(cls, program: Program) -> Rewritten:
-        """A program whose columns are still the paths: shares of columns are splits."""
+        """Wrap a program whose columns are still the paths: shares of columns are splits."""
         return cls(program, lambda shares: shares, lambda splits: splits)
 
     def by(self, condition: Condition) -> Rewritten:
-        """Rewritten further."""
-        last = condition.rewrite(self.program)
-        start = last.start
+        """Apply a further condition."""
+        rewritten = condition.rewrite(self.program)
+        start = rewritten.start
         if start is None and self.start is not None:
-            start = last.shares(self.start)
+            start = rewritten.shares(self.start)
         return Rewritten(
-            last.program,
-            lambda shares: self.splits(last.splits(shares)),
-            lambda splits: last.shares(self.shares(splits)),
+            rewritten.program,
+            lambda shares: self.splits(rewritten.splits(shares)),
+            lambda splits: rewritten.shares(self.shares(splits)),
             start,
         )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConditionRequest:
-    """The part of a request that concerns a condition.
+    """Data of a service request for a condition.
 
     Attributes:
         value: value of the option.
         network_data: see :meth:`Condition.prepare`.
-        previous: (D, K) splits in force; None if the request names none.
-        num_classes: classes of demands, each with all pairs of the network; 1 without classes.
+        previous: (D, K) installed splits; None if the request names none.
+        num_classes: number of classes, each with all node pairs of the network; 1 without classes.
         has_latency_limits: whether a class may use fewer paths than others.
     """
 
@@ -85,24 +88,23 @@ class ConditionRequest:
 
 
 class Condition:
-    """A side condition of B matrices.  Subclasses are frozen dataclasses.
+    """Side condition of B matrices. Subclasses are frozen dataclasses.
 
-    :meth:`rewrite` may change columns, rows, and how large a share of its demand a column may carry
-    (a demand set :class:`teal.problem.sets.Capped`), neither demands nor values.  A subclass that
-    has data by matrix or by path overrides :meth:`rows`, :meth:`for_batch` and :meth:`on_paths`,
-    which return the condition itself.
+    :meth:`rewrite` may change columns, rows, and the largest share of a demand on a column (a
+    demand set :class:`teal.problem.sets.Capped`), but neither demands nor values. A subclass with
+    data by matrix or by path overrides :meth:`rows`, :meth:`for_batch` and :meth:`on_paths`, which
+    return the condition itself by default.
 
     Attributes:
-        name: in messages, options and figures; each once in a problem, and no rule of the
+        name: name in messages, options and figures; unique in a problem, and not a rule of the
             validator.
-        changes_columns: whether the columns of the rewritten program are others; such conditions
-            rewrite first.
-        option: option by which a request to the service asks for it; None for none.
-        needs_previous: whether a request must name the splits in force beside the option.
-        splits_determine_shares: whether splits of paths say which shares of the rewritten columns
-            they came from.
-        allows_rounding: whether splits that were rounded to whole-number weights can be scaled down
-            to keep it.
+        changes_columns: whether the rewritten program has other columns; such conditions rewrite
+            first.
+        option: option of service requests for it; None for none.
+        needs_previous: whether a request must name the installed splits as well.
+        splits_determine_shares: whether splits over paths determine the shares of the rewritten
+            columns.
+        allows_rounding: whether splits rounded to integer weights can be scaled down to keep it.
     """
 
     name: ClassVar[str]
@@ -116,30 +118,30 @@ class Condition:
     def prepare(
         cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]
     ) -> dict[str, Any]:
-        """Compute what requests need, once for a network; {} for nothing.
+        """Compute network data for requests, once per network; {} for none.
 
         Args:
-            network: over the candidate paths of all pairs of nodes.
+            network: operations over the candidate paths of all node pairs.
             num_links: E.
-            groups: numbers of the links that fail together, by a word that an option may be.
+            groups: link groups that fail together, by the word of the option.
 
         Raises:
-            InputError: no request on this network may ask for the condition.
+            InputError: the network does not support the condition.
         """
         return {}
 
     @classmethod
     def asked(cls, request: ConditionRequest) -> Self:
-        """The condition, for B = 1, that a request asks for by its option.
+        """Build the condition, for B = 1, that a request asks for by its option.
 
         Raises:
-            InputError: the network cannot have it.
+            InputError: the network does not support it.
         """
         raise NotImplementedError
 
     def figures(self, program: Program, splits: Tensor) -> dict[str, Tensor]:
-        """(B,) figures of splits (B, D, K) that answers have beside those of the objective, by
-        their names.
+        """Return figures (B,) of splits (B, D, K) that answers contain besides the objective's, by
+        name.
 
         Args:
             program: over paths.
@@ -148,26 +150,26 @@ class Condition:
         return {}
 
     def refuses(self, objective: Objective, others: Sequence[Condition]) -> str:
-        """Why it cannot hold under an objective or beside other conditions; "" if it can.
+        """Return why it cannot be combined with an objective or other conditions; "" if it can.
 
         Args:
             objective: objective of the problem.
-            others: conditions that it is to stand beside.
+            others: other conditions of the problem.
         """
         if objective.rules.carries_all or objective.name == ObjectiveName.MAX_MIN:
             return f"an objective that maximises a sum over flows, not {objective.name}"
         return ""
 
     def rewrite(self, program: Program) -> Rewritten:
-        """The program under the condition.
+        """Rewrite a program under the condition.
 
         Args:
-            program: over paths, or as other conditions left it.
+            program: over paths, or rewritten by other conditions.
         """
         raise NotImplementedError
 
     def violation(self, program: Program, splits: Tensor) -> Tensor:
-        """(B,) how far splits (B, D, K) break the condition, without a unit; 0 where they keep it.
+        """Return the violation (B,) of the condition by splits (B, D, K), dimensionless; 0 if kept.
 
         Args:
             program: over paths, in float64.
@@ -176,22 +178,21 @@ class Condition:
         raise NotImplementedError
 
     def scaled(self, program: Program, splits: Tensor) -> Tensor:
-        """Splits (B, D, K) that keep the condition, in the same ratios a demand, as tables need
-        them.
+        """Scale splits (B, D, K) of each demand down so that they keep the condition; ratios within
+        a demand are preserved, as forwarding tables require.
 
         Args:
             program: over paths.
-            splits: (B, D, K) that may break it; each demand may be scaled down by a factor of its
-                own.
+            splits: (B, D, K) that may break it.
         """
         return splits
 
     def rows(self, rows: slice | Tensor) -> Self:
-        """The condition of some of the matrices."""
+        """Return the condition of some of the matrices."""
         return self
 
     def for_batch(self, batch: int) -> Self:
-        """The condition of other matrices, as many as ``batch``.
+        """Return the condition for ``batch`` other matrices.
 
         Raises:
             InputError: it differs between the matrices.
@@ -199,14 +200,14 @@ class Condition:
         return self
 
     def on_paths(self, ops: PathOps, num_links: int) -> Self:
-        """The condition over other candidate paths.
+        """Return the condition over other candidate paths.
 
         Args:
-            ops: over these paths.
+            ops: operations over these paths.
             num_links: E.
 
         Raises:
-            InputError: it speaks of the paths as they were.
+            InputError: it depends on the old paths.
         """
         return self
 
@@ -214,21 +215,24 @@ class Condition:
 def together(
     objective: Objective, conditions: Sequence[Condition], new: Condition
 ) -> tuple[Condition, ...]:
-    """Conditions and one more, in the order in which they rewrite a program.
+    """Return conditions and one more, in the order in which they rewrite a program.
 
     Raises:
-        InputError: one of them refuses the objective or another one, two have one name or change
-            columns.
+        InputError: incompatible conditions or objective, a repeated name, or two conditions that
+            change columns.
     """
-    for one, others in ((new, conditions), *((one, (new,)) for one in conditions)):
-        if expected := one.refuses(objective, others):
+    for condition, others in (
+        (new, conditions),
+        *((condition, (new,)) for condition in conditions),
+    ):
+        if expected := condition.refuses(objective, others):
             actual = ", ".join((objective.name, *(other.name for other in others)))
-            raise InputError(one.name, "problem", expected, actual)
-    if new.name in (*VALIDATOR_RULES, *(one.name for one in conditions)):
-        raise InputError(new.name, "name", "one that no rule and no other condition has", new.name)
-    changing = [one.name for one in conditions if one.changes_columns]
-    if new.changes_columns and changing:
+            raise InputError(condition.name, "problem", expected, actual)
+    if new.name in (*VALIDATOR_RULES, *(condition.name for condition in conditions)):
+        raise InputError(new.name, "name", "a name that no rule or condition has", new.name)
+    column_changing = [condition.name for condition in conditions if condition.changes_columns]
+    if new.changes_columns and column_changing:
         raise InputError(
-            new.name, "problem", "no other condition that changes columns", changing[0]
+            new.name, "problem", "no other condition that changes columns", column_changing[0]
         )
-    return tuple(sorted((*conditions, new), key=lambda one: not one.changes_columns))
+    return tuple(sorted((*conditions, new), key=lambda condition: not condition.changes_columns))

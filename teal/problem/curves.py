@@ -1,32 +1,32 @@
-r"""Demands whose value is a concave utility of the share that is carried: alpha-fairness.
+"""Concave utilities of demands: alpha-fairness.
 
 With shares s[d] = x[d] / demand[d] in (0, 1], weights W[d] and (Mo & Walrand 2000, definition 2)
 
     u(s) = (s^(1 - alpha) - 1) / (1 - alpha),    log s for alpha = 1,
     so that u(1) = 0 and u'(1) = 1,
 
-the program is max sum over d of W[d] u(s[d]).  alpha = 0 is total flow, 1 proportional fairness
-(Kelly 1998), and as alpha grows the least share becomes the largest possible.  W[d] = demand[d]
-weighs each Gbit/s alike, W[d] = 1 each demand.  By weak duality, with y >= 0 the prices of links
-and pi[d] that of the cheapest path,
+the program is max sum over d of W[d] u(s[d]). alpha = 0 is total flow, 1 proportional fairness
+(Kelly 1998), and as alpha grows the solution approaches the largest least share. W[d] = demand[d]
+weights each Gbit/s alike, W[d] = 1 each demand. By weak duality, with link prices y >= 0 and pi[d]
+the price of the cheapest path,
 
     sum W u(s)  <=  sum c y + sum over d of max over s in (0, 1] of W u(s) - demand pi s,
 
 where the maximum is at s = 1 if pi demand <= W, else at s = (pi demand / W)^(-1 / alpha).
 
-Figures are of the *equivalent common share*: the share M that, if all demands had it, would have
+Values are reported as the *equivalent common share*: the share M that, common to all demands, has
 the same utility,
 
     u(M) = sum W u(s) / sum W,
     M = exp(mean log share) for alpha = 1, the weighted mean share for alpha = 0.
 
-M is monotone in the utility, so that a bound on the one bounds the other.  Where most demands are
-carried whole, a small gap of M may be a large part of what is lost: the gap of the loss is (u(M
-bound) - u(M)) / -u(M).
+M is monotone in the utility, so that a bound on one bounds the other. Where most demands are fully
+served, a small gap of M may be a large part of the loss: the gap of the loss is (u(M bound) - u(M))
+/ -u(M).
 
 Engines maximise sum W (u(s) + 1), which at prices of 0 is sum W as for total flow; W is scaled so
-that this is the sum of all routable demand.  Demands of 0 and those without a live path have no
-weight: no allocation carries them.
+that this is the sum of all routable demand. Demands of 0 and unroutable demands have no weight.
+Main classes: :class:`Curve`, :class:`Concave`.
 """
 
 from __future__ import annotations
@@ -41,19 +41,21 @@ from teal.problem.prox import project_box, project_splits
 from teal.problem.sets import ByBestColumn
 from teal.runtime.shapes import Float
 
-_NEWTON_STEPS = (
-    60  # at most, of the sum of a demand's shares; each step comes from below, 3 to 8 are taken
-)
-# of the shift of a demand with limits of its columns, as many as bring it to its last digit
+# Newton steps for the sum of a demand's shares; 3 to 8 are needed.
+_MAX_NEWTON_STEPS = 60
+# Bisection steps for the shift of a demand with column limits; enough for full precision.
 _BISECTIONS = 100
-_ROUNDING = 4  # units in the last place up to which a step counts as none
-_MIN_DIVISOR = 1e-300  # instead of 0 as a divisor
-_EQUAL_WORTH = 1e-9  # relative difference up to which worths are equal
+# Newton steps of at most this many units in the last place count as converged.
+_STEP_ROUNDING = 4
+# Smallest divisor, instead of 0.
+_MIN_DIVISOR = 1e-300
+# Relative difference up to which values of a Gbit/s are equal.
+_EQUAL_VALUE_TOLERANCE = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """The utility u of one share.
+    """Utility u of the share of one demand.
 
     Attributes:
         alpha: at least 0.
@@ -62,17 +64,16 @@ class Curve:
     alpha: float
 
     def utility(self, share: Tensor) -> Tensor:
-        """u(s), -inf for a share of 0 where alpha is at least 1."""
+        """Return u(s); -inf for a share of 0 if alpha is at least 1."""
         if self.alpha == 1:
             return share.log()
         power = 1 - self.alpha
-        return (
-            torch.expm1(power * share.log()) / power
-        )  # exact also next to alpha = 1 and to a share of 1
+        # expm1 is accurate for alpha near 1 and shares near 1.
+        return torch.expm1(power * share.log()) / power
 
     def share_of(self, utility: Tensor) -> Tensor:
-        """The share of a utility, its inverse; 1 for utilities above 0, 0 below the utility of
-        every share.
+        """Return the share of a utility, the inverse of u; 1 for utilities above 0, 0 below its
+        range.
         """
         utility = utility.clamp(max=0)
         if self.alpha == 1:
@@ -81,7 +82,7 @@ class Curve:
         return (torch.log1p((power * utility).clamp(min=-1)) / power).exp()
 
     def best_share(self, price: Tensor) -> Tensor:
-        """The s in [0, 1] that maximises u(s) - price s: 1 up to a price of 1."""
+        """Return the s in [0, 1] that maximises u(s) - price s: 1 up to a price of 1."""
         if self.alpha == 0:
             return (price <= 1).to(price)
         return price.clamp(min=1) ** (-1 / self.alpha)
@@ -89,15 +90,16 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Concave(ByBestColumn):
-    """{w >= 0, sum w <= 1} with the value of the module.
+    """Demand set {w >= 0, sum w <= 1} with a concave utility (module docstring).
 
     Attributes:
         curve: u.
-        worth: (B, D) W / demand, value of a Gbit/s at the share 1; 0 where a demand has no weight.
+        worth: (B, D) W / demand, the value of a Gbit/s at the share 1; 0 where a demand has no
+            weight.
         demand: (B, D) Gbit/s.
-        value: (D,) that columns have in the program, which is no part of this value and is taken
-            off their profits.
-        max_share: (B, D, J) of its demand that each column may carry, w <= max_share; None for no
+        value: (D,) value of the columns in the program, which is not part of the utility and is
+            subtracted from their profits.
+        max_share: (B, D, J) largest share of its demand on each column, w <= max_share; None for no
             limit.
     """
 
@@ -118,37 +120,38 @@ class Concave(ByBestColumn):
         return (self.worth * self.demand).sum(-1)
 
     def value_scale(self, trial_utilisation: Tensor) -> Tensor:
-        """(B,) by which a Gbit/s is worth more than at the share 1, roughly: for the step sizes of
-        engines.
+        """Return a rough factor (B,) between the value of a Gbit/s and its value at the share 1,
+        for the step sizes of engines.
 
-        Where a routing of all demand uses the fullest link theta times, shares near 1 / theta have
-        the worth theta^alpha; few demands are there.  Of the powers that were tried on B4, GEANT
-        and UsCarrier for alpha up to 16, these needed the fewest iterations: alpha - 3 but at least
-        0; and where a Gbit/s of all demands has one worth, at least 1 (alpha, below 1).  Elsewhere
-        the demands that lack capacity are those of little worth.
+        Where a routing of all demand has the largest utilisation theta, shares near 1 / theta have
+        the value theta^alpha; few demands are there. Of the powers tried on B4, GEANT and UsCarrier
+        for alpha up to 16, these needed the fewest iterations: alpha - 3 but at least 0; and where
+        a Gbit/s has the same value for all demands, at least 1 (alpha, below 1). Otherwise the
+        demands that lack capacity have a low value.
 
         Args:
             trial_utilisation: (B,) theta.
         """
-        alpha, least = self.curve.alpha, torch.where(self.worth > 0, self.worth, torch.inf).amin(-1)
-        is_equal = self.worth.amax(-1) <= (1 + _EQUAL_WORTH) * least
+        alpha = self.curve.alpha
+        min_worth = torch.where(self.worth > 0, self.worth, torch.inf).amin(-1)
+        is_equal = self.worth.amax(-1) <= (1 + _EQUAL_VALUE_TOLERANCE) * min_worth
         power = torch.where(is_equal, min(alpha, max(1.0, alpha - 3)), max(0.0, alpha - 3))
         return trial_utilisation.clamp(min=1) ** power.to(trial_utilisation)
 
     def score(self, share: Tensor) -> Tensor:
-        """(B,) sum of W (u(s) + 1), of shares (B, D)."""
+        """Return (B,) sum of W (u(s) + 1), of shares (B, D)."""
         weight = self.worth * self.demand
         utility = self.curve.utility(torch.where(weight > 0, share, 1).clamp(max=1))
         return torch.where(weight > 0, weight * (utility + 1), 0).sum(-1)
 
     def equivalent(self, score: Tensor) -> Tensor:
-        """(B,) the equivalent common share of a score; 1 where no demand has a weight."""
+        """Return the equivalent common share (B,) of a score; 1 if no demand has a weight."""
         total = self.total.to(score)
         mean = torch.where(total > 0, score / total.clamp(min=_MIN_DIVISOR) - 1, 0)
         return self.curve.share_of(mean)
 
     def of_best(self, best: Tensor) -> Tensor:
-        """The maximum of the module, with W, for each Gbit/s of demand; see DemandSet."""
+        """Return the term of the dual bound, with W, for each Gbit/s of demand; see DemandSet."""
         worth = self.worth.to(best)
         price = (self.value.to(best) - best).clamp(min=0)
         share = self.curve.best_share(price / worth.clamp(min=_MIN_DIVISOR))
@@ -156,80 +159,87 @@ class Concave(ByBestColumn):
         return torch.where(worth > 0, worth * (self.curve.utility(share) + 1) - price * share, 0)
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
-        """The maximum of the module (:meth:`DemandSet.support`).
+        """Return the maximum in the dual bound (:meth:`DemandSet.support`).
 
-        With limits the cheapest columns are filled first: with p[j] their prices in rising order
+        With limits the cheapest columns are filled first: with p[j] their prices in ascending order
         and R[j] the sum of the first j limits, the best share is max over j of min(R[j], the best
         share at the price p[j] alone).
         """
         if self.max_share is None:
             return super().support(profit, live)
         price = (self.value[:, None].to(profit) - profit).clamp(min=0)
+        # Sort live columns by price.
         price, order = torch.where(live, price, torch.inf).sort(-1)
-        room = torch.where(price.isfinite(), self.max_share.to(profit).gather(-1, order), 0)
+        available = torch.where(price.isfinite(), self.max_share.to(profit).gather(-1, order), 0)
         price = torch.where(price.isfinite(), price, 0)
-        filled = room.cumsum(-1)
+        # Best share, and the cost of the columns that carry it.
+        filled = available.cumsum(-1)
         worth = self.worth.to(profit)[..., None]
-        alone = self.curve.best_share(price / worth.clamp(min=_MIN_DIVISOR))
-        share = torch.where(room > 0, torch.minimum(filled.clamp(max=1), alone), 0).amax(
+        best_alone = self.curve.best_share(price / worth.clamp(min=_MIN_DIVISOR))
+        share = torch.where(available > 0, torch.minimum(filled.clamp(max=1), best_alone), 0).amax(
             -1, keepdim=True
         )
         share = share.clamp(min=torch.finfo(share.dtype).tiny)
-        paid = (price * torch.minimum(room, (share - filled + room).clamp(min=0))).sum(
+        cost = (price * torch.minimum(available, (share - filled + available).clamp(min=0))).sum(
             -1, keepdim=True
         )
-        best = worth * (self.curve.utility(share) + 1) - paid
+        best = worth * (self.curve.utility(share) + 1) - cost
         return torch.where(worth > 0, best, 0)[..., 0]
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
-        """Nearest splits (:meth:`DemandSet.project`); without limits one step size a demand."""
+        """Return the nearest splits (:meth:`DemandSet.project`); without limits one step size per
+        demand.
+        """
         point = torch.where(live, point - self.value[:, None].to(point) * step, 0)
-        longest = step.amax(-1, keepdim=True)
-        strength = self.worth[..., None].to(point) * longest
+        max_step = step.amax(-1, keepdim=True)
+        strength = self.worth[..., None].to(point) * max_step
         if self.max_share is None:
             return project_concave(point, live, strength, self.curve.alpha)
-        largest = torch.where(live, self.max_share.to(point), 0)
+        max_share = torch.where(live, self.max_share.to(point), 0)
         return project_concave_box(
-            point, largest, (step / longest).expand_as(point), strength, self.curve.alpha
+            point, max_share, (step / max_step).expand_as(point), strength, self.curve.alpha
         )
 
 
 def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float) -> Tensor:
-    """Minimum of |w - y|^2 / 2 - c u(sum w) over {w >= 0, sum w <= 1}: (B, D, K).
+    """Return (B, D, K) the minimiser of |w - y|^2 / 2 - c u(sum w) over {w >= 0, sum w <= 1}.
 
     By its optimality conditions w = max(0, y - t) with t = max(-c z^-alpha, shift of the simplex),
-    z the sum of w.  If the j largest entries, whose sum is Y, are above t, then z = Y + j c
+    z the sum of w. If the j largest entries, whose sum is Y, are above t, then z = Y + j c
     z^-alpha; the right j gives the largest t.
 
     Args:
         point: (B, D, K) y.
-        live: (B, D, K) entries that take part; the others get 0.
+        live: (B, D, K) live entries; the others get 0.
         strength: (B, D, 1) c, at least 0; a demand with 0 gets the projection of y onto the
             simplex.
         alpha: exponent of u.
     """
+    # Prefix sums of the sorted entries.
     ordered = torch.where(live, point, -torch.inf).sort(-1, descending=True).values
-    count = torch.arange(1, point.shape[-1] + 1, device=point.device).to(point)
-    sums = ordered.cumsum(-1)  # -inf beyond the live ones
+    num_entries = torch.arange(1, point.shape[-1] + 1, device=point.device).to(point)
+    # -inf beyond the live entries.
+    sums = ordered.cumsum(-1)
     exists = ordered.isfinite()
-    total = _sum_of(torch.where(exists, sums, 0), count * strength, alpha)
+    # Shift of each prefix; the largest is the right one.
+    total = _solve_total_share(torch.where(exists, sums, 0), num_entries * strength, alpha)
     shift = -strength * total.clamp(min=torch.finfo(point.dtype).tiny) ** -alpha
     shift = torch.where(exists, shift, -torch.inf).amax(-1, keepdim=True)
-    whole = torch.where(exists, (sums - 1) / count, -torch.inf).amax(-1, keepdim=True)
-    shift = torch.maximum(shift, whole)
-    moved = torch.where(live, (point - shift).clamp(min=0), 0)
-    return torch.where(strength > 0, moved, project_splits(point, live, carries_all=False))
+    full_shift = torch.where(exists, (sums - 1) / num_entries, -torch.inf).amax(-1, keepdim=True)
+    shift = torch.maximum(shift, full_shift)
+    projected = torch.where(live, (point - shift).clamp(min=0), 0)
+    return torch.where(strength > 0, projected, project_splits(point, live, carries_all=False))
 
 
 def project_concave_box(
     point: Tensor, largest: Tensor, slope: Tensor, strength: Tensor, alpha: float
 ) -> Tensor:
-    """Minimum of sum (w - y)^2 / (2 slope) - c u(sum w) over {0 <= w <= largest, sum w <= 1}: (B,
-    D, J).
+    """Return (B, D, J) the minimiser of sum (w - y)^2 / (2 slope) - c u(sum w) over {0 <= w <=
+    largest, sum w <= 1}.
 
     By its optimality conditions w = clip(y - slope t, 0, largest) with t = -c z^-alpha, z the sum
-    of w, or the larger t at which z is 1.  t + c z(t)^-alpha rises with t, so that bisection finds
-    its root.
+    of w, or the larger t at which z is 1. t + c z(t)^-alpha increases with t, so that bisection
+    finds its root.
 
     Args:
         point: (B, D, J) y.
@@ -240,53 +250,56 @@ def project_concave_box(
     """
     tiny = torch.finfo(point.dtype).tiny
 
-    def at(t: Tensor) -> Tensor:
+    def shares_at(t: Tensor) -> Tensor:
         return torch.minimum((point - slope * t).clamp(min=0), largest)
 
     def pull(total: Tensor) -> Tensor:
         return strength * total.clamp(min=tiny) ** -alpha
 
     high = (point / slope).amax(-1, keepdim=True)
-    low = ((point - largest) / slope).amin(-1, keepdim=True)  # below it w = largest as well
+    # Below this shift w = largest.
+    low = ((point - largest) / slope).amin(-1, keepdim=True)
     low = low.clamp(min=torch.finfo(point.dtype).min / 4)
     high = torch.maximum(high, low)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        is_above = middle + pull(at(middle).sum(-1, keepdim=True)) > 0
-        low, high = torch.where(is_above, low, middle), torch.where(is_above, middle, high)
-    moved = torch.where(strength > 0, point - slope * low, point)
-    return project_box(moved, largest, slope)
+        is_above = middle + pull(shares_at(middle).sum(-1, keepdim=True)) > 0
+        low = torch.where(is_above, low, middle)
+        high = torch.where(is_above, middle, high)
+    shifted = torch.where(strength > 0, point - slope * low, point)
+    return project_box(shifted, largest, slope)
 
 
-def _sum_of(total: Tensor, strength: Tensor, alpha: float) -> Tensor:
-    """The root z > 0 of z = Y + a z^-alpha, entry by entry.
+def _solve_total_share(total: Tensor, strength: Tensor, alpha: float) -> Tensor:
+    """Return the root z > 0 of z = Y + a z^-alpha, entry by entry.
 
     Args:
         total: Y, of either sign.
         strength: a, at least 0.
         alpha: at least 0.
     """
+    # Closed forms for alpha 0 and 1.
     if alpha == 0:
         return total + strength
     if alpha == 1:
         root = (total.square() + 4 * strength).sqrt()
-        # Of a negative Y the difference would lose all digits.
+        # For a negative Y, avoid cancellation.
         return torch.where(
             total >= 0, (total + root) / 2, 2 * strength / (root - total).clamp(min=_MIN_DIVISOR)
         )
-    # z - Y - a z^-alpha is rising and concave: Newton's method from below the root stays below it,
+    # z - Y - a z^-alpha is increasing and concave: Newton's method from below stays below the root,
     # and converges.
-    size = strength.clamp(min=_MIN_DIVISOR) ** (1 / (1 + alpha))
-    below = (strength / (size - total).clamp(min=_MIN_DIVISOR)).clamp(min=_MIN_DIVISOR) ** (
+    scale = strength.clamp(min=_MIN_DIVISOR) ** (1 / (1 + alpha))
+    lower_bound = (strength / (scale - total).clamp(min=_MIN_DIVISOR)).clamp(min=_MIN_DIVISOR) ** (
         1 / alpha
     )
-    z = torch.where(total >= 0, torch.maximum(total, size), torch.minimum(below, size)).clamp(
-        min=_MIN_DIVISOR
-    )
-    for _ in range(_NEWTON_STEPS):
+    z = torch.where(
+        total >= 0, torch.maximum(total, scale), torch.minimum(lower_bound, scale)
+    ).clamp(min=_MIN_DIVISOR)
+    for _ in range(_MAX_NEWTON_STEPS):
         pull = strength * z**-alpha
         step = -(z - total - pull) / (1 + alpha * pull / z)
         z = torch.where(step.isfinite() & (step > 0), z + step, z)
-        if not bool((step > _ROUNDING * torch.finfo(z.dtype).eps * z).any()):
+        if not bool((step > _STEP_ROUNDING * torch.finfo(z.dtype).eps * z).any()):
             break
     return z

@@ -1,5 +1,6 @@
-"""The validator: how far an allocation breaks the rules.  It uses no solver and is never switched
-off.
+"""Validator: the violation of each rule by an allocation, measured without a solver; always on.
+
+Entry point: :func:`violations`.
 """
 
 from __future__ import annotations
@@ -12,21 +13,22 @@ from torch import Tensor
 from teal.problem.condition import VALIDATOR_RULES
 from teal.problem.problem import Problem
 
-TOLERANCE = 1e-6  # share of a capacity or a demand by which a rule may be broken, for rounding
+# Accepted violation, relative to a capacity or a demand, for rounding.
+TOLERANCE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Violations:
-    """How far each of B allocations breaks each rule; 0 where it does not.
+    """Violation of each rule by each of B allocations; 0 where a rule is kept.
 
     Attributes:
-        capacity: (B,) largest (load - c) / c over the links, load over the largest capacity for a
-            failed link.  Under max_link_utilisation only failed links are bound.
-        demand: (B,) largest excess of a demand's splits over 1, as a share of the demand; where
-            all must be carried also the largest shortfall of a demand that has a path.
+        capacity: (B,) largest (load - c) / c over the links; for a failed link load over the
+            largest capacity. Under max_link_utilisation only failed links count.
+        demand: (B,) largest excess of a demand's splits over 1, as a share of the demand; where all
+            demand must be carried, also the largest shortfall of a routable demand.
         sign: (B,) largest negative split, sign reversed.
         mask: (B,) largest share sent over a path that is not live.
-        conditions: (B,) by each side condition, by its name.
+        conditions: (B,) violation of each side condition, by name.
     """
 
     capacity: Tensor
@@ -37,12 +39,12 @@ class Violations:
 
     @property
     def largest(self) -> Tensor:
-        """(B,) the largest of all rules."""
+        """(B,) largest violation of all rules."""
         return torch.stack(list(self.by_rule.values())).amax(0)
 
     @property
     def by_rule(self) -> dict[str, Tensor]:
-        """(B,) by each rule, by its name."""
+        """(B,) violation of each rule, by name."""
         return {rule: getattr(self, rule) for rule in VALIDATOR_RULES} | self.conditions
 
 
@@ -55,12 +57,12 @@ def check_shape(problem: Problem, splits: Tensor) -> None:
 
 
 def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) -> Violations:
-    """Measure every rule in float64.  Demands of rate 0 may have any splits, because nothing flows.
+    """Measure the violation of every rule in float64. Demands of rate 0 may have any splits.
 
     Args:
         problem: B matrices.
         splits: (B, D, K).
-        loads: (B, E) Gbit/s of these splits, if they are known; they take half of the time.
+        loads: (B, E) Gbit/s of these splits, if known; computing them takes half of the time.
 
     Raises:
         ValueError: splits of another shape than (B, D, K), or NaN among them.
@@ -68,26 +70,31 @@ def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) ->
     check_shape(problem, splits)
     if bool(splits.isnan().any()):
         raise ValueError("splits contain NaN")
-    problem, splits = problem.to(torch.float64), splits.to(torch.float64)
+    problem = problem.to(torch.float64)
+    splits = splits.to(torch.float64)
     has_demand = (problem.demand > 0)[..., None]
     splits = torch.where(has_demand, splits, 0)
-    program, total = problem.program, splits.sum(-1)
-    demand_error = total - 1
+    program = problem.program
+    total_split = splits.sum(-1)
+    # Excess over 1; where no demand may be shed also the shortfall.
+    demand_error = total_split - 1
     if not problem.objective.may_shed:
         demand_error = torch.where(
-            problem.routable & (problem.demand > 0), demand_error.abs(), total
+            problem.routable & (problem.demand > 0), demand_error.abs(), total_split
         )
     return Violations(
         capacity=overload(problem, problem.loads(splits) if loads is None else loads),
         demand=demand_error.amax(1).clamp(min=0),
         sign=(-splits).amax((1, 2)).clamp(min=0),
         mask=torch.where(problem.path_mask, 0, splits.abs()).amax((1, 2)),
-        conditions={one.name: one.violation(program, splits) for one in problem.conditions},
+        conditions={
+            condition.name: condition.violation(program, splits) for condition in problem.conditions
+        },
     )
 
 
 def overload(problem: Problem, loads: Tensor) -> Tensor:
-    """(B,) the violation of capacities (see :class:`Violations`) by loads (B, E), Gbit/s."""
+    """Return the capacity violation (B,) (see :class:`Violations`) of loads (B, E) in Gbit/s."""
     excess = problem.program.overload(loads)
     if not problem.objective.rules.holds_capacity:
         excess = torch.where(problem.capacity <= 0, excess, 0)

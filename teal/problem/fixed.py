@@ -1,4 +1,7 @@
-"""Programs whose tensors stay where they are, so that recorded launches can read them again."""
+"""Programs in fixed tensors, which recorded GPU launches (CUDA graphs) can read again.
+
+Entry points: :class:`ProgramShape`, :class:`FixedProgram`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from teal.problem.problem import Problem
 
 @dataclasses.dataclass(frozen=True)
 class ProgramShape:
-    """The programs for which the same launches are recorded, over one set of paths.
+    """Key of programs that share recorded launches, over one set of paths.
 
     Attributes:
         batch: B.
@@ -30,7 +33,7 @@ class ProgramShape:
 
     @classmethod
     def of(cls, problem: Problem) -> ProgramShape:
-        """The shape of a program with a demand and a link."""
+        """Return the shape of a program with at least one demand and one link."""
         return cls(
             problem.batch,
             problem.objective,
@@ -40,7 +43,7 @@ class ProgramShape:
 
 
 class FixedProgram:
-    """A program at a fixed place, into which others of its shape are copied.
+    """Program in fixed memory, into which other programs of its shape are copied.
 
     Args:
         problem: the first program, on a GPU with numba-cuda, without side conditions.
@@ -51,12 +54,15 @@ class FixedProgram:
         device: the GPU.
     """
 
-    @torch.inference_mode(False)  # the tensors outlive the inference mode that the caller may be in
+    # The tensors outlive an inference mode of the caller.
+    @torch.inference_mode(False)
     def __init__(self, problem: Problem, shape: ProgramShape, dtype: torch.dtype) -> None:
         self._shape = shape
         self.device = problem.demand.device
-        self._stream: torch.cuda.Stream | None = None  # of the last use
-        # Operations without a reference to what keeps this object, so that both are freed at once.
+        # Stream of the last copy.
+        self._last_stream: torch.cuda.Stream | None = None
+        # Copy the operations without a reference to the owner of this object, so that both are
+        # freed together.
         ops = copy.copy(problem.ops)
         ops.backend = problem.ops.backend.without_spare_buffers()  # type: ignore[attr-defined]
         self._program = dataclasses.replace(
@@ -70,15 +76,16 @@ class FixedProgram:
 
     @staticmethod
     def accepts(problem: Problem) -> bool:
-        """Whether launches that read no numbers of the program but its tensors can be recorded: a
-        linear one without side conditions, on a GPU with numba-cuda.
+        """Return whether launches can be recorded for a problem: a linear program without side
+        conditions, on a GPU with numba-cuda. Such launches read no values of the program on the
+        host.
         """
         if problem.conditions or not problem.is_linear or problem.is_empty:
             return False
         return problem.ops.is_over_paths and problem.ops.backend.name == "cuda"
 
     def take(self, problem: Problem) -> None:
-        """Copy a program in, once what was done with the last one on another stream has ended."""
+        """Copy a program in, after pending work on the previous stream."""
         self.take_demand(problem.demand)
         for field in ("capacity", "demand_value", "link_cost"):
             getattr(self._program, field).copy_(getattr(problem, field))
@@ -87,22 +94,22 @@ class FixedProgram:
         """Copy other matrices in, as :meth:`take` does.
 
         Args:
-            demand: (B, D) Gbit/s; on the CPU in pinned memory, for the host not to wait.
+            demand: (B, D) Gbit/s; on the CPU in pinned memory, so that the host does not wait.
         """
         if self.device.type == "cuda":
             current = torch.cuda.current_stream(self.device)
-            if self._stream is not None:
-                current.wait_stream(self._stream)
-            self._stream = current
+            if self._last_stream is not None:
+                current.wait_stream(self._last_stream)
+            self._last_stream = current
         self._program.demand.copy_(demand, non_blocking=True)
 
     def problem(self) -> Problem:
-        """The program, of which nothing has been computed yet."""
+        """Return the program without any cached results."""
         return self._program.with_known_branches(
             has_link_cost=self._shape.has_link_cost, may_fail=self._shape.may_fail
         )
 
     @property
     def demand(self) -> Tensor:
-        """(B, D) Gbit/s, at its place."""
+        """(B, D) demands in Gbit/s, in fixed memory."""
         return self._program.demand

@@ -1,6 +1,4 @@
-"""The certificate of an objective that is a sequence of programs, line by line: a class, a level of
-rates.
-"""
+"""Certificate lines of an objective that is a sequence of programs: a line per class or level."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ from teal.runtime.rounding import at_most, gap_text
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """The certified figures of a part of the demands of one matrix.
+    """Certified figures of a part of the demands of one matrix.
 
     Attributes:
         name: name of the part.
         demand: Gbit/s.
-        value: Gbit/s that are carried.
-        bound: certified bound on the value beside what the parts before have, Gbit/s.
+        value: carried flow, Gbit/s.
+        bound: certified bound on the value, given the values of earlier parts, Gbit/s.
         gap: (bound - value) / bound, at least 0.
-        more: further figures of such parts, by their names; where one has the name of the part
-            itself, files have this number in the place of ``name``.
+        more: further figures, by name; a figure named as the part itself replaces ``name`` in
+            files.
     """
 
     name: str
@@ -36,10 +34,10 @@ class Line:
     more: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def record(self, part: str) -> dict[str, Any]:
-        """All figures by their names in files and responses; infinite ones are None.
+        """Return all figures by their names in files and responses; infinite figures are None.
 
         Args:
-            part: under which the name of the part stands, such as ``class``.
+            part: key of the name of the part, such as ``class``.
         """
         satisfied = self.value / self.demand if self.demand > 0 else 1.0
         figures = {"demand": self.demand, "value": self.value, "bound": self.bound, "gap": self.gap}
@@ -50,22 +48,24 @@ class Line:
         }
 
     def text(self, part: str, width: int = 0) -> str:
-        """The line for people.
+        """Format the line as text.
 
         Args:
-            part: what it is of.
-            width: characters that the name is filled to.
+            part: kind of the part, such as ``class``.
+            width: minimum width of the name.
         """
-        carried = (
+        figures_text = (
             f"{self.value:.6g} of {self.demand:.6g} Gbit/s, bound {at_most(self.bound)}, gap "
             f"{gap_text(self.gap)}"
         )
-        more = [f"{name} {_plain(figure)}" for name, figure in self.more.items() if name != part]
-        return ", ".join([f"{self.name:{width}}  {carried}", *more])
+        more_texts = [
+            f"{name} {_plain(figure)}" for name, figure in self.more.items() if name != part
+        ]
+        return ", ".join([f"{self.name:{width}}  {figures_text}", *more_texts])
 
 
 def _plain(figure: float) -> str:
-    """A figure as text; one without a bound is infinite."""
+    """Format a figure; an infinite one has no bound."""
     if math.isinf(figure):
         return "without a bound"
     return f"{figure:,}" if isinstance(figure, int) else f"{figure:.6g}"
@@ -73,43 +73,44 @@ def _plain(figure: float) -> str:
 
 @runtime_checkable
 class Lines(Protocol):
-    """The lines of B matrices.
+    """Certificate lines of B matrices.
 
     Attributes:
-        part: what a line is of, such as ``class``.
-        parts: the same for several, under which they stand in files and responses.
+        part: kind of a line, such as ``class``.
+        parts: its plural, the key in files and responses.
     """
 
     part: ClassVar[str]
     parts: ClassVar[str]
 
     def rows(self, rows: Tensor) -> Self:
-        """The lines of some of the matrices, by their numbers."""
+        """Return the lines of some of the matrices, by their indices."""
         ...
 
     def lines(self, row: int) -> tuple[Line, ...]:
-        """The lines of one matrix."""
+        """Return the lines of one matrix."""
         ...
 
     def counts(self, row: int) -> dict[str, int]:
-        """Numbers of demands of one matrix, by their names in files."""
+        """Return numbers of demands of one matrix, by their names in files."""
         ...
 
     def headline(self, row: int) -> str:
-        """A sentence about one matrix, above its lines; "" for none."""
+        """Return a sentence about one matrix, above its lines; "" for none."""
         ...
 
 
 def records(lines: Lines, row: int) -> list[dict[str, Any]]:
-    """The lines of one matrix, as :meth:`Line.record`."""
+    """Return the lines of one matrix as records, as :meth:`Line.record`."""
     return [line.record(lines.part) for line in lines.lines(row)]
 
 
 def texts(lines: Lines, row: int) -> list[str]:
-    """The lines of one matrix as text."""
-    of_row, headline = lines.lines(row), lines.headline(row)
-    width = max((len(line.name) for line in of_row), default=0)
+    """Return the lines of one matrix as text."""
+    row_lines = lines.lines(row)
+    headline = lines.headline(row)
+    width = max((len(line.name) for line in row_lines), default=0)
     return [
         *([headline] if headline else []),
-        *(f"  {line.text(lines.part, width)}" for line in of_row),
+        *(f"  {line.text(lines.part, width)}" for line in row_lines),
     ]

@@ -1,4 +1,4 @@
-"""The conditions that requests to the service may ask for, by the name of their option."""
+"""Side conditions that service requests may ask for, by option name."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The object that every scheme takes: B traffic matrices on one network.
+"""Allocation problem: B traffic matrices on one network, the input of every scheme.
 
-The program without demand and capacity that no allocation can use (:attr:`teal.Problem.usable`).
-
+:attr:`teal.Problem.usable` is the program without demand and capacity that no allocation can use.
 Value maximisation has the same allocations and optimum with
 
     capacity'[e] = min(capacity[e], sum over d of demand'[d]),
     demand'[d] = min(demand[d], sum over k of bottleneck[d, k]),
 
-and numbers of more equal size.  Demands are limited only in matrices whose largest demand is more
-than 10,000 times the smallest capacity.  In the other objectives, all demand and capacity counts.
+which narrows the range of the numbers. Demands are limited only in matrices whose largest demand is
+more than 10,000 times the smallest capacity. Other objectives keep all demand and capacity. Main
+class: :class:`Problem`.
 """
 
 from __future__ import annotations
@@ -49,16 +49,18 @@ from teal.runtime.shapes import Bool, Float
 
 
 def checked(field: str, values: AnyArray, width: int) -> AnyArray:
-    """``values`` (n, width), or InputError for another shape, no matrix, or an entry that is no
-    finite number >= 0.
+    """Return ``values`` (n, width), validated.
+
+    Raises:
+        InputError: another shape, no matrix, or an entry that is not a finite number >= 0.
     """
     if values.ndim != 2 or values.shape[1] != width:
         raise InputError("problem", field, f"{width} entries for each matrix", values.shape)
     if not len(values):
         raise InputError("problem", field, "at least one matrix", "none")
-    bad = ~(np.isfinite(values) & (values >= 0))
-    if bad.any():
-        row, column = np.argwhere(bad)[0]
+    is_invalid = ~(np.isfinite(values) & (values >= 0))
+    if is_invalid.any():
+        row, column = np.argwhere(is_invalid)[0]
         raise InputError(
             "problem", f"{field}[{row}, {column}]", "a finite number >= 0", values[row, column]
         )
@@ -74,8 +76,8 @@ def arrays(
     weight: AnyArray | None,
     classes: DemandClasses | None,
 ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
-    """Demands (B, D), capacities (B, E) and weights (D,) of a problem; arguments as in
-    :meth:`teal.Problem.create`.
+    """Validate and convert the arrays of a problem: demands (B, D), capacities (B, E), weights
+    (D,); arguments as in :meth:`teal.Problem.create`.
 
     Raises:
         InputError: see :meth:`teal.Problem.create`.
@@ -84,20 +86,22 @@ def arrays(
         if classes is None:
             raise InputError("priority", "classes", "demands with classes", "none")
         weight = CLASS_RATIO ** (len(classes) - 1.0 - classes.of_demand)
+    # Classes and paths must belong to the demands and the network.
     if classes is not None and int(classes.ptr[-1]) != paths.num_demands:
         raise InputError("problem", "classes", f"{paths.num_demands} demands", int(classes.ptr[-1]))
     if not hasattr(paths, "topology_key"):
         raise InputError(
-            "problem", "paths", "candidate paths, as of teal.compute_paths", type(paths).__name__
+            "problem", "paths", "candidate paths (teal.compute_paths)", type(paths).__name__
         )
     if paths.topology_key != topology.graph_key():
         raise InputError(
-            topology.name, "paths", "paths over this network's links", "those of another network"
+            topology.name, "paths", "paths over this network's links", "paths of another network"
         )
+    # Demands, capacities and weights as arrays.
     try:
         demand = np.atleast_2d(np.asarray(demand, dtype=np.float64))
     except (TypeError, ValueError):
-        expected = "an array of rates, as of TrafficMatrices.read"
+        expected = "an array of rates (TrafficMatrices.read)"
         raise InputError("problem", "demand", expected, type(demand).__name__) from None
     demand = checked("demand", demand, paths.num_demands)
     capacity = topology.capacity if capacity is None else capacity
@@ -114,9 +118,9 @@ def arrays(
     return demand, np.broadcast_to(capacity, (len(demand), topology.num_links)).copy(), weight
 
 
-# Demand over the smallest capacity above which these limit demands to what their paths can carry.
-# In ordinary networks the limits would change little, and take a pass over all paths.
-_EXTREME_LOAD = 1e4
+# Ratio of demand to the smallest capacity above which demands are limited to the capacity of their
+# paths. In ordinary networks the limits would change little, and cost a pass over all paths.
+_MAX_DEMAND_RATIO = 1e4
 
 
 def usable_part(
@@ -127,42 +131,46 @@ def usable_part(
     routable: Callable[[], Tensor],
     all_have_paths: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Demand (B, D) and capacity (B, E) of the module, Gbit/s; ``demand`` itself where it stays as
-    it is.
+    """Return usable demand (B, D) and capacity (B, E) in Gbit/s (module docstring); ``demand``
+    itself if unchanged.
 
     Args:
         demand: (B, D) Gbit/s.
         capacity: (B, E) Gbit/s.
-        carried: gives (B, D) Gbit/s that the paths of each demand can carry; called where that
-            matters.
-        routable: gives (B, D) Gbit/s of the demands with a live path; called where that matters.
+        carried: computes (B, D) Gbit/s that the paths of each demand can carry; called if needed.
+        routable: computes (B, D) Gbit/s of the demands with a live path; called if needed.
         all_have_paths: whether every demand has a candidate path.
     """
-    smallest = torch.where(capacity > 0, capacity, torch.inf).amin(1)
-    is_extreme = demand.amax(1) > _EXTREME_LOAD * smallest if demand.shape[1] else smallest < 0
+    # Limit extreme demands to the capacity of their paths.
+    min_capacity = torch.where(capacity > 0, capacity, torch.inf).amin(1)
+    is_extreme = (
+        demand.amax(1) > _MAX_DEMAND_RATIO * min_capacity if demand.shape[1] else min_capacity < 0
+    )
     if bool(is_extreme.any()):
         demand = torch.where(is_extreme[:, None], torch.minimum(demand, carried()), demand)
-    total = demand.sum(1, keepdim=True)
-    # A link that is narrow beside all demand is narrow beside the routable demand too, unless that
-    # is tiny.
-    is_wide = (_EXTREME_LOAD * capacity > total).any(1, keepdim=True)
-    if not (all_have_paths and bool((capacity > 0).all())) and bool(is_wide.any()):
-        total = torch.where(is_wide, torch.minimum(demand, routable()).sum(1, keepdim=True), total)
-    return demand, torch.where(
-        total > 0, torch.minimum(capacity, total), capacity
-    )  # 0 would mean a failed link
+    # Limit capacities to the total demand.
+    total_demand = demand.sum(1, keepdim=True)
+    # Only a link with a large capacity relative to all demand may exceed the routable demand,
+    # unless the latter is tiny.
+    may_bind = (_MAX_DEMAND_RATIO * capacity > total_demand).any(1, keepdim=True)
+    if not (all_have_paths and bool((capacity > 0).all())) and bool(may_bind.any()):
+        total_demand = torch.where(
+            may_bind, torch.minimum(demand, routable()).sum(1, keepdim=True), total_demand
+        )
+    # Keep capacities without demand: 0 would mean a failed link.
+    return demand, torch.where(total_demand > 0, torch.minimum(capacity, total_demand), capacity)
 
 
 class Extremes(NamedTuple):
-    """The largest and smallest numbers of a problem, which decide how it is computed.
+    """Largest and smallest numbers of a problem, which select the computation.
 
     Attributes:
         smallest_capacity, largest_capacity: Gbit/s of a link.
         smallest_live_capacity: Gbit/s of a link that has not failed; infinite if all have.
-        least_total: Gbit/s of all demands of a matrix, of the matrix with least.
+        least_total: smallest total demand of a matrix, Gbit/s.
         largest_demand: Gbit/s.
         smallest_value, largest_value: value of a Gbit/s of a demand.
-        largest_cost: value that a Gbit/s loses, or gains, on a link.
+        largest_cost: largest absolute cost of a Gbit/s on a link.
     """
 
     smallest_capacity: float
@@ -180,32 +188,33 @@ AnyCondition = TypeVar("AnyCondition", bound=Condition)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """B traffic matrices of D demands, with at most K candidate paths each, to allocate on a
-    network of E links.
+    """Allocation problem: B traffic matrices of D demands, with at most K candidate paths each, on
+    a network of E links.
 
-    Validated by :meth:`create`.  Values are in units of value: 1 is the value of one Gbit/s in
+    Validated by :meth:`create`. Values are in units of value: 1 is the value of one Gbit/s in
     total_flow.
 
     Attributes:
         topology: the network, with its regular capacities.
         paths: candidate paths of the demands, or segment lists; then ``ops.is_over_paths`` is
             false.
-        objective: the program to solve.
+        objective: the objective of the program.
         demand: (B, D) Gbit/s.
-        capacity: (B, E) Gbit/s that may be used, for each matrix: the capacity in force times the
+        capacity: (B, E) usable capacity in Gbit/s of each matrix: the current capacity times the
             share that the objective allows; 0 where a link has failed.
         demand_value: (D,) value of one Gbit/s of each demand.
-        link_cost: (E,) value that one Gbit/s loses on each link:
-            v[d, k] = demand_value[d] - sum of link_cost along path (d, k).
+        link_cost: (E,) cost of one Gbit/s on each link: v[d, k] = demand_value[d] - sum of
+            link_cost along path (d, k).
         ops: sums of link values along paths, and of path values over links, on the tensors' device.
         classes: priority classes of the demands (see :mod:`teal.network.classes`); None for none.
-        steps: steps in which the value of a demand falls (see :mod:`teal.problem.steps`), where
-            ``demand_value`` is that of the first step; None for one step.  Of the engines, interior
-            points and PDHG's fused and plain ones know steps.
+        steps: value steps of the demands (see :mod:`teal.problem.steps`), where ``demand_value`` is
+            that of the first step; None for one step. Interior points and PDHG's fused and plain
+            engines support steps.
         conditions: side conditions (see :mod:`teal.problem.condition`), in the order in which they
             rewrite the program.
-        functions: bandwidth functions of the demands, of which ``steps`` are made; None for none.
-        largest_share: (B, D, K) of its demand that each path may carry, for engines; None for 1.
+        functions: bandwidth functions of the demands, from which ``steps`` are built; None for
+            none.
+        largest_share: (B, D, K) largest share of its demand on each path, for engines; None for 1.
     """
 
     topology: Topology
@@ -238,38 +247,40 @@ class Problem:
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
     ) -> Problem:
-        """Validate and build.
+        """Validate the input and build a problem.
 
         Args:
             topology: the network.
             paths: candidate paths over its links.
-            objective: the program to solve, or its name.
+            objective: the objective, or its name.
             demand: (B, D) or (D,) Gbit/s.
             capacity: (B, E) or (E,) Gbit/s; None for the topology's.
-            weight: (D,) of each demand, for weighted_flow (value of a Gbit/s) and max_min; None for
-                1 each.
+            weight: (D,) weight of each demand, for weighted_flow (value of a Gbit/s) and max_min;
+                None for 1 each.
             functions: functions of the demands, for bandwidth_functions.
-            classes: classes of the demands, which priority needs;
-                :func:`teal.problem.priority.priority_problem` makes them.
+            classes: classes of the demands, required by priority;
+                :func:`teal.problem.priority.priority_problem` builds them.
             device: device of the tensors.
             dtype: float32 or float64.
             backend: name of the path operations (see :func:`teal.pathops.make_path_ops`).
 
         Raises:
-            InputError: paths of another network, a wrong shape, entry or objective, priority
+            InputError: paths of another network, an invalid shape, entry or objective, priority
                 without classes.
         """
+        # Validate the input.
         objective = Objective.of(objective)
         if functions is not None:
             weight = functions.weight
         if objective.rules.needs_functions != (functions is not None):
-            expected, found = (
+            expected, actual = (
                 ("one for each demand", "none") if functions is None else ("none", "some")
             )
-            raise InputError(f"objective {objective.name}", "functions", expected, found)
+            raise InputError(f"objective {objective.name}", "functions", expected, actual)
         demand, capacity, weight = arrays(
             topology, paths, objective, demand, capacity, weight, classes
         )
+        # Tensors on the device, with values and costs of the objective.
         ops = make_path_ops(paths, device, backend)
         latency = torch.as_tensor(topology.latency[None], device=ops.device)
         value = objective.demand_value(weight, paths.num_demands)
@@ -300,14 +311,12 @@ class Problem:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: what was computed from them holds functions, which cannot be
-        pickled.
-        """
+        """Return the fields alone: cached results hold functions, which cannot be pickled."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
     def batch(self) -> int:
-        """B."""
+        """Number of matrices B."""
         return len(self.demand)
 
     @cached_property
@@ -320,7 +329,7 @@ class Problem:
 
     @cached_property
     def has_link_cost(self) -> bool:
-        """Whether any link has a cost; if none has, all paths of a demand have the same value."""
+        """Whether any link has a cost; otherwise all paths of a demand have the same value."""
         if self.link_cost.device.type == "cpu" or self.is_empty:
             return bool(self.link_cost.any())
         return self.extremes.largest_cost > 0
@@ -332,8 +341,8 @@ class Problem:
 
     @cached_property
     def extremes(self) -> Extremes:
-        """Largest and smallest numbers, of a problem with a demand and a link: read from a GPU at
-        once, since the host waits for it once for each reading.
+        """Largest and smallest numbers of a problem with a demand and a link; on a GPU read at
+        once, since each reading makes the host wait.
         """
         backend = self.ops.backend if self.ops.is_over_paths else None
         if backend is not None and backend.name == "cuda":
@@ -348,13 +357,14 @@ class Problem:
             self.demand_value.max(),
             self.link_cost.abs().max(),
         )
-        return Extremes(*torch.stack([number.to(torch.float64) for number in numbers]).tolist())
+        return Extremes(*torch.stack([value.to(torch.float64) for value in numbers]).tolist())
 
     def _extremes_by_kernel(self, backend: Any) -> tuple[float, ...]:
-        """The extremes by one kernel of numba-cuda, and one reading."""
-        is_one = self.capacity.stride(0) == 0  # the same capacities in all matrices
+        """Compute the extremes by one kernel of numba-cuda, and one reading."""
+        # Equal capacities in all matrices are read once.
+        shares_capacity = self.capacity.stride(0) == 0
         capacity, demand, value, cost = backend.extremes(
-            self.capacity[:1] if is_one else self.capacity,
+            self.capacity[:1] if shares_capacity else self.capacity,
             self.demand,
             self.demand_value[None],
             self.link_cost[None],
@@ -371,15 +381,15 @@ class Problem:
         )
 
     def with_known_branches(self, *, has_link_cost: bool, may_fail: bool) -> Problem:
-        """This program with formulas that suit any numbers which its tensors have later, as in a
-        recorded graph: none is read to choose one.
+        """Return this program with formulas that hold for any values of its tensors, as a recorded
+        graph needs: no value is read to choose a formula.
 
         Args:
             has_link_cost: whether links may have costs.
             may_fail: whether links may have failed.
         """
         other = dataclasses.replace(self)
-        # For `_changed`.
+        # Read by `_changed`.
         other.__dict__["_branches"] = {"has_link_cost": has_link_cost, "may_fail": may_fail}
         other.__dict__["has_link_cost"] = has_link_cost
         program = other.program
@@ -389,7 +399,7 @@ class Problem:
         return other
 
     def _changed(self, **fields: Any) -> Problem:
-        """This program with other tensors, and the same formulas where these are known."""
+        """Return this program with other tensors, and the same formulas where they are fixed."""
         other = dataclasses.replace(self, **fields)
         branches = self.__dict__.get("_branches")
         return other if branches is None else other.with_known_branches(**branches)
@@ -411,17 +421,16 @@ class Problem:
 
     @cached_property
     def inverse_capacity(self) -> Float[Tensor, "B E"]:
-        """(B, E) 1 / capacity in 1 / (Gbit/s), 0 for a failed link, so that no code divides by a
-        capacity of 0.
+        """(B, E) 1 / capacity in 1 / (Gbit/s), 0 for a failed link, so that nothing divides by 0.
 
-        At most the largest number of the type, for capacities whose inverse is larger.
+        Clamped to the largest number of the type.
         """
-        largest = torch.finfo(self.capacity.dtype).max
-        return torch.where(self.capacity > 0, (1 / self.capacity).clamp(max=largest), 0)
+        max_value = torch.finfo(self.capacity.dtype).max
+        return torch.where(self.capacity > 0, (1 / self.capacity).clamp(max=max_value), 0)
 
     @cached_property
     def bottleneck(self) -> Float[Tensor, "B D K"]:
-        """(B, D, K) Gbit/s, the smallest capacity along each live path; 0 for the others."""
+        """(B, D, K) smallest capacity in Gbit/s along each live path; 0 for other paths."""
         return torch.where(self.path_mask, -self.ops.path_max(-self.capacity)[0], 0)
 
     @property
@@ -431,12 +440,13 @@ class Problem:
 
     @cached_property
     def _limited(self) -> Problem | None:
-        """:attr:`usable`; None stands for the problem itself, since a cycle of references would
-        keep tensors alive.
+        """The program of :attr:`usable`; None stands for the problem itself, since a reference
+        cycle would keep tensors alive.
         """
         if self.price_set.on_simplex or self.largest_share is not None or not self.ops.counts_once:
             return None
-        if self.utility is not None:  # of shares of the whole demand
+        # A utility is a function of the share of the full demand.
+        if self.utility is not None:
             return None
         demand, capacity = usable_part(
             self.demand,
@@ -448,9 +458,10 @@ class Problem:
         if demand is self.demand and bool((capacity == self.capacity).all()):
             return None
         steps = self.steps and self.steps.of_part(demand / self.demand)
-        limited = dataclasses.replace(self, demand=demand, capacity=capacity, steps=steps)
-        limited.__dict__["_limited"] = None  # a second limit would change nothing
-        return limited
+        usable = dataclasses.replace(self, demand=demand, capacity=capacity, steps=steps)
+        # A second limit would change nothing.
+        usable.__dict__["_limited"] = None
+        return usable
 
     @cached_property
     def full_path_utilisation(self) -> Float[Tensor, "B E"]:
@@ -459,11 +470,11 @@ class Problem:
 
     @cached_property
     def even_splits(self) -> Float[Tensor, "B D K"]:
-        """(B, D, K) each demand in equal parts over its live paths; 0 for a demand without a live
+        """(B, D, K) equal splits of each demand over its live paths; 0 for a demand without a live
         path.
         """
-        count = self.path_mask.sum(-1, keepdim=True).clamp(min=1)
-        return self.path_mask.to(self.demand.dtype) / count
+        num_live_paths = self.path_mask.sum(-1, keepdim=True).clamp(min=1)
+        return self.path_mask.to(self.demand.dtype) / num_live_paths
 
     @property
     def first_path_splits(self) -> Float[Tensor, "B D K"]:
@@ -475,39 +486,40 @@ class Problem:
         return torch.where(self.path_mask, first, 0)
 
     def flows(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B D K"]:
-        """(B, D, K) Gbit/s on each path, of splits (B, D, K), shares of each demand."""
+        """Return the flow (B, D, K) in Gbit/s on each path, of splits (B, D, K), shares of each
+        demand.
+        """
         return splits * self.demand[..., None]
 
     def loads(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B E"]:
-        """(B, E) Gbit/s on each link."""
+        """Return the load (B, E) in Gbit/s of each link."""
         return self.ops.link_sum(self.flows(splits))
 
     def utilisation(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B E"]:
-        """(B, E) load over the capacity of the link, of which the objective may allow a share;
-        infinite where a failed link carries traffic.
+        """Return the link utilisation (B, E), relative to the full capacity of the link, of which
+        the objective may allow a share; infinite where a failed link carries traffic.
         """
         return self.utilisation_of(self.loads(splits))
 
     def utilisation_of(self, load: Float[Tensor, "B E"]) -> Float[Tensor, "B E"]:
-        """:meth:`utilisation` of loads (B, E), Gbit/s."""
+        """Return the link utilisation, as :meth:`utilisation`, of loads (B, E) in Gbit/s."""
         is_broken = (self.capacity <= 0) & (load > 0)
-        # Divided, not multiplied by inverse_capacity, which is limited where the capacity is next
-        # to 0.
+        # Divide instead of multiplying by inverse_capacity, which is clamped for tiny capacities.
         share = self.objective.rules.capacity_share
         utilisation = share * load / torch.where(self.capacity > 0, self.capacity, 1)
         return torch.where(is_broken, torch.inf, torch.where(self.capacity > 0, utilisation, 0))
 
     def value(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
-        """(B,) the objective.
+        """Return the objective value (B,).
 
         The sum over paths of v[d, k] times flow, in units of value (under max_min of flows); the
-        largest utilisation of a link; or the least share carried of any demand above 0 that has a
-        live path, at most 1.
+        largest link utilisation; or the least served fraction of any routable demand above 0, at
+        most 1.
         """
         return self.objective.rules.value(self, splits)
 
     def capacity_value(self, prices: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
-        """(B,) sum over the links of capacity * price: the value of all capacity at these
+        """Return (B,) sum over the links of capacity * price: the value of all capacity at these
         prices.
         """
         return (self.capacity * prices).sum(1)
@@ -515,22 +527,22 @@ class Problem:
     def cheapest_path_cost(
         self, path_cost: Float[Tensor, "B D K"], *, unroutable: float = 0.0
     ) -> Float[Tensor, "B D"]:
-        """(B, D) the least of ``path_cost`` over the live paths of each demand.
+        """Return (B, D) the least ``path_cost`` over the live paths of each demand.
 
         Args:
             path_cost: (B, D, K) cost of each path, such as the sum of link prices along it.
-            unroutable: cost that is returned for a demand without a live path.
+            unroutable: cost of a demand without a live path.
         """
-        least = torch.where(self.path_mask, path_cost, torch.inf).amin(-1)
-        return torch.where(self.routable, least, unroutable)
+        min_cost = torch.where(self.path_mask, path_cost, torch.inf).amin(-1)
+        return torch.where(self.routable, min_cost, unroutable)
 
     def with_demand(self, demand: Tensor | AnyArray) -> Problem:
-        """The network under other matrices, (B, D), with the capacities of the first matrix.  Not
-        validated.
+        """Return the problem with other matrices (B, D), and the capacities of the first matrix.
+        Not validated.
 
         Raises:
-            InputError: splits in force that differ between matrices; values in steps, which are
-                shares of the demands.
+            InputError: installed splits that differ between matrices; value steps, which are shares
+                of the demands.
         """
         if self.steps is not None and self.functions is None:
             raise InputError(
@@ -543,20 +555,20 @@ class Problem:
         return self._changed(demand=demand, capacity=capacity, conditions=conditions, steps=steps)
 
     def balanced(self, name: ObjectiveName, demand: Tensor) -> Problem:
-        """Matrices (B, D) under a balanced objective, where neither demands nor links have
+        """Return matrices (B, D) under a balanced objective, where neither demands nor links have
         values.
         """
-        nothing: Any = {
+        zero_values: Any = {
             name: torch.zeros_like(getattr(self, name)) for name in ("demand_value", "link_cost")
         }
         return dataclasses.replace(
-            self, objective=Objective(name), demand=demand, classes=None, **nothing
+            self, objective=Objective(name), demand=demand, classes=None, **zero_values
         )
 
     @property
     def weighted(self) -> Problem:
-        """Under priority the one program whose values order the classes
-        (:data:`teal.objectives.CLASS_RATIO`).
+        """The single program under priority whose values order the classes
+        (:data:`teal.objectives.CLASS_RATIO`); itself under other objectives.
         """
         weighted = dataclasses.replace(
             self, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None
@@ -565,9 +577,7 @@ class Problem:
 
     @property
     def solved(self) -> Problem:
-        """The problem whose values engines compute: max_link_utilisation in the place of
-        max_concurrent_flow.
-        """
+        """The problem whose values engines compute: max_concurrent_flow as max_link_utilisation."""
         name = self.objective.rules.solved_as
         return (
             self
@@ -576,32 +586,36 @@ class Problem:
         )
 
     def with_capacity(self, capacity: Tensor | AnyArray) -> Problem:
-        """The matrices under other capacities of links, (E,) or (B, E): failures, upgrades.  Not
-        validated.
+        """Return the problem with other link capacities, (E,) or (B, E), such as failures or
+        upgrades. Not validated.
         """
         capacity = torch.as_tensor(capacity).to(self.capacity) * self.objective.rules.capacity_share
         return dataclasses.replace(self, capacity=capacity.expand(self.batch, -1))
 
     def with_paths(self, paths: AnyPaths) -> Problem:
-        """The matrices over other candidate paths of the same demands.  Not validated.
+        """Return the problem with other candidate paths of the same demands. Not validated.
 
-        The costs of links stay those of the old paths; the path operations use the default backend.
+        Link costs stay those of the old paths; the path operations use the default backend.
 
         Raises:
-            InputError: under a condition that speaks of the old paths, such as a limit on churn.
+            InputError: a condition that depends on the old paths, such as a limit on churn.
         """
         return self.with_ops(make_path_ops(paths, self.ops.device))
 
     def with_ops(self, ops: PathOps) -> Problem:
-        """:meth:`with_paths` by the operations over them, on the device of this problem."""
+        """Return the problem of :meth:`with_paths`, given the operations over the paths, on the
+        device of this problem.
+        """
         conditions = tuple(
             condition.on_paths(ops, self.topology.num_links) for condition in self.conditions
         )
         return dataclasses.replace(self, paths=ops.paths, ops=ops, conditions=conditions)
 
     def under(self, condition: Condition) -> Problem:
-        """The matrices under one more side condition; raises InputError where it does not go with
-        the rest.
+        """Return the problem with one more side condition.
+
+        Raises:
+            InputError: a condition that is incompatible with the objective or other conditions.
         """
         if self.steps is not None:
             raise InputError(
@@ -612,11 +626,11 @@ class Problem:
         )
 
     def with_churn_limit(self, previous: Tensor, share: float) -> Problem:
-        """The matrices, of whose routable demand at most ``share``, in [0, 1], may move from
-        ``previous`` splits.
+        """Return the problem with a churn limit: at most ``share`` of the routable demand, in [0,
+        1], may move from ``previous`` splits.
 
         Args:
-            previous: (B, D, K) or (D, K) in force.
+            previous: (B, D, K) or (D, K) installed splits.
             share: see :mod:`teal.problem.churn`.
 
         Raises:
@@ -627,8 +641,8 @@ class Problem:
         return self.under(ChurnLimit.checked(previous, share, self.path_mask.shape))
 
     def with_protection(self, groups: Sequence[Sequence[int]] | None = None) -> Problem:
-        """The matrices, whose flows survive the failure of any one group of links (None: of any one
-        cable).
+        """Return the problem whose flows survive the failure of any one group of links (None: of
+        any one cable).
 
         Raises:
             InputError: an unknown link; see :meth:`under`.
@@ -637,24 +651,27 @@ class Problem:
         return self.under(Protection.of(self.ops, self.topology.num_links, groups))
 
     def condition(self, kind: type[AnyCondition]) -> AnyCondition | None:
-        """The condition of a class, None if there is none."""
-        return next((one for one in self.conditions if isinstance(one, kind)), None)
+        """Return the condition of a class, or None."""
+        return next(
+            (condition for condition in self.conditions if isinstance(condition, kind)), None
+        )
 
     @property
     def is_linear(self) -> bool:
-        """Whether each demand's value is linear in its flow: neither a concave utility nor one that
-        falls in steps.
+        """Whether each demand's value is linear in its flow: neither a concave utility nor value
+        steps.
         """
         return self.steps is None and self.utility is None
 
     @cached_property
     def utility(self) -> Concave | None:
-        """The concave utility of the demands; None where value is linear in flow, or falls in
-        steps.
+        """The concave utility of the demands; None where value is linear or piecewise linear in
+        flow.
         """
         rules = self.objective.rules
         if rules.alpha is None:
             return None
+        # Weights of routable demands, scaled to the total demand.
         has_weight = (self.demand > 0) & live_columns(self.ops, self.capacity).any(-1)
         demand = torch.where(has_weight, self.demand, 0)
         weight = {
@@ -662,16 +679,20 @@ class Problem:
             "1": torch.ones_like(demand),
             "given": self.demand_value.expand_as(demand),
         }
-        own = torch.where(has_weight, weight[rules.weight_by], 0)
-        scale = demand.sum(1, keepdim=True) / own.sum(1, keepdim=True).clamp(min=1e-300)
-        worth = torch.where(has_weight, own * scale / torch.where(has_weight, demand, 1), 0)
+        demand_weight = torch.where(has_weight, weight[rules.weight_by], 0)
+        weight_scale = demand.sum(1, keepdim=True) / demand_weight.sum(1, keepdim=True).clamp(
+            min=1e-300
+        )
+        value_per_rate = torch.where(
+            has_weight, demand_weight * weight_scale / torch.where(has_weight, demand, 1), 0
+        )
         return Concave(
-            Curve(rules.alpha), worth, self.demand, self.demand_value, self.largest_share
+            Curve(rules.alpha), value_per_rate, self.demand, self.demand_value, self.largest_share
         )
 
     @property
     def demand_set(self) -> DemandSet:
-        """The set of splits that a demand may have."""
+        """The feasible set of a demand's splits."""
         if self.utility is not None:
             return self.utility
         if self.objective.rules.carries_all:
@@ -682,19 +703,21 @@ class Problem:
 
     @property
     def price_set(self) -> PriceSet:
-        """Where link prices may lie."""
+        """The feasible set of link prices."""
         return Simplex() if self.objective.rules.balances else NonNegative()
 
     @cached_property
     def program(self) -> Program:
-        """The program over paths and links, without the conditions."""
+        """The program over paths and links, without side conditions."""
         return Program(
             self.ops, self.demand, self.capacity, self.path_value, self.demand_set, self.price_set
         )
 
     @cached_property
     def rewritten(self) -> Rewritten:
-        """The program under the conditions, in float64; :attr:`program` itself without any."""
+        """The program under the side conditions, in float64; :attr:`program` itself without
+        conditions.
+        """
         rewritten = Rewritten.of(
             self.to(torch.float64).program if self.conditions else self.program
         )
@@ -704,75 +727,79 @@ class Problem:
 
     @cached_property
     def over_columns(self) -> Problem:
-        """The rewritten program as a problem without conditions, for engines: columns are its
-        paths, rows its links.
+        """The rewritten program as a problem without conditions, for engines: its columns are
+        paths, its rows links.
         """
-        program, added = (
-            self.rewritten.program,
-            self.rewritten.program.limit.shape[1] - self.capacity.shape[1],
-        )
-        largest = (
+        program = self.rewritten.program
+        num_added_rows = self.rewritten.program.limit.shape[1] - self.capacity.shape[1]
+        # Largest share of each column.
+        max_share = (
             program.demand_set.max_share
             if isinstance(program.demand_set, Capped | Concave)
             else None
         )
-        over = dataclasses.replace(
+        # Added rows have no cost.
+        column_problem = dataclasses.replace(
             self.to(torch.float64),
             ops=program.columns,
             paths=program.columns.column_paths,
             capacity=program.limit,
-            largest_share=largest,
+            largest_share=max_share,
             conditions=(),
-            link_cost=torch.cat([self.link_cost.to(torch.float64), program.limit.new_zeros(added)]),
+            link_cost=torch.cat(
+                [self.link_cost.to(torch.float64), program.limit.new_zeros(num_added_rows)]
+            ),
         )
-        is_same = torch.equal(program.demand, over.demand) and torch.allclose(
-            program.value, over.path_value
+        # Demands, values and demand sets must be preserved by the rewrite.
+        is_same = torch.equal(program.demand, column_problem.demand) and torch.allclose(
+            program.value, column_problem.path_value
         )
         if not (is_same and isinstance(program.demand_set, Capped | AtMostOne | Concave)):
-            names = ", ".join(one.name for one in self.conditions)
+            names = ", ".join(condition.name for condition in self.conditions)
             raise InputError(
                 names,
                 "rewrite",
                 "other columns, rows or a Capped demand set",
                 "other demands or values",
             )
+        # Under a utility, every demand with a weight needs a usable column.
         if self.utility is not None:
-            room = program.live if largest is None else program.live * largest
-            without = (self.utility.worth > 0) & (room.sum(-1) <= 0)
-            if bool(without.any()):
+            available_share = program.live if max_share is None else program.live * max_share
+            lacks_column = (self.utility.worth > 0) & (available_share.sum(-1) <= 0)
+            if bool(lacks_column.any()):
                 source, target = (
-                    self.topology.node_names[n]
-                    for n in self.paths.pairs[int(without.nonzero()[0, 1])]
+                    self.topology.node_names[node]
+                    for node in self.paths.pairs[int(lacks_column.nonzero()[0, 1])]
                 )
-                names = ", ".join(one.name for one in self.conditions)
+                names = ", ".join(condition.name for condition in self.conditions)
                 expected = "a condition under which every demand may have a share"
                 raise InputError(names, "objective", expected, f"none for {source} -> {target}")
-        return over
+        return column_problem
 
     def rows(self, rows: slice | Tensor) -> Problem:
-        """The problem of some of the matrices, as a slice or by their numbers.
+        """Return the problem of some of the matrices, as a slice or by their indices.
 
         Raises:
-            InputError: a single number, which :meth:`row` takes, or something else.
+            InputError: a single index (see :meth:`row`), or another type.
         """
         demand = self.demand[rows]
         if demand.shape[1:] != self.demand.shape[1:]:
             raise InputError(
-                "problem", "rows", "a slice or a list of numbers; row(0) is one matrix", repr(rows)
+                "problem", "rows", "a slice or a list of indices; row(0) is one matrix", repr(rows)
             )
         conditions = tuple(condition.rows(rows) for condition in self.conditions)
-        largest = None if self.largest_share is None else self.largest_share[rows]
+        max_share = None if self.largest_share is None else self.largest_share[rows]
         return dataclasses.replace(
             self,
             demand=demand,
             capacity=self.capacity[rows],
             conditions=conditions,
             steps=self.steps and self.steps.rows(rows),
-            largest_share=largest,
+            largest_share=max_share,
         )
 
     def first_demands(self, count: int) -> Problem:
-        """The problem of the first ``count`` demands alone, without classes and side conditions."""
+        """Return the problem of the first ``count`` demands, without classes and conditions."""
         if count == self.paths.num_demands:
             return dataclasses.replace(self, classes=None, conditions=())
         paths = first_demands(self.paths, count)
@@ -787,7 +814,7 @@ class Problem:
         )
 
     def row(self, index: int) -> Problem:
-        """The problem of one matrix, B = 1; a negative number counts from the end.
+        """Return the problem of one matrix, B = 1; a negative index counts from the end.
 
         Raises:
             IndexError: no such matrix.
@@ -796,28 +823,30 @@ class Problem:
         return self.rows(slice(index, index + 1))
 
     def to(self, dtype: torch.dtype) -> Problem:
-        """The problem in another floating-point type; itself if it has that type already."""
+        """Return the problem in another floating-point type; itself if it has that type."""
         if self.demand.dtype == dtype:
             return self
-        changed = {
-            f: getattr(self, f).to(dtype)
-            for f in ("demand", "capacity", "demand_value", "link_cost")
+        converted = {
+            field: getattr(self, field).to(dtype)
+            for field in ("demand", "capacity", "demand_value", "link_cost")
         }
-        return self._changed(**changed)
+        return self._changed(**converted)
 
 
 def mean_value(problem: Problem) -> Float[Tensor, ""]:
-    """() mean of v[d, k] over the paths that exist; 0 for max_link_utilisation and
-    max_concurrent_flow.
+    """Return () mean of v[d, k] over existing paths; 0 under the two balanced objectives,
+    max_link_utilisation and max_concurrent_flow.
     """
-    count = problem.ops.path_count
-    total = (
-        problem.path_value.sum() if problem.has_link_cost else (problem.demand_value * count).sum()
+    path_count = problem.ops.path_count
+    total_value = (
+        problem.path_value.sum()
+        if problem.has_link_cost
+        else (problem.demand_value * path_count).sum()
     )
-    return total / count.sum().clamp(min=1)
+    return total_value / path_count.sum().clamp(min=1)
 
 
 def mean_capacity(problem: Problem) -> Float[Tensor, "B 1"]:
-    """(B, 1) mean capacity of the links that have not failed, Gbit/s."""
-    live = (problem.capacity > 0).sum(1, keepdim=True).clamp(min=1)
-    return problem.capacity.sum(1, keepdim=True) / live
+    """Return (B, 1) mean capacity in Gbit/s of the links that have not failed."""
+    num_live = (problem.capacity > 0).sum(1, keepdim=True).clamp(min=1)
+    return problem.capacity.sum(1, keepdim=True) / num_live

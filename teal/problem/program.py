@@ -1,19 +1,20 @@
-r"""The linear program that side conditions rewrite and that bounds, engines and LP solvers take:
-columns and rows.
+"""Linear program that side conditions rewrite and that bounds, engines and LP solvers take: columns
+and rows.
 
-With columns j of each demand d (paths, bundles of paths, every path twice), rows r (links, and one
-for each budget), and a[r, d, j] what a Gbit/s on a column puts on a row,
+With columns j of each demand d (paths, bundles of paths, doubled paths), rows r (links and
+budgets), and coefficients a[r, d, j] of a Gbit/s on a column in a row,
 
     max sum v[d, j] x[d, j]
     s.t.  sum a[r, d, j] x[d, j] <= limit[r],   x[d] = demand[d] w[d],  w[d] in W,
 
-where W is a :class:`teal.problem.sets.DemandSet`.  Any prices y[r] >= 0 prove
+where W is a :class:`teal.problem.sets.DemandSet`. Any prices y[r] >= 0 prove
 
     optimum <= sum_r limit[r] y[r] + sum_d demand[d] support(v[d, j] - sum_r a[r, d, j] y[r]).
 
 The programs of the largest utilisation, max -theta with loads of at most theta limit[r], have the
 same bound for prices on the simplex sum_r limit[r] y[r] = 1, without its first term: see
-:mod:`teal.problem.sets`.
+:mod:`teal.problem.sets`. Main class: :class:`Program`. Prices of added rows minimise the bound by
+cutting planes (Kelley 1960).
 """
 
 from __future__ import annotations
@@ -33,150 +34,169 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.lp import solve_lp
 from teal.runtime.shapes import Bool, Float
 
-_MAX_POINTS = 60  # that are tried; about ten are needed for one number
-_END_GROWTH, _MAX_ENDS = 8.0, 12  # x the end where the function still falls there, and how often
-# share of the least value so far that another point may lie below it, at which the search ends
+# Evaluations of a cutting-plane search; one variable needs about ten.
+_MAX_TANGENTS = 60
+# Growth of an interval whose end has a negative slope, and number of such steps.
+_BRACKET_GROWTH = 8.0
+_MAX_BRACKET_STEPS = 12
+# Relative gap between the best value and the lower bound at which a search ends.
 _VALUE_TOLERANCE = 1e-9
 
 
-def least_points(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
-    """(B, n) where each of B convex functions of n numbers >= 0 is least, nearly (Kelley 1960).
+def minimise_convex(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
+    """Return (B, n) near-minimisers of B convex functions of n numbers >= 0, by cutting planes
+    (Kelley 1960).
 
     Args:
         function: (B, n) -> (B,), differentiable almost everywhere.
-        ends: (B, n) numbers beyond which the least seldom lies.
+        ends: (B, n) guess of an upper bound on the minimisers.
     """
-    return _on_a_line(function, ends) if ends.shape[1] == 1 else _in_a_box(function, ends)
+    return (
+        _minimise_on_segment(function, ends)
+        if ends.shape[1] == 1
+        else _minimise_in_box(function, ends)
+    )
 
 
 def _tangent(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tensor, Tensor]:
-    """Value (B,) and slope (B, n) of functions at points (B, n)."""
+    """Return the value (B,) and the gradient (B, n) of functions at points (B, n)."""
     with torch.enable_grad():
-        free = point.detach().clone().requires_grad_()
-        value = function(free)
-        (slope,) = torch.autograd.grad(value.sum(), free)
+        variable = point.detach().clone().requires_grad_()
+        value = function(variable)
+        (slope,) = torch.autograd.grad(value.sum(), variable)
     return value.detach(), slope
 
 
-def _on_a_line(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
-    """Least value over one number: the next point is where the tangents on both sides of the least
-    meet, all rows together.
+def _minimise_on_segment(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
+    """Minimise over one number: the next point is the intersection of the tangents on both sides of
+    the minimum, all rows together.
     """
 
     def tangent(point: Tensor) -> tuple[Tensor, Tensor]:
         value, slope = _tangent(function, point[:, None])
         return value, slope[:, 0]
 
-    low, high = torch.zeros_like(ends[:, 0]), ends[:, 0].clone()
-    (at_low, slope_low), (at_high, slope_high) = tangent(low), tangent(high)
-    for _ in range(_MAX_ENDS):
+    # Extend the interval until the slope at its end is not negative.
+    low = torch.zeros_like(ends[:, 0])
+    high = ends[:, 0].clone()
+    value_low, slope_low = tangent(low)
+    value_high, slope_high = tangent(high)
+    for _ in range(_MAX_BRACKET_STEPS):
         if not bool((slope_high < 0).any()):
             break
-        high = torch.where(slope_high < 0, _END_GROWTH * high, high)
-        at_high, slope_high = tangent(high)
-    best, point = torch.minimum(at_low, at_high), torch.where(at_low <= at_high, low, high)
-    for number in range(_MAX_POINTS):
-        fall = slope_high - slope_low
-        meeting = (at_low - at_high + slope_high * high - slope_low * low) / torch.where(
-            fall > 0, fall, 1
+        high = torch.where(slope_high < 0, _BRACKET_GROWTH * high, high)
+        value_high, slope_high = tangent(high)
+    # Cutting planes.
+    best_value = torch.minimum(value_low, value_high)
+    best_point = torch.where(value_low <= value_high, low, high)
+    for iteration in range(_MAX_TANGENTS):
+        slope_difference = slope_high - slope_low
+        intersection = (value_low - value_high + slope_high * high - slope_low * low) / torch.where(
+            slope_difference > 0, slope_difference, 1
         )
-        least = at_low + slope_low * (meeting - low)  # of the two tangents: no point is below it
+        # The intersection of the tangents is a lower bound.
+        lower_bound = value_low + slope_low * (intersection - low)
         is_open = (
-            (slope_low < 0) & (slope_high > 0) & (best - least > _VALUE_TOLERANCE * best.abs())
+            (slope_low < 0)
+            & (slope_high > 0)
+            & (best_value - lower_bound > _VALUE_TOLERANCE * best_value.abs())
         )
         if not bool(is_open.any()):
             break
-        # Tangents of one long edge and one short one creep: every third point is the middle.
-        inside = (
+        # Intersections converge slowly for very different slopes: bisect at every third point.
+        next_point = (
             (low + high) / 2
-            if number % 3 == 2
-            else torch.minimum(torch.maximum(meeting, low), high)
+            if iteration % 3 == 2
+            else torch.minimum(torch.maximum(intersection, low), high)
         )
-        value, slope = tangent(torch.where(is_open, inside, point))
-        is_better = is_open & (value < best)
-        best, point = torch.where(is_better, value, best), torch.where(is_better, inside, point)
-        rises, falls = is_open & (slope >= 0), is_open & (slope < 0)
-        high, at_high, slope_high = (
-            torch.where(rises, new, old)
-            for new, old in ((inside, high), (value, at_high), (slope, slope_high))
+        value, slope = tangent(torch.where(is_open, next_point, best_point))
+        is_better = is_open & (value < best_value)
+        best_value = torch.where(is_better, value, best_value)
+        best_point = torch.where(is_better, next_point, best_point)
+        # Replace the end of the interval on the side of the new point.
+        is_right = is_open & (slope >= 0)
+        is_left = is_open & (slope < 0)
+        high, value_high, slope_high = (
+            torch.where(is_right, new, old)
+            for new, old in ((next_point, high), (value, value_high), (slope, slope_high))
         )
-        low, at_low, slope_low = (
-            torch.where(falls, new, old)
-            for new, old in ((inside, low), (value, at_low), (slope, slope_low))
+        low, value_low, slope_low = (
+            torch.where(is_left, new, old)
+            for new, old in ((next_point, low), (value, value_low), (slope, slope_low))
         )
-    return point[:, None]
+    return best_point[:, None]
 
 
-def _in_a_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
-    """Least value over several numbers: the next point is where the largest of all tangents so far
-    is least, by a small LP a row.
+def _minimise_in_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
+    """Minimise over several numbers: the next point minimises the maximum of all tangents so far,
+    by a small LP per row.
     """
-    ends = ends * _END_GROWTH**2
-    best, best_point = torch.full_like(ends[:, 0], torch.inf), torch.zeros_like(ends)
-    tangents: list[list[tuple[FloatArray, float]]] = [
-        [] for _ in ends
-    ]  # slope and value at 0 of each, by row
+    ends = ends * _BRACKET_GROWTH**2
+    best_value = torch.full_like(ends[:, 0], torch.inf)
+    best_point = torch.zeros_like(ends)
+    # Slope and value at 0 of each tangent, by row.
+    tangents: list[list[tuple[FloatArray, float]]] = [[] for _ in ends]
     point = torch.zeros_like(ends)
-    for _ in range(_MAX_POINTS):
+    for _ in range(_MAX_TANGENTS):
         value, slope = _tangent(function, point)
-        is_better = value < best
-        best, best_point = (
-            torch.where(is_better, value, best),
-            torch.where(is_better[:, None], point, best_point),
-        )
-        offset, is_open, following = value - (slope * point).sum(1), False, best_point.clone()
-        for row, planes in enumerate(tangents):
-            planes.append((slope[row].cpu().numpy(), float(offset[row])))
-            lowest, place = _least_of(planes, ends[row].cpu().numpy())
-            if float(best[row]) - lowest > _VALUE_TOLERANCE * abs(float(best[row])):
-                is_open, following[row] = True, torch.from_numpy(place).to(point)
+        is_better = value < best_value
+        best_value = torch.where(is_better, value, best_value)
+        best_point = torch.where(is_better[:, None], point, best_point)
+        offset = value - (slope * point).sum(1)
+        is_open = False
+        next_point = best_point.clone()
+        for row, row_tangents in enumerate(tangents):
+            row_tangents.append((slope[row].cpu().numpy(), float(offset[row])))
+            lower_bound, minimiser = _minimise_tangents(row_tangents, ends[row].cpu().numpy())
+            if float(best_value[row]) - lower_bound > _VALUE_TOLERANCE * abs(
+                float(best_value[row])
+            ):
+                is_open = True
+                next_point[row] = torch.from_numpy(minimiser).to(point)
         if not is_open:
             break
-        point = following
+        point = next_point
     return best_point
 
 
-def _least_of(
+def _minimise_tangents(
     tangents: list[tuple[FloatArray, float]], ends: FloatArray
 ) -> tuple[float, FloatArray]:
-    """Least of the largest of all slope x + offset over the box [0, ends], and where it is."""
-    slopes, offsets = (
-        np.stack([slope for slope, _ in tangents]),
-        np.array([offset for _, offset in tangents]),
-    )
-    size = float(np.abs(offsets).max()) or 1.0
-    rows = np.hstack([slopes * ends / size, -np.ones((len(tangents), 1))])
-    cost, low, high = (
-        np.append(np.zeros(len(ends)), [1.0]),
-        np.zeros(len(ends) + 1),
-        np.ones(len(ends) + 1),
-    )
-    low[-1], high[-1] = -np.inf, np.inf
-    solution = solve_lp(cost, (rows, -offsets / size), low=low, high=high)
+    """Return the minimum of the largest slope x + offset over the box [0, ends], and its point."""
+    slopes = np.stack([slope for slope, _ in tangents])
+    offsets = np.array([offset for _, offset in tangents])
+    scale = float(np.abs(offsets).max()) or 1.0
+    rows = np.hstack([slopes * ends / scale, -np.ones((len(tangents), 1))])
+    # LP in x / ends and the scaled maximum.
+    cost = np.append(np.zeros(len(ends)), [1.0])
+    low = np.zeros(len(ends) + 1)
+    high = np.ones(len(ends) + 1)
+    low[-1] = -np.inf
+    high[-1] = np.inf
+    solution = solve_lp(cost, (rows, -offsets / scale), low=low, high=high)
     if solution.x is None or not solution.is_solved:
         return -np.inf, ends / 2
-    return solution.value * size, solution.x[:-1] * ends
+    return solution.value * scale, solution.x[:-1] * ends
 
 
-# Multiples times matrices times demands whose bounds are computed together: 1 MiB an array.
-_BOUNDED_DEMANDS = 1 << 17
+# Multiples x matrices x demands whose bounds are computed together: 1 MiB per array.
+_MAX_BOUND_ENTRIES = 1 << 17
 
-RowBound = Callable[
-    [Tensor, Tensor], Tensor
-]  # value of all rows (B,), price of each column (B, D, J) -> bound (B,)
+# Maps the value of all rows (B,) and the price of each column (B, D, J) to a bound (B,).
+RowBound = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """One program for each of B matrices.
+    """Linear program of each of B matrices.
 
     Attributes:
-        columns: their sums over rows, and the sums of rows along them.
+        columns: sums of columns over rows, and of rows along columns.
         demand: (B, D) Gbit/s.
         limit: (B, R) Gbit/s; 0 closes the columns on a row.
         value: (D, J) value of a Gbit/s on each column.
-        demand_set: what a demand may do.
-        price_set: set in which the prices of the rows may lie.
+        demand_set: feasible set of the shares of a demand.
+        price_set: feasible set of the prices of the rows.
     """
 
     columns: PathOps
@@ -188,7 +208,7 @@ class Program:
 
     @cached_property
     def live(self) -> Bool[Tensor, "B D J"]:
-        """(B, D, J) columns that exist and are on no row without a limit above 0."""
+        """(B, D, J) columns that exist and whose rows all have a limit above 0."""
         return live_columns(self.columns, self.limit)
 
     @cached_property
@@ -204,26 +224,26 @@ class Program:
         return torch.where(self.live.any(-1), self.demand, 0)
 
     def flows(self, shares: Tensor) -> Tensor:
-        """(B, D, J) Gbit/s on each column, of shares (B, D, J)."""
+        """Return the flow (B, D, J) in Gbit/s on each column, of shares (B, D, J)."""
         return shares * self.demand[..., None]
 
     def loads(self, shares: Tensor) -> Tensor:
-        """(B, R) what shares (B, D, J) put on each row, Gbit/s."""
+        """Return the load (B, R) in Gbit/s of each row, of shares (B, D, J)."""
         return self.columns.link_sum(self.flows(shares))
 
     def overload(self, load: Tensor) -> Tensor:
-        """(B, R) (load - limit) / limit; for a limit of 0 the load over the largest limit; 0
+        """Return (B, R) (load - limit) / limit; for a limit of 0 the load over the largest limit; 0
         without load.
         """
         closed = self.limit <= 0
-        # Divided by the limit itself, not multiplied by an inverse, which is limited where the
-        # limit is next to 0.
+        # Divide by the limit instead of multiplying by an inverse, which is clamped for tiny
+        # limits.
         scale = torch.where(closed, self.limit.amax(1, keepdim=True).clamp(min=1e-30), self.limit)
         return torch.where(load > 0, (load - torch.where(closed, 0, self.limit)) / scale, 0)
 
     def bound(self, prices: Tensor) -> Tensor:
-        """(B,) the bound of the module on the maximum; infinite where it is no number, for want of
-        range.
+        """Return the dual bound (B,) on the maximum (module docstring); infinite where it is not
+        finite.
 
         Args:
             prices: (B, R) y >= 0, value per Gbit/s.
@@ -231,75 +251,93 @@ class Program:
         return self._bound_at((self.limit * prices).sum(1), self.columns.path_sum(prices))
 
     def bounds_along(self, prices: Tensor, multiples: Tensor) -> Tensor:
-        """(M, B) :meth:`bound` of multiples (M,) of the prices, by one pass over all columns if
-        values allow it.
+        """Return :meth:`bound` (M, B) of multiples (M,) of the prices, by one pass over all columns
+        if values allow it.
         """
-        row_value, column_price = (self.limit * prices).sum(1), self.columns.path_sum(prices)
+        row_value = (self.limit * prices).sum(1)
+        column_price = self.columns.path_sum(prices)
         if not (self.demand_set.uses_best_column and self.has_one_value):
             return torch.stack(
-                [self._bound_at(m * row_value, m * column_price) for m in multiples.to(prices)]
+                [
+                    self._bound_at(multiple * row_value, multiple * column_price)
+                    for multiple in multiples.to(prices)
+                ]
             )
         # The cheapest column is the best one at every multiple.
         cheapest = torch.where(self.live, column_price, torch.inf).amin(-1)
-        has_column, value = cheapest.isfinite(), self.value[:, 0]
+        has_column = cheapest.isfinite()
+        value = self.value[:, 0]
 
-        def at(multiple: Tensor) -> Tensor:  # (m, 1) -> (m, B)
+        # Maps (m, 1) multiples to (m, B) bounds.
+        def bound_at(multiple: Tensor) -> Tensor:
             values = multiple * row_value
             factor = self.price_set.scale(values) * multiple
             profit = torch.where(has_column, value - factor[..., None] * cheapest, 0)
             demand_part = (self.demand * self.demand_set.of_best(profit)).sum(-1)
-            return _proven(self.price_set.support(values) + demand_part)
+            return _finite_bound(self.price_set.support(values) + demand_part)
 
-        block = max(1, _BOUNDED_DEMANDS // max(1, cheapest.numel()))
-        return torch.cat([at(some[:, None]) for some in multiples.to(prices).split(block)])
+        block = max(1, _MAX_BOUND_ENTRIES // max(1, cheapest.numel()))
+        return torch.cat([bound_at(chunk[:, None]) for chunk in multiples.to(prices).split(block)])
 
     def _bound_at(self, row_value: Tensor, column_price: Tensor) -> Tensor:
-        """(B,) the bound, of the value of all rows (B,) and the price of each column (B, D, J)."""
+        """Return the bound (B,), given the value of all rows (B,) and the price of each column (B,
+        D, J).
+        """
         scale = self.price_set.scale(row_value)[:, None, None]
         support = self.demand_set.support(self.value - scale * column_price, self.live)
-        return _proven(self.price_set.support(row_value) + (self.demand * support).sum(1))
+        return _finite_bound(self.price_set.support(row_value) + (self.demand * support).sum(1))
 
     def with_added_prices(self, prices: Tensor, bound: RowBound | None = None) -> Tensor:
-        """(B, R) prices of all rows: those given for the first ones, and for the others those that
-        prove most.
+        """Return prices (B, R) of all rows: the given prices of the first rows, and for the added
+        rows the prices with the tightest bound.
 
-        Any price proves a bound, and the bound is convex in each, so that the least of a few points
-        is good.
+        Any price proves a bound, and the bound is convex in the prices, so that a few points
+        suffice.
 
         Args:
             prices: (B, E) of the first E rows.
-            bound: to be minimised, of the value of all rows (B,) and the price of each column (B,
-                D, J); None for :meth:`bound`.
+            bound: bound to minimise, a function of the value of all rows (B,) and the price of each
+                column (B, D, J); None for :meth:`bound`.
         """
-        bound, links, rows = bound or self._bound_at, prices.shape[1], self.limit.shape[1]
-        full = torch.cat([prices, prices.new_zeros(len(prices), rows - links)], 1)
-        if rows == links:
-            return full
-        row_value, column_price = (self.limit * full).sum(1), self.columns.path_sum(full)
-        units = torch.eye(rows, dtype=prices.dtype, device=prices.device)[links:]
-        coefficients = self.columns.path_sum(units)  # (rows - links, D, J)
-        highest = self.value.amax().clamp(min=0) if self.value.numel() else self.value.new_zeros(())
-        smallest = torch.where(coefficients > 0, coefficients, torch.inf).flatten(1).amin(1)
+        bound = bound or self._bound_at
+        num_links = prices.shape[1]
+        num_rows = self.limit.shape[1]
+        all_prices = torch.cat([prices, prices.new_zeros(len(prices), num_rows - num_links)], 1)
+        if num_rows == num_links:
+            return all_prices
+        # The bound is a function of row values and column prices, which are linear in the prices.
+        row_value = (self.limit * all_prices).sum(1)
+        column_price = self.columns.path_sum(all_prices)
+        units = torch.eye(num_rows, dtype=prices.dtype, device=prices.device)[num_links:]
+        # (added rows, D, J)
+        coefficients = self.columns.path_sum(units)
+        max_value = (
+            self.value.amax().clamp(min=0) if self.value.numel() else self.value.new_zeros(())
+        )
+        min_coefficient = torch.where(coefficients > 0, coefficients, torch.inf).flatten(1).amin(1)
 
-        def at(added: Tensor) -> Tensor:
-            more = torch.einsum("br,rdj->bdj", added, coefficients)
-            return bound(row_value + (self.limit[:, links:] * added).sum(1), column_price + more)
+        def bound_at(added_prices: Tensor) -> Tensor:
+            added_price = torch.einsum("br,rdj->bdj", added_prices, coefficients)
+            return bound(
+                row_value + (self.limit[:, num_links:] * added_prices).sum(1),
+                column_price + added_price,
+            )
 
-        # Without other demands no column on a row is worth such a price; the search goes on beyond
-        # it where that helps.
-        ends = torch.where(smallest.isfinite(), highest / smallest, 0)
-        full[:, links:] = least_points(at, ends.expand(len(prices), -1))
-        return full
+        # At such prices no column on a row is profitable; the search extends the interval if
+        # needed.
+        ends = torch.where(min_coefficient.isfinite(), max_value / min_coefficient, 0)
+        all_prices[:, num_links:] = minimise_convex(bound_at, ends.expand(len(prices), -1))
+        return all_prices
 
     def with_row(self, coefficient: Tensor, limit: Tensor) -> Program:
-        """The program with a row more, whose unit is that of its largest coefficient.
+        """Return the program with an added row, scaled so that its largest coefficient is 1.
 
         Args:
-            coefficient: (D, J) >= 0, what a Gbit/s of each column puts on the row.
+            coefficient: (D, J) >= 0, coefficient of a Gbit/s on each column.
             limit: (B,).
         """
-        largest = coefficient.amax() if coefficient.numel() else coefficient.new_ones(())
-        unit = torch.where(largest > 0, largest, 1)
+        max_coefficient = coefficient.amax() if coefficient.numel() else coefficient.new_ones(())
+        unit = torch.where(max_coefficient > 0, max_coefficient, 1)
         columns = AddedRowOps(self.columns, coefficient / unit)
         return dataclasses.replace(
             self, columns=columns, limit=torch.cat([self.limit, (limit / unit)[:, None]], 1)
@@ -307,12 +345,12 @@ class Program:
 
 
 def live_columns(columns: PathOps, limit: Tensor, *, may_be_closed: bool | None = None) -> Tensor:
-    """(B, D, J) columns that exist and are on no row whose limit (B, R) is 0.
+    """Return (B, D, J) columns that exist and use no row whose limit (B, R) is 0.
 
     Args:
         columns: the columns.
         limit: (B, R).
-        may_be_closed: whether a limit may be 0; None: by the limits.
+        may_be_closed: whether a limit may be 0; None: read the limits.
     """
     exists = columns.mask.expand(len(limit), -1, -1)
     closed = limit <= 0
@@ -321,6 +359,6 @@ def live_columns(columns: PathOps, limit: Tensor, *, may_be_closed: bool | None 
     return exists & (columns.path_max(closed.to(limit.dtype))[0] == 0)
 
 
-def _proven(bound: Tensor) -> Tensor:
-    """(B,) bounds; infinite, which proves nothing, where they are no numbers."""
+def _finite_bound(bound: Tensor) -> Tensor:
+    """Return bounds (B,), infinite where they are not finite."""
     return torch.where(bound.isfinite(), bound, torch.inf)

@@ -1,9 +1,10 @@
-"""Small problems over paths, measured by one kernel: projection, loads, violations, value and
-bounds.
+"""Compiled kernels for small problems over paths: assessment (loads, violations, value, bounds) and
+projection.
 
-Torch takes about 20 microseconds for each operation, and a solve of a network of ten nodes less
-than half a millisecond.  The references are :func:`teal.solvers.projection.project`,
-:mod:`teal.problem.feasibility` and :mod:`teal.problem.bounds`, whose formulas these are.
+Torch takes about 20 microseconds for each operation, whereas a network of ten nodes is solved in
+less than half a millisecond. The formulas are those of :func:`teal.solvers.projection.project`,
+:mod:`teal.problem.feasibility` and :mod:`teal.problem.bounds`. Entry points: :func:`is_small`,
+:func:`measured`, :func:`projected`.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.parallel import inner_kernel, kernel
 
-MAX_SCAN = 20_000  # entries of a scan; a larger network gains from threads and from the trie
-_LEAST_SUM = 1e-12  # of a demand's splits; those of a smaller sum count as none
-_LEAST_SCALE = 1e-30  # Gbit/s, of a load on a link without capacity
-_LARGEST = float(np.finfo(np.float64).max)
-# Entries of the figures.
+# Largest number of path entries; a larger network gains from threads and from the trie.
+MAX_SCAN = 20_000
+# Smallest sum of a demand's splits; a smaller sum counts as 0.
+_MIN_SPLIT_SUM = 1e-12
+# Smallest capacity in Gbit/s that scales a load on a failed link.
+_MIN_CAPACITY_SCALE = 1e-30
+_MAX_FLOAT = float(np.finfo(np.float64).max)
+# Columns of the figures.
 _DEMAND, _CARRIED, _VALUE, _LARGEST_UTILISATION, _VIOLATION, _FIRST_BOUND = range(6)
 
 
@@ -35,12 +39,12 @@ class Measured(NamedTuple):
     """Figures of B matrices.
 
     Attributes:
-        demand: (B,) Gbit/s of all demands.
-        carried: (B,) Gbit/s.
-        value: (B,) of the objective.
+        demand: (B,) total demand, Gbit/s.
+        carried: (B,) total flow, Gbit/s.
+        value: (B,) value of the objective.
         max_link_utilisation: (B,).
-        violation: (B,) the largest of all rules; see
-            :class:`teal.problem.feasibility.Violations`.  Infinite where a split is NaN.
+        violation: (B,) largest violation of all rules; see
+            :class:`teal.problem.feasibility.Violations`. Infinite where a split is NaN.
         utilisation: (B, E) load over capacity; see :meth:`Problem.utilisation_of`.
         score: (B,) bound on the program as a maximum, the best of all multiples of the prices.
     """
@@ -55,8 +59,8 @@ class Measured(NamedTuple):
 
 
 def is_small(problem: Problem) -> bool:
-    """Whether the kernels take a problem: few paths, on the CPU, in float64; one program linear in
-    flow, or max_link_utilisation, without conditions.
+    """Return whether the kernels support a problem: few paths, on the CPU, in float64; one program
+    linear in flow, or max_link_utilisation, without conditions.
     """
     rules = problem.objective.rules
     return (
@@ -76,7 +80,7 @@ def is_small(problem: Problem) -> bool:
 
 
 def measured(problem: Problem, splits: Tensor, prices: Tensor, scales: FloatArray) -> Measured:
-    """Measure splits and prices of a problem that :func:`is_small` takes.
+    """Measure splits and prices of a small problem (:func:`is_small`).
 
     Args:
         problem: B matrices.
@@ -84,10 +88,10 @@ def measured(problem: Problem, splits: Tensor, prices: Tensor, scales: FloatArra
         prices: (B, E) at least 0 and finite.
         scales: (m,) multiples of the prices.
     """
-    batch, links = problem.capacity.shape
+    batch, num_links = problem.capacity.shape
     rules = problem.objective.rules
     figures = np.empty((batch, _FIRST_BOUND + len(scales)))
-    utilisation = np.empty((batch, links))
+    utilisation = np.empty((batch, num_links))
     _measure(
         path_links_of(problem.paths),
         problem.demand.contiguous().numpy(),
@@ -115,7 +119,7 @@ def measured(problem: Problem, splits: Tensor, prices: Tensor, scales: FloatArra
 
 
 def projected(problem: Problem, splits: FloatArray) -> Tensor:
-    """Splits (B, D, K) of a problem that :func:`is_small` takes, feasible: the projection without
+    """Project splits (B, D, K) of a small problem (:func:`is_small`) to feasible ones, without
     refills.
 
     Args:
@@ -134,6 +138,7 @@ def projected(problem: Problem, splits: FloatArray) -> Tensor:
 
 @inner_kernel
 def _is_live(paths: PathLinks, p: int, capacity: FloatArray) -> bool:
+    """Return whether all links of path p have capacity."""
     live = True
     for i in range(paths.link_ptr[p], paths.link_ptr[p + 1]):
         live = live and capacity[paths.link[i]] > 0
@@ -142,10 +147,10 @@ def _is_live(paths: PathLinks, p: int, capacity: FloatArray) -> bool:
 
 @inner_kernel
 def _finite(share: float) -> float:
-    """A split without NaN and infinities, as :func:`torch.nan_to_num` has them."""
+    """Return a split without NaN and infinities, as :func:`torch.nan_to_num`."""
     if np.isnan(share):
         return 0.0
-    return min(max(share, -_LARGEST), _LARGEST)
+    return min(max(share, -_MAX_FLOAT), _MAX_FLOAT)
 
 
 @kernel
@@ -163,30 +168,40 @@ def _measure(
     utilisation: FloatArray,
     figures: FloatArray,
 ) -> None:
-    """Fill utilisations (B, E) and figures (B, 5 + m): Gbit/s, Gbit/s carried, their value, the
+    """Fill utilisations (B, E) and figures (B, 5 + m): Gbit/s, carried Gbit/s, their value, the
     largest utilisation, the largest violation, and a bound for each multiple of the prices.
     """
-    demands, num_paths = value.shape
-    links = capacity.shape[1]
-    path_price, load = np.empty(num_paths), np.empty(links)
+    num_demands, num_paths = value.shape
+    num_links = capacity.shape[1]
+    path_price = np.empty(num_paths)
+    load = np.empty(num_links)
     for b in range(len(demand)):
-        of, room, violation = figures[b], 0.0, 0.0
-        has_nan, has_failures = False, False
-        for i in range(len(of)):
-            of[i] = 0.0
-        for e in range(links):
-            room += capacity[b, e] * prices[b, e]
+        row_figures = figures[b]
+        capacity_value = 0.0
+        violation = 0.0
+        has_nan = False
+        has_failures = False
+        # Value of all capacity at the prices.
+        for i in range(len(row_figures)):
+            row_figures[i] = 0.0
+        for e in range(num_links):
+            capacity_value += capacity[b, e] * prices[b, e]
             load[e] = 0.0
             has_failures = has_failures or capacity[b, e] <= 0
         for m in range(len(scales)):
-            of[_FIRST_BOUND + m] = 0.0 if balances else scales[m] * room
-        unit = 1.0
+            row_figures[_FIRST_BOUND + m] = 0.0 if balances else scales[m] * capacity_value
+        price_scale = 1.0
         if balances:
-            unit = 1.0 / room if room > 0 else 0.0
-        for d in range(demands):
-            first, end = paths.path_ptr[d], paths.path_ptr[d + 1]
-            rate, total, is_routable = demand[b, d], 0.0, False
-            has_one_value, cheapest = True, np.inf
+            price_scale = 1.0 / capacity_value if capacity_value > 0 else 0.0
+        # Demands: flow, value and price of each path.
+        for d in range(num_demands):
+            first = paths.path_ptr[d]
+            end = paths.path_ptr[d + 1]
+            rate = demand[b, d]
+            total = 0.0
+            is_routable = False
+            has_one_value = True
+            cheapest = np.inf
             for k in range(end - first):
                 p = first + k
                 has_nan = has_nan or np.isnan(splits[b, d, k])
@@ -197,13 +212,13 @@ def _measure(
                 for i in range(paths.link_ptr[p], paths.link_ptr[p + 1]):
                     price += prices[b, paths.link[i]]
                     load[paths.link[i]] += rate * share
-                of[_VALUE] += value[d, k] * rate * share
+                row_figures[_VALUE] += value[d, k] * rate * share
                 path_price[k] = np.inf
                 if has_failures and not _is_live(paths, p, capacity[b]):
                     violation = max(violation, abs(share))
                     continue
                 is_routable = True
-                path_price[k] = unit * price
+                path_price[k] = price_scale * price
                 cheapest = min(cheapest, path_price[k])
                 has_one_value = has_one_value and (balances or value[d, k] == value[d, 0])
             for k in range(end - first, num_paths):
@@ -211,8 +226,8 @@ def _measure(
                 share = _finite(splits[b, d, k]) if rate > 0 else 0.0
                 total += share
                 violation = max(violation, abs(share))
-            of[_DEMAND] += rate
-            of[_CARRIED] += rate * total
+            row_figures[_DEMAND] += rate
+            row_figures[_CARRIED] += rate * total
             excess = total - 1.0
             if balances:
                 excess = abs(excess) if is_routable and rate > 0 else total
@@ -220,70 +235,91 @@ def _measure(
             if not is_routable:
                 continue
             for m in range(len(scales)):
-                best = -scales[m] * cheapest
+                best_profit = -scales[m] * cheapest
                 if not balances:
-                    best += value[d, 0]
+                    best_profit += value[d, 0]
                 if not has_one_value:
-                    best = -np.inf
+                    best_profit = -np.inf
                     for k in range(end - first):
                         if path_price[k] < np.inf:
-                            best = max(best, value[d, k] - scales[m] * path_price[k])
-                of[_FIRST_BOUND + m] += rate * (best if balances else max(best, 0.0))
-        largest = _LEAST_SCALE
-        for e in range(links):
-            largest = max(largest, capacity[b, e])
-        for e in range(links):
-            room = capacity[b, e]
-            is_open = room > 0
-            utilisation[b, e] = capacity_share * load[e] / room if is_open else 0.0
+                            best_profit = max(best_profit, value[d, k] - scales[m] * path_price[k])
+                row_figures[_FIRST_BOUND + m] += rate * (
+                    best_profit if balances else max(best_profit, 0.0)
+                )
+        # Links: utilisation and overload.
+        max_capacity = _MIN_CAPACITY_SCALE
+        for e in range(num_links):
+            max_capacity = max(max_capacity, capacity[b, e])
+        for e in range(num_links):
+            capacity_value = capacity[b, e]
+            is_open = capacity_value > 0
+            utilisation[b, e] = capacity_share * load[e] / capacity_value if is_open else 0.0
             if not is_open and load[e] > 0:
                 utilisation[b, e] = np.inf
-            of[_LARGEST_UTILISATION] = max(of[_LARGEST_UTILISATION], utilisation[b, e])
+            row_figures[_LARGEST_UTILISATION] = max(
+                row_figures[_LARGEST_UTILISATION], utilisation[b, e]
+            )
             if load[e] > 0 and (holds_capacity or not is_open):
-                excess = (load[e] - room) / room if is_open else load[e] / largest
+                excess = (
+                    (load[e] - capacity_value) / capacity_value
+                    if is_open
+                    else load[e] / max_capacity
+                )
                 violation = max(violation, excess)
-        of[_VIOLATION] = np.inf if has_nan else violation
+        row_figures[_VIOLATION] = np.inf if has_nan else violation
 
 
 @kernel
 def _project(
     paths: PathLinks, demand: FloatArray, capacity: FloatArray, balances: bool, splits: FloatArray
 ) -> None:
-    """Make splits (B, D K) feasible, in place."""
-    demands = demand.shape[1]
-    num_paths = splits.shape[1] // max(1, demands)
-    usage = np.empty(capacity.shape[1])
+    """Make splits (B, D K) feasible, in place: non-negative, of live paths, with sums of at most 1
+    (of 1 where utilisation is balanced), and scaled down on overloaded paths.
+    """
+    num_demands = demand.shape[1]
+    num_paths = splits.shape[1] // max(1, num_demands)
+    utilisation = np.empty(capacity.shape[1])
     for b in range(len(demand)):
-        for e in range(len(usage)):
-            usage[e] = 0.0
-        for d in range(demands):
-            first, end, total, live = paths.path_ptr[d], paths.path_ptr[d + 1], 0.0, 0
+        for e in range(len(utilisation)):
+            utilisation[e] = 0.0
+        # Normalise the splits of each demand, and sum the loads.
+        for d in range(num_demands):
+            first = paths.path_ptr[d]
+            end = paths.path_ptr[d + 1]
+            total = 0.0
+            num_live = 0
             for k in range(num_paths):
-                at = d * num_paths + k
-                share = splits[b, at]
+                split_index = d * num_paths + k
+                share = splits[b, split_index]
                 is_live = first + k < end and _is_live(paths, first + k, capacity[b])
-                live += is_live
+                num_live += is_live
                 if not is_live or np.isnan(share) or share < 0:
                     share = 0.0
-                splits[b, at] = min(share, 1.0) if np.isinf(share) else share
-                total += splits[b, at]
+                splits[b, split_index] = min(share, 1.0) if np.isinf(share) else share
+                total += splits[b, split_index]
             for k in range(end - first):
-                at, p = d * num_paths + k, first + k
-                if balances and total <= _LEAST_SUM:
-                    splits[b, at] = 1.0 / live if _is_live(paths, p, capacity[b]) else 0.0
+                split_index = d * num_paths + k
+                p = first + k
+                if balances and total <= _MIN_SPLIT_SUM:
+                    splits[b, split_index] = (
+                        1.0 / num_live if _is_live(paths, p, capacity[b]) else 0.0
+                    )
                 elif balances or total > 1:
-                    splits[b, at] /= total
+                    splits[b, split_index] /= total
                 for i in range(paths.link_ptr[p], paths.link_ptr[p + 1]):
-                    usage[paths.link[i]] += demand[b, d] * splits[b, at]
+                    utilisation[paths.link[i]] += demand[b, d] * splits[b, split_index]
+        # Scale each path down by its most utilised link.
         if balances:
             continue
-        for e in range(len(usage)):
-            usage[e] = usage[e] / capacity[b, e] if usage[e] > 0 else 0.0
-        for d in range(demands):
+        for e in range(len(utilisation)):
+            utilisation[e] = utilisation[e] / capacity[b, e] if utilisation[e] > 0 else 0.0
+        for d in range(num_demands):
             first = paths.path_ptr[d]
             for k in range(paths.path_ptr[d + 1] - first):
-                most = 1.0
+                max_utilisation = 1.0
                 for i in range(paths.link_ptr[first + k], paths.link_ptr[first + k + 1]):
-                    most = max(most, usage[paths.link[i]])
-                at = d * num_paths + k
-                splits[b, at] = splits[b, at] / most if demand[b, d] > 0 else 0.0
+                    max_utilisation = max(max_utilisation, utilisation[paths.link[i]])
+                split_index = d * num_paths + k
+                splits[b, split_index] = (
+                    splits[b, split_index] / max_utilisation if demand[b, d] > 0 else 0.0
+                )

@@ -51,7 +51,7 @@ def test_a_saved_allocation_is_loaded_unchanged(tmp_path: Path) -> None:
         assert loaded.status == allocation.status
         assert (loaded.prices is None) == (prices is None)
     (tmp_path / "b.npz").write_bytes(b"not a zip file")
-    with pytest.raises(InputError, match="an allocation that was saved"):
+    with pytest.raises(InputError, match="a saved allocation"):
         Allocation.load(tmp_path / "b.npz")
 
 

@@ -284,7 +284,7 @@ def test_names_columns_and_demands_are_checked() -> None:
     with pytest.raises(InputError, match="no other condition"):
         problem.under(group).under(GroupShare((1,), 0.2))
     for rule in ("demand", "capacity", "sign", "mask"):
-        with pytest.raises(InputError, match="no rule"):
+        with pytest.raises(InputError, match="no rule or condition"):
             problem.under(type("Named", (GroupShare,), {"name": rule})((0,), 0.1))
     for protected in (lambda: problem.with_protection().under(group), lambda: problem.under(group).with_protection()):
         with pytest.raises(InputError, match="no further condition"):

@@ -11,7 +11,7 @@ from teal.network import Topology, all_pairs, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal_availability.components import Components, components_of
-from teal_availability.ways import Request, Way
+from teal_availability.protection_options import ProtectionOption, Request
 from tests.igp_reference import network_with_parallels
 
 
@@ -31,25 +31,27 @@ def works(components: Components, down: tuple[int, ...], links: int) -> np.ndarr
     return state
 
 
-def load_of_way(problem: Problem, request: Request, way: Way) -> np.ndarray:
-    """(E,) Gbit/s that a way reserves, path by path."""
+def load_of_option(problem: Problem, request: Request, option: ProtectionOption) -> np.ndarray:
+    """(E,) Gbit/s that an option reserves, path by path."""
     load = np.zeros(problem.topology.num_links)
-    for path in way.paths:
+    for path in option.paths:
         links = problem.paths.links_of(_demand_of(problem, request), path)
-        load[list(links)] += request.rate / way.needed
+        load[list(links)] += request.rate / option.min_surviving
     return load
 
 
-def time_of_way(problem: Problem, components: Components, request: Request, way: Way) -> float:
-    """Share of the time in which enough paths of a way survive, over all states."""
+def time_of_option(
+    problem: Problem, components: Components, request: Request, option: ProtectionOption
+) -> float:
+    """Share of the time in which enough paths of an option survive, over all states."""
     demand = _demand_of(problem, request)
     time = 0.0
     for share, down in every_state(components.unavailability):
         state = works(components, down, problem.topology.num_links)
         alive = sum(
-            bool(state[list(problem.paths.links_of(demand, path))].all()) for path in way.paths
+            bool(state[list(problem.paths.links_of(demand, path))].all()) for path in option.paths
         )
-        time += share * (alive >= way.needed)
+        time += share * (alive >= option.min_surviving)
     return time
 
 

@@ -22,11 +22,16 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.testing import make_topology
 from teal_availability import admission as module
-from teal_availability.admission import choose_promises
+from teal_availability.admission import select_guarantees
 from teal_availability.components import components_of
 from teal_availability.patterns import Patterns, pattern_probabilities
-from teal_availability.ways import Request, Way, read_requests, ways_of
-from tests.teal_availability.brute import load_of_way, random_case, time_of_way
+from teal_availability.protection_options import (
+    ProtectionOption,
+    Request,
+    feasible_options,
+    read_requests,
+)
+from tests.teal_availability.brute import load_of_option, random_case, time_of_option
 
 
 def _requests(problem: Problem, seed: int, count: int, size: float = 1.0) -> list[Request]:
@@ -48,13 +53,13 @@ def _requests(problem: Problem, seed: int, count: int, size: float = 1.0) -> lis
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=60, deadline=None)
 def test_many_small_promises_do_not_overbook_a_link(seed: int) -> None:
-    """Most of them move to cheaper ways beside each other, after the choice."""
+    """Most of them move to cheaper options beside each other, after the choice."""
     problem, components = random_case(seed, nodes=4, count=6)
     patterns = pattern_probabilities(problem, components)
     requests = _requests(problem, seed, 8, size=0.4)
-    found = choose_promises(problem, patterns, requests)
-    kept = [way for way in found.way if way is not None]
-    loads = [load_of_way(problem, requests[way.request], way) for way in kept]
+    found = select_guarantees(problem, patterns, requests)
+    kept = [option for option in found.option if option is not None]
+    loads = [load_of_option(problem, requests[option.request_index], option) for option in kept]
     if loads:
         assert (sum(loads) <= problem.topology.capacity * (1 + 1e-8)).all()
 
@@ -62,41 +67,43 @@ def test_many_small_promises_do_not_overbook_a_link(seed: int) -> None:
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=30, deadline=None)
 def test_no_choice_is_better_and_what_is_promised_is_kept(seed: int) -> None:
-    """Five promises on a small network: all choices of ways, one by one; and every state."""
+    """Five promises on a small network: all choices of options, one by one; and every state."""
     problem, components = random_case(seed, nodes=4, count=6)
     patterns = pattern_probabilities(problem, components)
     requests = _requests(problem, seed, 4)
-    found = choose_promises(problem, patterns, requests)
+    found = select_guarantees(problem, patterns, requests)
     names = problem.topology.node_names
     number = {(names[s], names[t]): d for d, (s, t) in enumerate(problem.paths.pairs.tolist())}
 
-    def load(way: Way) -> np.ndarray:
-        return load_of_way(problem, requests[way.request], way)
+    def load(option: ProtectionOption) -> np.ndarray:
+        return load_of_option(problem, requests[option.request_index], option)
 
     capacity = problem.topology.capacity
-    kept = [way for way in found.way if way is not None]
+    kept = [option for option in found.option if option is not None]
     if kept:
-        assert (sum(load(way) for way in kept) <= capacity * (1 + 1e-8)).all()
-    assert found.value == pytest.approx(sum(requests[way.request].value for way in kept))
+        assert (sum(load(option) for option in kept) <= capacity * (1 + 1e-8)).all()
+    assert found.value == pytest.approx(
+        sum(requests[option.request_index].value for option in kept)
+    )
 
-    for way in kept:
-        request = requests[way.request]
-        time = time_of_way(problem, components, request, way)
-        assert time == pytest.approx(way.availability, abs=1e-12)
+    for option in kept:
+        request = requests[option.request_index]
+        time = time_of_option(problem, components, request, option)
+        assert time == pytest.approx(option.availability, abs=1e-12)
         assert time >= request.availability - 1e-9
 
-    options: list[list[Way | None]] = []
+    options: list[list[ProtectionOption | None]] = []
     for i, request in enumerate(requests):
         d = number[request.source, request.target]
         live = np.flatnonzero(problem.path_mask[0, d].numpy()).tolist()
-        own = list(ways_of(i, request, patterns.probability[d], live))
+        own = list(feasible_options(i, request, patterns.probability[d], live))
         assert (found.status[i] == module.IMPOSSIBLE) == (not own)
         options.append([None, *own])
     best = 0.0
     for choice in itertools.product(*options):
-        taken = [way for way in choice if way is not None]
-        if not taken or (sum(load(way) for way in taken) <= capacity).all():
-            best = max(best, sum(requests[way.request].value for way in taken))
+        taken = [option for option in choice if option is not None]
+        if not taken or (sum(load(option) for option in taken) <= capacity).all():
+            best = max(best, sum(requests[option.request_index].value for option in taken))
     assert found.value == pytest.approx(best, rel=1e-6)
     assert found.bound >= best * (1 - 1e-9)
 
@@ -104,19 +111,19 @@ def test_no_choice_is_better_and_what_is_promised_is_kept(seed: int) -> None:
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=20, deadline=None)
 def test_large_programs_are_rounded_within_their_bound(seed: int) -> None:
-    """Programs that are declared too large for whole numbers."""
+    """Programs above the size limit of integer programs."""
     problem, components = random_case(seed)
     patterns = pattern_probabilities(problem, components)
     requests = _requests(problem, seed, 8)
-    exact = choose_promises(problem, patterns, requests)
+    exact = select_guarantees(problem, patterns, requests)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MOST_WHOLE", 0)
-        rounded = choose_promises(problem, patterns, requests)
+        patch.setattr(module, "MAX_INTEGER_OPTIONS", 0)
+        rounded = select_guarantees(problem, patterns, requests)
     assert rounded.value <= exact.value + 1e-9
     assert exact.value <= rounded.bound + 1e-9
 
 
-def test_a_way_of_each_kind_by_hand() -> None:
+def test_a_protection_option_of_each_kind_by_hand() -> None:
     """Three paths that survive in 90% of the time each, independently: one for 90%, a copy for 99%,
     two of three for 97.2%, one of three for 99.9%."""
     probability = np.array(
@@ -125,8 +132,8 @@ def test_a_way_of_each_kind_by_hand() -> None:
 
     def needed(availability: float) -> set[tuple[int, int]]:
         request = Request("a", "b", 1.0, availability, 1.0)
-        found = ways_of(0, request, probability, [0, 1, 2])
-        return {(way.needed, len(way.paths)) for way in found}
+        found = feasible_options(0, request, probability, [0, 1, 2])
+        return {(option.min_surviving, len(option.paths)) for option in found}
 
     assert needed(0.7) == {(1, 1), (2, 2), (3, 3)}
     assert needed(0.9) == {(1, 1), (2, 3)}
@@ -170,7 +177,7 @@ def test_sold_promises_are_kept_and_a_further_one_has_a_price(
     assert "can be kept at once" in capsys.readouterr().err
     (tmp_path / "p.csv").write_text(_FILE + "a,b,6,0.9999,1,yes\n")
     assert main([*command, "--overwrite"]) == 2
-    assert "a sold promise that these paths" in capsys.readouterr().err
+    assert "a sold promise with an availability" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -210,15 +217,15 @@ def test_sold_promises_that_just_fit_are_kept_in_any_unit(scale: float) -> None:
     problem, patterns = _three_routes(scale)
     rates = [6, 4, 5, 3, 2, 4, 3, 2, 1]
     requests = [Request("n0", "n1", scale * rate, 0.9, 1.0, True) for rate in rates]
-    found = choose_promises(problem, patterns, requests)
+    found = select_guarantees(problem, patterns, requests)
     assert set(found.status) == {module.SOLD}
     assert found.value == len(rates)
     with pytest.raises(InputError, match="can be kept at once"):
-        choose_promises(problem, patterns, [*requests, requests[0]])
+        select_guarantees(problem, patterns, [*requests, requests[0]])
     huge = Request("n0", "n1", 1e15 * scale, 0.9, 1.0)
-    assert choose_promises(problem, patterns, [huge]).status == (module.REFUSED,)
+    assert select_guarantees(problem, patterns, [huge]).status == (module.REFUSED,)
     with pytest.raises(InputError, match="fits into an empty network"):
-        choose_promises(problem, patterns, [dataclasses.replace(huge, is_sold=True)])
+        select_guarantees(problem, patterns, [dataclasses.replace(huge, is_sold=True)])
 
 
 def test_promises_of_python_are_checked_and_units_of_a_table_are_read(tmp_path: Path) -> None:
@@ -236,7 +243,7 @@ def test_promises_of_python_are_checked_and_units_of_a_table_are_read(tmp_path: 
     ):
         with pytest.raises(InputError, match="promise 0"):
             teal_availability.admit(topology, [wrong])
-    with pytest.raises(InputError, match="a promise at least"):
+    with pytest.raises(InputError, match="at least one promise"):
         teal_availability.admit(topology, [])
 
 
@@ -280,7 +287,7 @@ def test_values_of_very_different_sizes_are_all_in_value_and_bound() -> None:
         assert found.bound >= (1e8 + 1) * (1 - 1e-12)
 
 
-def test_a_stub_behind_one_cable_has_two_ways_over_it() -> None:
+def test_a_stub_behind_one_cable_has_two_paths_over_it() -> None:
     """5 on each of two paths that share the last cable: up for (1 - 0.19^2) 0.9 of the time."""
     ring = [(0, 1, 10.0), (1, 3, 10.0), (0, 2, 10.0), (2, 3, 10.0), (3, 4, 10.0)]
     topology = make_topology(ring, both=True)
@@ -315,7 +322,7 @@ def test_the_price_of_a_promise_is_what_its_capacity_is_worth_to_others() -> Non
     patterns = pattern_probabilities(problem, components_of(topology, cable_availability=0.99))
     a, b = topology.node_names
     requests = [Request(a, b, 6.0, 0.9, value) for value in (30.0, 12.0)]
-    found = choose_promises(problem, patterns, requests)
+    found = select_guarantees(problem, patterns, requests)
     assert list(found.price) == pytest.approx([12.0, 12.0])
     assert found.value == pytest.approx(30)
     assert found.bound >= 30

@@ -20,10 +20,10 @@ import teal_availability
 from teal.cli import main
 from teal.problem import Problem
 from teal.testing import make_topology
-from teal_availability.expansion import Pairs, _moved, bound_by_prices, expansion
+from teal_availability.expansion import LinkPairs, _improve_by_moves, bound_by_prices, expansion
 from teal_availability.patterns import pattern_probabilities
-from teal_availability.ways import Request, all_ways, loads_of
-from tests.teal_availability.brute import load_of_way, random_case, time_of_way
+from teal_availability.protection_options import Request, all_feasible_options, option_loads
+from tests.teal_availability.brute import load_of_option, random_case, time_of_option
 
 
 def _requests(problem: Problem, seed: int, count: int) -> list[Request]:
@@ -39,23 +39,26 @@ def _requests(problem: Problem, seed: int, count: int) -> list[Request]:
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=30, deadline=None)
-def test_no_choice_of_ways_is_cheaper_and_what_is_promised_is_kept(seed: int) -> None:
+def test_no_choice_of_options_is_cheaper_and_guarantees_hold(seed: int) -> None:
     problem, components = random_case(seed, nodes=4, count=6)
     patterns = pattern_probabilities(problem, components)
     requests = _requests(problem, seed, 3)
     rng = np.random.default_rng(seed)
     links = problem.topology.link_pairs()
     cost = rng.uniform(0.5, 3, len(links))
-    found = expansion(problem, patterns, requests, Pairs.of(links, cost))
+    found = expansion(problem, patterns, requests, LinkPairs.from_links(links, cost))
 
-    ways = all_ways(problem, patterns, requests)
+    options = all_feasible_options(problem, patterns, requests)
     capacity = problem.topology.capacity
-    of_request = [[way for way in ways if way.request == j] for j in range(len(requests))]
+    of_request = [
+        [option for option in options if option.request_index == j] for j in range(len(requests))
+    ]
     possible = [own for own in of_request if own]
     least = np.inf
     for chosen in itertools.product(*possible):
         missing = sum(
-            (load_of_way(problem, requests[way.request], way) for way in chosen), -capacity
+            (load_of_option(problem, requests[option.request_index], option) for option in chosen),
+            -capacity,
         )
         least = min(
             least,
@@ -69,23 +72,31 @@ def test_no_choice_of_ways_is_cheaper_and_what_is_promised_is_kept(seed: int) ->
     assert found.bound == pytest.approx(found.cost, rel=1e-5, abs=1e-6 * capacity.sum())
 
     new = capacity.copy()
-    for amount, pair in zip(found.bought, links, strict=True):
+    for amount, pair in zip(found.added_capacity, links, strict=True):
         new[pair] += amount
-    kept = [way for way in found.way if way is not None]
+    kept = [option for option in found.option if option is not None]
     assert (
-        sum((load_of_way(problem, requests[way.request], way) for way in kept), -new)
+        sum(
+            (load_of_option(problem, requests[option.request_index], option) for option in kept),
+            -new,
+        )
         <= 1e-9 * new.max()
     ).all()
-    assert [way is not None for way in found.way] == [bool(own) for own in of_request]
-    for way in kept:
-        request = requests[way.request]
-        assert time_of_way(problem, components, request, way) >= request.availability - 1e-9
+    assert [option is not None for option in found.option] == [bool(own) for own in of_request]
+    for option in kept:
+        request = requests[option.request_index]
+        assert time_of_option(problem, components, request, option) >= request.availability - 1e-9
 
     # Any numbers as prices prove no more than what is true.
-    if ways:
-        loads, request_of = loads_of(problem, requests, ways), np.array([w.request for w in ways])
+    if options:
+        loads, request_of = (
+            option_loads(problem, requests, options),
+            np.array([w.request_index for w in options]),
+        )
         prices = rng.lognormal(0, 2, len(capacity)) * (rng.random(len(capacity)) < 0.7)
-        bound = bound_by_prices(request_of, loads, capacity, Pairs.of(links, cost), prices)
+        bound = bound_by_prices(
+            request_of, loads, capacity, LinkPairs.from_links(links, cost), prices
+        )
         assert bound <= least * (1 + 1e-9)
 
 
@@ -121,15 +132,15 @@ def test_a_copy_on_the_other_route_of_a_triangle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_costs_and_units_of_any_size_give_the_same_purchase(scale: float) -> None:
-    """Thirty random cases, solved in whole numbers with costs of 1 and of ``scale``."""
+    """Thirty random cases, solved as integer programs with costs of 1 and of ``scale``."""
     for seed in range(30):
         problem, components = random_case(seed, nodes=4, count=6)
         patterns = pattern_probabilities(problem, components)
         requests = _requests(problem, seed, 4)
         links = problem.topology.link_pairs()
         cost = np.random.default_rng(seed).uniform(0.5, 3, len(links))
-        one = expansion(problem, patterns, requests, Pairs.of(links, cost))
-        other = expansion(problem, patterns, requests, Pairs.of(links, scale * cost))
+        one = expansion(problem, patterns, requests, LinkPairs.from_links(links, cost))
+        other = expansion(problem, patterns, requests, LinkPairs.from_links(links, scale * cost))
         assert other.cost == pytest.approx(scale * one.cost, rel=1e-5, abs=1e-9 * scale)
         assert other.bound == pytest.approx(scale * one.bound, rel=1e-5, abs=1e-6 * scale)
 
@@ -153,13 +164,13 @@ def test_sums_of_rates_that_just_fit_buy_nothing_and_small_purchases_are_listed(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_promise_gains_by_moving_alone(seed: int) -> None:
-    """At the end of the moves each promise has the way that costs least beside all others."""
+    """After the local search each request has its cheapest option beside all others."""
     rng = np.random.default_rng(seed)
-    promises, ways, links = 6, 4, 8
-    loads = rng.exponential(1, (promises * ways, links)) * (rng.random((24, links)) < 0.4)
-    capacity = 0.3 * loads.sum(0) / ways * rng.uniform(0.5, 1.5, links)
-    pairs = Pairs.of([[link] for link in range(links)], rng.uniform(0.5, 3, links))
-    own = np.arange(promises * ways).reshape(promises, ways)
+    promises, options, links = 6, 4, 8
+    loads = rng.exponential(1, (promises * options, links)) * (rng.random((24, links)) < 0.4)
+    capacity = 0.3 * loads.sum(0) / options * rng.uniform(0.5, 1.5, links)
+    pairs = LinkPairs.from_links([[link] for link in range(links)], rng.uniform(0.5, 3, links))
+    own = np.arange(promises * options).reshape(promises, options)
 
     def cost(chosen: np.ndarray) -> float:
         missing = np.maximum(loads[chosen].sum(0) - capacity, 0)
@@ -167,21 +178,21 @@ def test_no_promise_gains_by_moving_alone(seed: int) -> None:
 
     start = own[:, 0]
     priced = loads @ pairs.cost
-    chosen = _moved(
+    chosen = _improve_by_moves(
         list(own), start, sp.csr_array(loads), capacity, pairs, priced, time.perf_counter() + 60
     )
     assert cost(chosen) < cost(start)
     for number, of_promise in enumerate(own):
-        for way in of_promise.tolist():
+        for option in of_promise.tolist():
             other = chosen.copy()
-            other[number] = way
+            other[number] = option
             assert cost(other) >= cost(chosen) * (1 - 1e-6)
 
 
 def test_a_promise_that_no_capacity_keeps_is_named() -> None:
     requests = (Request("n0", "n1", 5.0, 0.9999999, 1.0), Request("n0", "n2", 15.0, 0.998, 1.0))
     report = teal_availability.expand(_triangle(), requests)
-    assert "1 are impossible: no candidate paths" in report.answer
+    assert "1 are impossible: no protection option" in report.answer
     assert [row.way for row in report.reservations] == ["", "1 of 1: n0|n2"]
     assert report.cost == pytest.approx(5)
 

@@ -19,7 +19,7 @@ from teal.testing import make_topology
 from teal_availability.components import Components, components_of
 from teal_availability.measure import LEVELS, Bounds, measure
 from teal_availability.routing import (
-    Arrived,
+    Delivery,
     Igp,
     PathSplits,
     Reserved,
@@ -100,42 +100,42 @@ def _optimum(problem: Problem, state: np.ndarray) -> float:
     return float(-best.fun / demand.sum())
 
 
-@given(seed=st.integers(0, 10_000), way=st.sampled_from(["igp", "moved", "lost", "reserved"]))
+@given(seed=st.integers(0, 10_000), scheme=st.sampled_from(["igp", "moved", "lost", "reserved"]))
 @settings(max_examples=30, deadline=None)
-def test_every_figure_is_the_sum_over_all_states(seed: int, way: str) -> None:
+def test_every_figure_is_the_sum_over_all_states(seed: int, scheme: str) -> None:
     problem, components = random_case(seed, nodes=4, count=6)
     demand = problem.demand[0].numpy()
     if not demand.sum() > 0:
         return
     splits = _random_splits(problem, seed)
     rates = 0.3 * splits.numpy() * demand[:, None]
-    ways: dict[str, Callable[[], Routing]] = {
+    schemes: dict[str, Callable[[], Routing]] = {
         "igp": lambda: Igp(problem, "hops"),
-        "moved": lambda: Tunnels(problem, PathSplits.of_candidates(problem.paths, splits)),
+        "moved": lambda: Tunnels(problem, PathSplits.from_candidate_paths(problem.paths, splits)),
         "lost": lambda: Tunnels(
-            problem, PathSplits.of_candidates(problem.paths, splits), moves=False
+            problem, PathSplits.from_candidate_paths(problem.paths, splits), moves=False
         ),
         "reserved": lambda: Reserved(problem, rates),
     }
-    routing = ways[way]()
+    routing = schemes[scheme]()
     all_states = list(every_state(components.unavailability))
     shares = []
     use, of_demand = explicit_paths(problem)
     for _, down in all_states:
         state = works(components, down, problem.topology.num_links)
-        if way == "igp":
+        if scheme == "igp":
             shares.append(_igp(problem, state))
-        elif way == "reserved":
+        elif scheme == "reserved":
             alive = use[~state].sum(0) == 0
             arriving = of_demand @ (rates[problem.path_mask[0].numpy()] * alive)
             share = np.divide(arriving, demand, out=np.ones_like(demand), where=demand > 0)
             shares.append(np.minimum(1, share))
         else:
-            shares.append(_tunnels(problem, splits, state, moves=way == "moved"))
+            shares.append(_tunnels(problem, splits, state, moves=scheme == "moved"))
     share, times = np.array(shares), np.array([time for time, _ in all_states])
     total = share @ demand / demand.sum()
     states = most_probable(components.unavailability, rest=0)
-    found = measure(way, [routing], [problem], components, states)
+    found = measure(scheme, [routing], [problem], components, states)
     np.testing.assert_allclose(found.demand_mean.low, times @ share, atol=1e-9)
     assert float(found.mean.low) == pytest.approx(times @ total, abs=1e-9)
     for number, level in enumerate(LEVELS):
@@ -144,7 +144,7 @@ def test_every_figure_is_the_sum_over_all_states(seed: int, way: str) -> None:
             np.testing.assert_allclose(
                 found.demand_time.low[:, number], times @ (share >= level), atol=1e-9
             )
-            assert found.whole_time.low[number] == pytest.approx(
+            assert found.all_demands_time.low[number] == pytest.approx(
                 times @ (share >= level).all(1), abs=1e-9
             )
     for c in range(len(components)):
@@ -154,9 +154,13 @@ def test_every_figure_is_the_sum_over_all_states(seed: int, way: str) -> None:
                 for _, down in all_states
             ]
         )
-        assert found.gained_by[c] == pytest.approx(times @ never - times @ total, abs=1e-9)
+        assert found.gained_without_failures[c] == pytest.approx(
+            times @ never - times @ total, abs=1e-9
+        )
         while_down = np.array([c in down for _, down in all_states])
-        assert found.lost_with[c] == pytest.approx((times * while_down) @ (1 - total), abs=1e-9)
+        assert found.lost_while_down[c] == pytest.approx(
+            (times * while_down) @ (1 - total), abs=1e-9
+        )
 
 
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 20))
@@ -164,13 +168,13 @@ def test_every_figure_is_the_sum_over_all_states(seed: int, way: str) -> None:
 def test_bounds_hold_whatever_is_left_out(seed: int, count: int) -> None:
     problem, components = random_case(seed)
     routing = Tunnels(
-        problem, PathSplits.of_candidates(problem.paths, _random_splits(problem, seed))
+        problem, PathSplits.from_candidate_paths(problem.paths, _random_splits(problem, seed))
     )
     every = most_probable(components.unavailability, rest=0)
     truth = measure("all", [routing], [problem], components, every)
     some = most_probable(components.unavailability, rest=0, most_states=count)
     found = measure("some", [routing], [problem], components, some)
-    for name in ("mean", "demand_mean", "demand_time", "whole_time", "total_time"):
+    for name in ("mean", "demand_mean", "demand_time", "all_demands_time", "total_traffic_time"):
         low, high = getattr(found, name)
         exact, above = getattr(truth, name)
         assert (low <= exact + 1e-12).all(), name
@@ -199,10 +203,10 @@ def test_splits_solved_anew_are_between_their_bounds_and_optimal(seed: int) -> N
         ]
     )
     truth = float(times @ optimum)
-    assert found.whole_time.high[0] >= times @ (optimum >= 1 - 1e-9) - 1e-9
+    assert found.all_demands_time.high[0] >= times @ (optimum >= 1 - 1e-9) - 1e-9
     assert found.mean.low <= truth + 1e-9
     assert truth <= found.mean.high + 1e-9
-    assert (found.whole_time.low <= found.whole_time.high + 1e-12).all()
+    assert (found.all_demands_time.low <= found.all_demands_time.high + 1e-12).all()
     # With all paths as candidates both bounds are near the optimum.
     exact = measure("solved", [Solved(everything, 1e-4)], [everything], components, states)
     assert exact.mean.low <= truth + 1e-9 <= exact.mean.high + 2e-9
@@ -234,7 +238,7 @@ def test_the_mean_is_that_of_a_million_drawn_states() -> None:
     states = most_probable(components.unavailability, rest=0)
     found = measure(
         "tunnels",
-        [Tunnels(problem, PathSplits.of_candidates(problem.paths, splits))],
+        [Tunnels(problem, PathSplits.from_candidate_paths(problem.paths, splits))],
         [problem],
         components,
         states,
@@ -264,7 +268,7 @@ def test_several_matrices_have_equal_shares_of_the_time() -> None:
     alone = [
         measure(
             "one",
-            [Tunnels(one, PathSplits.of_candidates(one.paths, splits))],
+            [Tunnels(one, PathSplits.from_candidate_paths(one.paths, splits))],
             [one],
             components,
             states,
@@ -274,15 +278,15 @@ def test_several_matrices_have_equal_shares_of_the_time() -> None:
     both = measure(
         "both",
         [
-            Tunnels(problem, PathSplits.of_candidates(problem.paths, splits)),
-            Tunnels(ninefold, PathSplits.of_candidates(ninefold.paths, splits)),
+            Tunnels(problem, PathSplits.from_candidate_paths(problem.paths, splits)),
+            Tunnels(ninefold, PathSplits.from_candidate_paths(ninefold.paths, splits)),
         ],
         [problem, ninefold],
         components,
         states,
     )
     # The second matrix has nine tenths of the traffic.
-    for figure in ("mean", "demand_time", "lost_with", "gained_by"):
+    for figure in ("mean", "demand_time", "lost_while_down", "gained_without_failures"):
         first, second = (_low(getattr(one, figure)) for one in alone)
         by_time, by_traffic = (first + second) / 2, (first + 9 * second) / 10
         expected = by_time if figure == "demand_time" else by_traffic
@@ -299,12 +303,12 @@ def _low(figure: Bounds | np.ndarray) -> np.ndarray:
 class _Near:
     """A search that ended near its optimum in the first of two states and at it in the second."""
 
-    together = 2
+    batch_size = 2
 
-    def arrived(self, works: np.ndarray) -> Arrived:
+    def delivery(self, works: np.ndarray) -> Delivery:
         assert len(works) == 2
         share = np.array([[0.5, 0.95], [0.92, 0.2]])
-        return Arrived(share, np.array([0.95, np.nan]))
+        return Delivery(share, np.array([0.95, np.nan]))
 
 
 def test_of_a_search_near_its_optimum_the_bound_on_all_traffic_alone_is_known() -> None:
@@ -326,16 +330,16 @@ def test_of_a_search_near_its_optimum_the_bound_on_all_traffic_alone_is_known() 
     np.testing.assert_allclose(found.demand_mean.low, [0.605, 0.7625])
     np.testing.assert_allclose(found.demand_mean.high, [0.98, 0.8])
     every, gold, bronze = found.totals
-    np.testing.assert_allclose(every.total_time.low, [0, 0, 0])
-    np.testing.assert_allclose(every.total_time.high, [0, 0, 0.75])
-    np.testing.assert_allclose(every.whole_time.high, [0, 0, 0.75])
+    np.testing.assert_allclose(every.total_traffic_time.low, [0, 0, 0])
+    np.testing.assert_allclose(every.total_traffic_time.high, [0, 0, 0.75])
+    np.testing.assert_allclose(every.all_demands_time.high, [0, 0, 0.75])
     np.testing.assert_allclose(every.mean.high, 0.75 * 0.95 + 0.25 * 1.52 / 4)
     np.testing.assert_allclose(gold.mean.low, 0.605)
     np.testing.assert_allclose(gold.mean.high, 0.98)
-    np.testing.assert_allclose(gold.total_time.high, [0.75, 0.75, 1])
-    np.testing.assert_allclose(gold.whole_time.high, [0.75, 0.75, 1])
+    np.testing.assert_allclose(gold.total_traffic_time.high, [0.75, 0.75, 1])
+    np.testing.assert_allclose(gold.all_demands_time.high, [0.75, 0.75, 1])
     np.testing.assert_allclose(bronze.mean.high, 0.8)
-    np.testing.assert_allclose(bronze.whole_time.low, [0, 0, 0.75])
+    np.testing.assert_allclose(bronze.all_demands_time.low, [0, 0, 0.75])
 
 
 def test_all_traffic_of_a_demand_without_a_path_is_lost_also_where_it_pauses() -> None:
@@ -345,8 +349,8 @@ def test_all_traffic_of_a_demand_without_a_path_is_lost_also_where_it_pauses() -
     matrices = [problem.with_demand(torch.from_numpy(row[None])) for row in demand]
     none = torch.zeros(problem.path_mask[0].shape, dtype=torch.float64)
     states = most_probable(components.unavailability, rest=0)
-    ways = [Tunnels(one, PathSplits.of_candidates(one.paths, none)) for one in matrices]
-    found = measure("none", ways, matrices, components, states)
+    schemes = [Tunnels(one, PathSplits.from_candidate_paths(one.paths, none)) for one in matrices]
+    found = measure("none", schemes, matrices, components, states)
     assert float(found.mean.high) == pytest.approx(0, abs=1e-9)
     assert found.demand_mean.high[0] == pytest.approx(0, abs=1e-9)
     assert found.demand_time.low[0, 0] == pytest.approx(0.5)

@@ -22,7 +22,7 @@ from teal_availability.certificates import (
     expected_share,
     expected_share_bound,
     quantile_shares,
-    tail_shares,
+    tail_mean_shares,
 )
 from teal_availability.components import components_of
 from teal_availability.patterns import Patterns, pattern_probabilities
@@ -186,7 +186,7 @@ def test_each_class_has_the_largest_share_beside_those_of_the_upper_ones(
     times, alive = _states(problem, components)
     assert _within_capacity(problem, found[1].rates)
     np.testing.assert_array_equal(found[0].rates, found[1].rates)
-    shares = tail_shares(patterns, demand, found[1].rates, availability)
+    shares = tail_mean_shares(patterns, demand, found[1].rates, availability)
     kept = np.full(len(demand), np.nan)
     takes = np.zeros(len(demand), dtype=bool)
     for number, promise in enumerate(found):
@@ -270,7 +270,7 @@ def test_the_share_by_cvar_is_never_above_the_true_quantile(seed: int, availabil
     demand = problem.demand[0].numpy()
     takes = (demand > 0) & ~share.left_out
     kept = quantile_shares(patterns, demand, share.rates, availability)[takes]
-    tails = tail_shares(patterns, demand, share.rates, availability)[takes]
+    tails = tail_mean_shares(patterns, demand, share.rates, availability)[takes]
     assert (kept >= tails - 1e-9).all()
 
 
@@ -307,9 +307,9 @@ def test_networks_out_of_reach_get_rates_near_the_best_and_a_bound_that_holds(se
         return
     best = promise_least_loss(problem, patterns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(promises, "_MOST_ROWS", 0)
+        patch.setattr(promises, "_MAX_ROWS", 0)
         found = promise_least_loss(problem, patterns)
-        with pytest.raises(InputError, match="patterns of surviving paths"):
+        with pytest.raises(InputError, match="survival states of paths"):
             promise_common_share(problem, patterns, 0.9)
     assert _within_capacity(problem, found.rates)
     assert found.value <= best.value + 1e-9

@@ -101,7 +101,7 @@ def _igp(
     demand, pairs = problem.demand[0].numpy(), problem.paths.pairs.tolist()
     load = np.zeros((2, topology.num_links))
 
-    def ways_of(s: int, t: int) -> list[tuple[float, list[Leg]]]:
+    def feasible_options(s: int, t: int) -> list[tuple[float, list[Leg]]]:
         return lists.get((s, t), [(1.0, [(s, t, -1)])])
 
     def goes(leg: Leg) -> bool:
@@ -109,7 +109,7 @@ def _igp(
         return bool(state[link]) if link >= 0 else not np.isnan(shares[end, start]).all()
 
     for d, (s, t) in enumerate(pairs):
-        for share, legs in ways_of(s, t):
+        for share, legs in feasible_options(s, t):
             for leg in itertools.takewhile(goes, legs):
                 start, end, link = leg
                 on = np.eye(topology.num_links)[link] if link >= 0 else shares[end, start]
@@ -119,7 +119,7 @@ def _igp(
     for d, (s, t) in enumerate(pairs):
         of_class = kept[class_of[d]]
         total = 0.0
-        for share, legs in ways_of(s, t):
+        for share, legs in feasible_options(s, t):
             for leg in legs:
                 start, end, link = leg
                 along = of_class[link] if link >= 0 else None
@@ -148,25 +148,27 @@ def _random_lists(
         over_link = [(s, begin, -1), (begin, end, link), (end, t, -1)]
         policies[s, t] = SegmentList(0.6, (midpoint,)), SegmentList(0.4, (end,), (link,))
         legs[s, t] = [
-            (share, [leg for leg in way if leg[2] >= 0 or leg[0] != leg[1]])
-            for share, way in ((0.6, over_node), (0.4, over_link))
+            (share, [leg for leg in scheme if leg[2] >= 0 or leg[0] != leg[1]])
+            for share, scheme in ((0.6, over_node), (0.4, over_link))
         ]
     return SegmentPolicies(policies), legs
 
 
-@given(seed=st.integers(0, 10_000), way=st.sampled_from(["igp", "lists", "tunnels"]))
+@given(seed=st.integers(0, 10_000), scheme=st.sampled_from(["igp", "lists", "tunnels"]))
 @settings(max_examples=30, deadline=None)
-def test_lower_classes_get_what_the_upper_ones_leave(seed: int, way: str) -> None:
+def test_lower_classes_get_what_the_upper_ones_leave(seed: int, scheme: str) -> None:
     problem, components, class_of = _case(seed)
     demand, splits = problem.demand[0].numpy(), _random_splits(problem, seed)
-    policies, legs = _random_lists(problem, seed) if way == "lists" else (None, {})
+    policies, legs = _random_lists(problem, seed) if scheme == "lists" else (None, {})
     routing: Routing = Igp(problem, "hops", policies)
-    if way == "tunnels":
-        routing = Tunnels(problem, PathSplits.of_candidates(problem.paths, splits), moves=False)
+    if scheme == "tunnels":
+        routing = Tunnels(
+            problem, PathSplits.from_candidate_paths(problem.paths, splits), moves=False
+        )
     shares, times = [], []
     for time, down in every_state(components.unavailability):
         state = works(components, down, problem.topology.num_links)
-        of_tunnels = way == "tunnels"
+        of_tunnels = scheme == "tunnels"
         shares.append(
             _tunnels(problem, class_of, splits, state)
             if of_tunnels
@@ -174,9 +176,9 @@ def test_lower_classes_get_what_the_upper_ones_leave(seed: int, way: str) -> Non
         )
         times.append(time)
     states = most_probable(components.unavailability, rest=0)
-    found = measure(way, [routing], [problem], components, states)
+    found = measure(scheme, [routing], [problem], components, states)
     np.testing.assert_allclose(found.demand_mean.low, times @ np.array(shares), atol=1e-9)
-    assert [one.of_class for one in found.totals] == ["", "gold", "bronze"]
+    assert [one.class_name for one in found.totals] == ["", "gold", "bronze"]
     for number, one in enumerate(found.totals[1:]):
         own = class_of == number
         if demand[own].sum() > 0:
@@ -198,13 +200,13 @@ def test_splits_of_a_file_arrive_as_those_that_were_written(seed: int, has_class
         classes = problem.classes
         if not write_allocation(file, problem.topology, paths, *arrays, classes=classes):
             with pytest.raises(InputError, match="paths between nodes that have traffic"):
-                PathSplits.installed(file, problem)
+                PathSplits.from_allocation(file, problem)
             return
-        stored = Tunnels(problem, PathSplits.installed(file, problem))
-    given = Tunnels(problem, PathSplits.of_candidates(paths, splits))
+        stored = Tunnels(problem, PathSplits.from_allocation(file, problem))
+    given = Tunnels(problem, PathSplits.from_candidate_paths(paths, splits))
     state = np.ones((len(components) + 1, problem.topology.num_links), dtype=bool)
     state[1:] = ~components.links
-    np.testing.assert_allclose(stored.arrived(state).share, given.arrived(state).share, atol=1e-9)
+    np.testing.assert_allclose(stored.delivery(state).share, given.delivery(state).share, atol=1e-9)
 
 
 @given(seed=st.integers(0, 10_000))
@@ -241,11 +243,11 @@ def test_no_more_arrives_than_the_demands_that_have_a_path(monkeypatch: pytest.M
     problem = Problem.create(topology, paths, "total_flow", np.array([[12.0, 4.0]]))
     solved = Solved(problem)
     works = np.array([[True, False], [True, True]])
-    proven = solved.arrived(works).most
+    proven = solved.delivery(works).max_total_share
     assert proven is not None
     np.testing.assert_allclose(proven, [10 / 16, 14 / 16], rtol=1e-6)
-    monkeypatch.setattr(Solved, "_most", lambda *_: np.full(2, 99.0))
-    most = solved.arrived(works).most
+    monkeypatch.setattr(Solved, "_max_total_flow", lambda *_: np.full(2, 99.0))
+    most = solved.delivery(works).max_total_share
     assert most is not None
     np.testing.assert_allclose(most, [12 / 16, 1.0], rtol=1e-12)
 
@@ -253,8 +255,8 @@ def test_no_more_arrives_than_the_demands_that_have_a_path(monkeypatch: pytest.M
 def test_the_command_has_a_row_for_each_class_and_promises_for_gold_first(tmp_path: Path) -> None:
     command = ["availability", "--topology", "b4", "--traffic", "gravity:seed=0,count=1,load=3"]
     command += ["--most-down", "1", "--classes", "gold=0.3,bronze=0.7", "--out", str(tmp_path)]
-    for way in ("igp", "tunnels", "common-share"):
-        command += ["--routing", way]
+    for scheme in ("igp", "tunnels", "common-share"):
+        command += ["--routing", scheme]
     assert main(command) == 0
     with (tmp_path / "summary.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -296,25 +298,25 @@ def test_installed_splits_and_lists_are_measured_from_their_files(
     router, demands = next(iter(document["routers"].items()))
     gone = demands.pop(0)
     less.write_text(json.dumps(document))
-    ways = [f"tunnels:file={splits}", f"tunnels:file={less}", "igp", f"igp:lists={lists}"]
+    schemes = [f"tunnels:file={splits}", f"tunnels:file={less}", "igp", f"igp:lists={lists}"]
     command = ["availability", *B4_BUSY, "--most-down", "1", "--out", str(tmp_path / "out")]
-    command += [word for way in ways for word in ("--routing", way)]
+    command += [word for scheme in schemes for word in ("--routing", scheme)]
     capsys.readouterr()
     assert main(command) == 0
     assert "less.json: no tunnels for 1 of 132 demands" in capsys.readouterr().err
     with (tmp_path / "out" / "summary.csv").open() as stream:
         means = {row["routing"]: float(row["mean"]) for row in csv.DictReader(stream)}
-    whole, partly, igp, segments = (means[way] for way in ways)
+    whole, partly, igp, segments = (means[scheme] for scheme in schemes)
     assert partly < whole
     assert segments > igp, "lists of the least utilisation carry more than shortest paths"
     with (tmp_path / "out" / "demands.csv").open() as stream:
-        rows = [row for row in csv.DictReader(stream) if row["routing"] == ways[1]]
+        rows = [row for row in csv.DictReader(stream) if row["routing"] == schemes[1]]
     lost = [(row["source"], row["target"]) for row in rows if float(row["mean_at_most"]) < 1e-3]
     assert lost == [(router, gone["target"])]
 
 
 @pytest.mark.parametrize(
-    ("way", "expected"),
+    ("scheme", "expected"),
     [
         ("tunnels:file=none.json", "none.json"),
         ("tunnels:scheme=lp-all,file=splits.json", "either a file or a scheme"),
@@ -327,14 +329,14 @@ def test_files_that_are_no_routing_are_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    way: str,
+    scheme: str,
     expected: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     empty = {"format": 1, "policies": []}
     Path("transit.json").write_text(json.dumps({**empty, "transit": True}))
     Path("delay.json").write_text(json.dumps({**empty, "flex_algo": "128:metric=delay"}))
-    assert main(["availability", *B4_BUSY, "--routing", way, "--out", "out"]) == 2
+    assert main(["availability", *B4_BUSY, "--routing", scheme, "--out", "out"]) == 2
     error = capsys.readouterr().err
     assert expected in error
     assert "Traceback" not in error
@@ -349,11 +351,11 @@ def test_a_scheme_with_paths_of_its_own_has_no_tunnels(
     assert "splits over the candidate paths" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("way", ["least-loss", "tail-loss"])
+@pytest.mark.parametrize("scheme", ["least-loss", "tail-loss"])
 def test_promises_that_leave_nothing_to_lower_classes_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scheme: str
 ) -> None:
     command = ["availability", "--topology", "b4", "--traffic", "gravity:seed=0,count=1,load=1"]
-    command += ["--classes", "gold=0.3,bronze=0.7", "--routing", way, "--out", str(tmp_path)]
+    command += ["--classes", "gold=0.3,bronze=0.7", "--routing", scheme, "--out", str(tmp_path)]
     assert main(command) == 2
     assert "upper classes would reserve" in capsys.readouterr().err

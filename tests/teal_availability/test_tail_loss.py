@@ -18,7 +18,7 @@ from teal.testing import make_topology
 from teal_availability import tail_loss
 from teal_availability.components import components_of
 from teal_availability.patterns import pattern_probabilities
-from teal_availability.promises import without_path
+from teal_availability.promises import demands_without_path
 from teal_availability.states import most_probable
 from teal_availability.tail_loss import (
     Effects,
@@ -65,7 +65,7 @@ def test_the_share_that_all_keep_is_that_of_the_program_over_all_states(
     problem, components = random_case(seed, nodes=4, count=6)
     patterns = pattern_probabilities(problem, components)
     demand = problem.demand[0].numpy()
-    left_out = without_path(patterns, demand, beta)
+    left_out = demands_without_path(patterns, demand, beta)
     if not ((demand > 0) & ~left_out).any():
         return
     effects = effects_of(problem, components, most_probable(components.unavailability, 0.0))
@@ -98,7 +98,7 @@ def test_multiples_of_the_weights_and_prices_of_an_optimum_give_a_bound(
         problem, components = random_case(seed, nodes=4, count=5)
         demand, beta = problem.demand[0].numpy(), (0.5, 0.8, 0.95)[seed % 3]
         patterns = pattern_probabilities(problem, components)
-        left_out = without_path(patterns, demand, beta)
+        left_out = demands_without_path(patterns, demand, beta)
         if not ((demand > 0) & ~left_out).any():
             continue
         effects = effects_of(problem, components, most_probable(components.unavailability, 0.0))
@@ -122,7 +122,7 @@ def test_any_numbers_give_a_bound(seed: int, beta: float) -> None:
     rng = np.random.default_rng(seed)
     demand = problem.demand[0].numpy()
     patterns = pattern_probabilities(problem, components)
-    left_out = without_path(patterns, demand, beta)
+    left_out = demands_without_path(patterns, demand, beta)
     counts = (demand > 0) & ~left_out
     if not counts.any():
         return
@@ -226,7 +226,7 @@ def test_wrong_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     if few.rest >= 0.01:
         with pytest.raises(InputError, match="states for more than"):
             promise_tail_loss(problem, pattern_probabilities(problem, components), few, 0.99)
-    monkeypatch.setattr(tail_loss, "_MOST_ENTRIES", 10)
+    monkeypatch.setattr(tail_loss, "_MAX_ENTRIES", 10)
     with pytest.raises(InputError, match="states times demands"):
         effects_of(problem, components, states)
 

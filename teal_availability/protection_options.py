@@ -1,0 +1,288 @@
+"""Bandwidth guarantees with availability targets, and the protection options (m-of-n paths) that
+meet each of them.
+
+A guarantee of r Gbit/s is met by reserving r / m on each of n candidate paths, of which at least m
+survive for its share of the time: unprotected (m = n = 1), 1+1 (m = 1, n = 2), two of three, and so
+on. Its availability is an exact sum over survival states (:mod:`teal_availability.patterns`). Entry
+points: :func:`resolve_requests`, :func:`all_feasible_options`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from teal import InputError, Problem, Topology, compute_paths
+from teal.formats import side_tables
+from teal.runtime.arrays import FloatArray
+from teal_availability.patterns import Patterns
+from teal_availability.tolerances import check_availability, max_missed_time
+
+_COLUMNS = (
+    side_tables.SOURCE,
+    side_tables.TARGET,
+    side_tables.Column("rate", side_tables.Kind.RATE, required=True),
+    side_tables.Column("availability", side_tables.Kind.SHARE, required=True),
+    side_tables.Column("value", side_tables.Kind.NUMBER),
+    side_tables.Column("sold", side_tables.Kind.YES_NO),
+)
+# Largest number of protection options, over all guarantees, of an integer program.
+MAX_INTEGER_OPTIONS = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Request for a bandwidth guarantee.
+
+    Attributes:
+        source, target: nodes.
+        rate: Gbit/s.
+        availability: target, a share of the time.
+        value: value of granting it, in any unit.
+        is_sold: whether it was granted before and must be kept.
+    """
+
+    source: str
+    target: str
+    rate: float
+    availability: float
+    value: float
+    is_sold: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ProtectionOption:
+    """Set of reserved paths that meets a guarantee.
+
+    Attributes:
+        request_index: index of the request.
+        paths: indices of the paths among those of its demand.
+        min_surviving: m, number of paths that must survive; each carries rate / m.
+        availability: share of the time in which at least m paths survive.
+    """
+
+    request_index: int
+    paths: tuple[int, ...]
+    min_surviving: int
+    availability: float
+
+
+def read_requests(table: Any, topology: Topology) -> list[Request]:
+    """Read requests from a table with columns source, target, rate (Gbit/s), availability; optional
+    value (by default the rate) and sold (yes or no).
+
+    Args:
+        table: a .csv or .xlsx file, or a pandas frame.
+        topology: the network whose nodes it names.
+
+    Raises:
+        InputError: an invalid table.
+    """
+    requests = []
+    for row in side_tables.read_side_table(table, _COLUMNS):
+        rate = row.number("rate")
+        has_value = row.values.get("value") is not None
+        request = Request(
+            row.text("source"),
+            row.text("target"),
+            rate,
+            row.number("availability"),
+            row.number("value") if has_value else rate,
+            bool(row.values.get("sold")),
+        )
+        requests.append(validated_request(request, topology, row.where))
+    return requests
+
+
+def resolve_requests(promises: Any, topology: Topology) -> list[Request]:
+    """Return the requests of a table (a file or a pandas frame) or of a sequence, validated.
+
+    Raises:
+        InputError: an invalid request, or no request.
+    """
+    # A file or a pandas frame.
+    if isinstance(promises, str | Path) or hasattr(promises, "columns"):
+        requests = read_requests(promises, topology)
+    else:
+        expected = "a table of promises or a list of Request"
+        if not isinstance(promises, Iterable):
+            raise InputError("promises", "", expected, type(promises).__name__)
+        items = list(promises)
+        for item in items:
+            if not isinstance(item, Request):
+                raise InputError("promises", "", expected, repr(item)[:80])
+        requests = [
+            validated_request(item, topology, f"promise {index}")
+            for index, item in enumerate(items)
+        ]
+    if not requests:
+        raise InputError("promises", "", "at least one promise", "none")
+    return requests
+
+
+def validated_request(request: Request, topology: Topology, where: str) -> Request:
+    """Return the request with the topology's names of its nodes.
+
+    Raises:
+        InputError: an unknown node, or a value out of its range.
+    """
+    # Nodes: known and different.
+    source, target = (topology.name_of(name) for name in (request.source, request.target))
+    for name in (source, target):
+        if name not in topology.node_names:
+            raise InputError(where, "node", f"a node of {topology.name}", repr(name))
+    if source == target:
+        raise InputError(where, "node", "two nodes", source)
+    # Numbers: positive and finite; the availability below 1.
+    for field in ("rate", "value", "availability"):
+        value = getattr(request, field)
+        if isinstance(value, str) or not 0 < value < math.inf:
+            raise InputError(where, field, "a number above 0", repr(value))
+    check_availability(request.availability, where)
+    return dataclasses.replace(request, source=source, target=target)
+
+
+def feasible_options(
+    request_index: int, request: Request, state_probability: FloatArray, live_paths: Sequence[int]
+) -> Iterator[ProtectionOption]:
+    """Yield the protection options that meet a request, each minimal: no proper subset of its paths
+    meets the request with the same m.
+
+    Args:
+        request_index: index of the request.
+        request: the request.
+        state_probability: (2^K,) share of the time in which exactly the paths of a set survive.
+        live_paths: indices of the paths that exist and carry traffic.
+    """
+    sets = np.arange(len(state_probability))
+    for min_surviving in range(1, len(live_paths) + 1):
+        minimal_sets: list[set[int]] = []
+        # Smaller path sets first; supersets of a feasible set are not minimal.
+        for num_reserved in range(min_surviving, len(live_paths) + 1):
+            for paths in itertools.combinations(live_paths, num_reserved):
+                if any(smaller <= set(paths) for smaller in minimal_sets):
+                    continue
+                num_surviving = sum((sets >> path) & 1 for path in paths)
+                availability = float(state_probability[num_surviving >= min_surviving].sum())
+                missed = float(state_probability[num_surviving < min_surviving].sum())
+                if missed <= max_missed_time(request.availability):
+                    minimal_sets.append(set(paths))
+                    yield ProtectionOption(request_index, paths, min_surviving, availability)
+
+
+def all_feasible_options(
+    problem: Problem, patterns: Patterns, requests: Sequence[Request]
+) -> list[ProtectionOption]:
+    """List the protection options of several requests, those of a request side by side.
+
+    Args:
+        problem: the network; its demands include the node pairs of all requests.
+        patterns: probabilities of its survival states.
+        requests: the requests.
+    """
+    demand_by_nodes = _demand_by_nodes(problem)
+    is_live = problem.path_mask[0].cpu().numpy()
+    options: list[ProtectionOption] = []
+    for request_index, request in enumerate(requests):
+        demand_index = demand_by_nodes[request.source, request.target]
+        live_paths = np.flatnonzero(is_live[demand_index]).tolist()
+        options += feasible_options(
+            request_index, request, patterns.probability[demand_index], live_paths
+        )
+    return options
+
+
+def _demand_by_nodes(problem: Problem) -> dict[tuple[str, str], int]:
+    names = problem.topology.node_names
+    return {(names[s], names[t]): d for d, (s, t) in enumerate(problem.paths.pairs.tolist())}
+
+
+def option_loads(
+    problem: Problem, requests: Sequence[Request], options: Sequence[ProtectionOption]
+) -> sp.csr_array:
+    """Return the rate (W, E) in Gbit/s that each protection option reserves on each link."""
+    demand_by_nodes = _demand_by_nodes(problem)
+    rows: list[int] = []
+    links: list[int] = []
+    rates: list[float] = []
+    for row, option in enumerate(options):
+        request = requests[option.request_index]
+        demand_index = demand_by_nodes[request.source, request.target]
+        for path in option.paths:
+            path_links = problem.paths.links_of(demand_index, path)
+            rows += [row] * len(path_links)
+            links += [int(link) for link in path_links]
+            rates += [request.rate / option.min_surviving] * len(path_links)
+    shape = (len(options), problem.topology.num_links)
+    return sp.csr_array((rates, (rows, links)), shape=shape)
+
+
+def option_texts(
+    problem: Problem, requests: Sequence[Request], options: Sequence[ProtectionOption | None]
+) -> list[str]:
+    """Describe each protection option as text, such as ``1 of 2: a|b|d a|c|d``: m, n and the paths;
+    "" without an option.
+    """
+    names = problem.topology.node_names
+    target = problem.topology.link_target.tolist()
+    demand_by_nodes = _demand_by_nodes(problem)
+    texts = []
+    for request, option in zip(requests, options, strict=True):
+        if option is None:
+            texts.append("")
+            continue
+        demand_index = demand_by_nodes[request.source, request.target]
+        paths = [
+            "|".join([request.source, *(names[target[link]] for link in links)])
+            for links in (problem.paths.links_of(demand_index, path) for path in option.paths)
+        ]
+        texts.append(f"{option.min_surviving} of {len(paths)}: {' '.join(paths)}")
+    return texts
+
+
+def candidate_paths_for(
+    topology: Topology,
+    requests: Sequence[Request],
+    num_paths: int,
+    groups: Sequence[Sequence[int]] = (),
+) -> Problem:
+    """Compute candidate paths for the node pairs of several requests, as a total_flow program with
+    unit demands.
+
+    Paths are maximally disjoint: edge-disjoint paths first, then paths that share as few cables and
+    groups as possible, since two paths over one shared cable may meet a guarantee that neither
+    meets alone.
+
+    Args:
+        topology: the network.
+        requests: the requests.
+        num_paths: K, largest number of paths of a pair.
+        groups: link indices of each group of cables that fail together.
+    """
+    node_index = topology.node_index()
+    pairs = sorted(
+        {(node_index[request.source], node_index[request.target]) for request in requests}
+    )
+    paths = compute_paths(
+        topology,
+        np.array(pairs, dtype=np.int32),
+        num_paths=num_paths,
+        method="maximally-disjoint",
+        groups=[*topology.cables(), *groups] if groups else None,
+    )
+    return Problem.create(topology, paths, "total_flow", np.ones((1, len(pairs))))
+
+
+def options_by_request(options: Sequence[ProtectionOption]) -> dict[int, list[int]]:
+    """Return the option indices of each request."""
+    by_request: dict[int, list[int]] = {}
+    for option_index, option in enumerate(options):
+        by_request.setdefault(option.request_index, []).append(option_index)
+    return by_request
