@@ -31,14 +31,14 @@ from public_data import published
 import teal
 from teal_availability import (
     components_of,
-    effects_of,
     expand,
-    most_probable,
-    pattern_probabilities,
+    guarantee_common_fraction,
+    guarantee_min_cvar,
+    guarantee_min_loss,
+    merge_states,
+    most_probable_states,
     peak_requests,
-    promise_common_share,
-    promise_least_loss,
-    promise_tail_loss,
+    survival_probabilities,
 )
 from teal_availability.measure import measure
 from teal_availability.routing import Igp, PathSplits, Routing, Solved, Tunnels, default_splits
@@ -93,12 +93,12 @@ def _tail_rows(topology: teal.Topology, most_down: int) -> Iterator[dict[str, ob
     """The CVaR of the largest loss, with and without demands that are cut."""
     problem = _problem(topology)
     components = components_of(topology, cable_availability=0.999)
-    states = most_probable(components.unavailability, 0.0, most_down)
-    patterns = pattern_probabilities(problem, components)
-    effects = effects_of(problem, components, states)
+    states = most_probable_states(components.unavailability, 0.0, most_down)
+    patterns = survival_probabilities(problem, components)
+    effects = merge_states(problem, components, states)
     for counts_cut in (True, False):
         begin = time.perf_counter()
-        found = promise_tail_loss(
+        found = guarantee_min_cvar(
             problem, patterns, effects, AVAILABILITY, seconds=60, counts_cut=counts_cut
         )
         yield {
@@ -134,7 +134,7 @@ def _expansion_rows(topology: teal.Topology) -> Iterator[dict[str, object]]:
 def _row(topology: teal.Topology, most_down: int) -> dict[str, float]:
     problem = _problem(topology)
     components = components_of(topology, cable_availability=0.999)
-    states = most_probable(components.unavailability, 0.0, most_down)
+    states = most_probable_states(components.unavailability, 0.0, most_down)
     splits = default_splits(problem)
     row: dict[str, float] = {
         "demands": problem.paths.num_demands,
@@ -142,17 +142,17 @@ def _row(topology: teal.Topology, most_down: int) -> dict[str, float]:
         "states": len(states),
     }
     begin = time.perf_counter()
-    patterns = pattern_probabilities(problem, components)
-    loss = promise_least_loss(problem, patterns)
+    patterns = survival_probabilities(problem, components)
+    loss = guarantee_min_loss(problem, patterns)
     row |= {
         "least_loss": loss.value,
         "least_loss_gap": loss.gap,
         "least_loss_s": time.perf_counter() - begin,
     }
     begin = time.perf_counter()
-    patterns = pattern_probabilities(problem, components)
+    patterns = survival_probabilities(problem, components)
     with contextlib.suppress(teal.InputError):  # more patterns than its program takes
-        share = promise_common_share(problem, patterns, AVAILABILITY)
+        share = guarantee_common_fraction(problem, patterns, AVAILABILITY)
         row |= {
             "common_share": share.value,
             "common_share_gap": share.gap,

@@ -80,6 +80,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "drawing_of",
         "utilisation_map",
     ),
+    "teal.deprecated": ("with_old_names",),
     "teal.errors": (
         "WARNING",
         "did_you_mean",

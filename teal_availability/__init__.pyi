@@ -4,42 +4,42 @@ from .admit_command import AdmissionReport, admit
 from .api import availability
 from .components import Components, components_of
 from .expand_command import ExpansionReport, expand, peak_requests
-from .patterns import Patterns, pattern_probabilities
-from .promises import (
-    Promise,
+from .guarantees import (
+    Guarantee,
     Quantile,
     common_quantile,
-    promise_common_share,
-    promise_common_shares,
-    promise_least_loss,
+    guarantee_common_fraction,
+    guarantee_common_fractions,
+    guarantee_min_loss,
 )
 from .protection_options import Request
 from .report import AvailabilityReport
-from .states import States, most_probable
-from .tail_loss import Effects, effects_of, promise_tail_loss
+from .states import States, most_probable_states
+from .survival import SurvivalStates, survival_probabilities
+from .tail_loss import MergedStates, guarantee_min_cvar, merge_states
 
 __all__ = [
     "AdmissionReport",
     "AvailabilityReport",
     "Components",
-    "Effects",
     "ExpansionReport",
-    "Patterns",
-    "Promise",
+    "Guarantee",
+    "MergedStates",
     "Quantile",
     "Request",
     "States",
+    "SurvivalStates",
     "admit",
     "availability",
     "common_quantile",
     "components_of",
-    "effects_of",
     "expand",
-    "most_probable",
-    "pattern_probabilities",
+    "guarantee_common_fraction",
+    "guarantee_common_fractions",
+    "guarantee_min_cvar",
+    "guarantee_min_loss",
+    "merge_states",
+    "most_probable_states",
     "peak_requests",
-    "promise_common_share",
-    "promise_common_shares",
-    "promise_least_loss",
-    "promise_tail_loss",
+    "survival_probabilities",
 ]

@@ -27,7 +27,6 @@ from teal import InputError, Problem, SolverError
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal_availability.matrix import capacity_of
-from teal_availability.patterns import Patterns
 from teal_availability.protection_options import (
     MAX_INTEGER_OPTIONS,
     ProtectionOption,
@@ -36,6 +35,7 @@ from teal_availability.protection_options import (
     option_loads,
     options_by_request,
 )
+from teal_availability.survival import SurvivalStates
 from teal_availability.tolerances import CAPACITY_TOLERANCE
 
 ACCEPTED = "accepted"
@@ -74,7 +74,7 @@ class Admission:
 
 def select_guarantees(
     problem: Problem,
-    patterns: Patterns,
+    patterns: SurvivalStates,
     requests: Sequence[Request],
     seconds: float = 30.0,
 ) -> Admission:

@@ -29,7 +29,6 @@ from teal_availability.admission import (
     Admission,
     select_guarantees,
 )
-from teal_availability.patterns import pattern_probabilities
 from teal_availability.protection_options import (
     Request,
     candidate_paths_for,
@@ -39,6 +38,7 @@ from teal_availability.protection_options import (
 from teal_availability.records import share_text
 from teal_availability.settings import AdmitConfig, AdmitOptions
 from teal_availability.study import failing_components
+from teal_availability.survival import survival_probabilities
 
 # Rows of the table in the terminal.
 _SHOWN = 30
@@ -156,7 +156,7 @@ def admission_of(
     """
     components = failing_components(topology, options)
     problem = candidate_paths_for(topology, requests, options.num_paths, components.groups)
-    patterns = pattern_probabilities(problem, components)
+    patterns = survival_probabilities(problem, components)
     admission = select_guarantees(
         problem, patterns, requests, seconds(options.deadline, "--deadline")
     )

@@ -5,7 +5,7 @@ demand of d Gbit/s, the traffic that arrives in survival state s (exactly the pa
 
     min(d, S[d, s]),  S[d, s] = sum of x[d, k] over the paths k in s.
 
-The bounds are weak duality of the linear programs of :mod:`teal_availability.promises`.
+The bounds are weak duality of the linear programs of :mod:`teal_availability.guarantees`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from teal import Problem
 from teal.network.path_links import path_links_of
 from teal.runtime.arrays import FloatArray
 from teal_availability.matrix import capacity_of, demand_of
-from teal_availability.patterns import Patterns
+from teal_availability.survival import SurvivalStates
 from teal_availability.tolerances import max_missed_time
 
 
-def arriving_shares(patterns: Patterns, demand: FloatArray, rates: FloatArray) -> FloatArray:
+def arriving_shares(patterns: SurvivalStates, demand: FloatArray, rates: FloatArray) -> FloatArray:
     """Return the delivered share (D, 2^K) of each demand in each survival state; 1 of a demand of
     0.
     """
@@ -31,7 +31,7 @@ def arriving_shares(patterns: Patterns, demand: FloatArray, rates: FloatArray) -
     return capped
 
 
-def expected_share(patterns: Patterns, demand: FloatArray, rates: FloatArray) -> float:
+def expected_share(patterns: SurvivalStates, demand: FloatArray, rates: FloatArray) -> float:
     """Return the expected delivered share of all traffic over time; 1 without demand."""
     total = float(demand.sum())
     mean_share = (patterns.probability * arriving_shares(patterns, demand, rates)).sum(1)
@@ -39,7 +39,7 @@ def expected_share(patterns: Patterns, demand: FloatArray, rates: FloatArray) ->
 
 
 def tail_mean_shares(
-    patterns: Patterns, demand: FloatArray, rates: FloatArray, availability: float
+    patterns: SurvivalStates, demand: FloatArray, rates: FloatArray, availability: float
 ) -> FloatArray:
     """Return (D,) mean delivered share of each demand in the worst 1 - availability of the time:
     one minus the CVaR of its loss.
@@ -59,7 +59,7 @@ def tail_mean_shares(
 
 
 def quantile_shares(
-    patterns: Patterns, demand: FloatArray, rates: FloatArray, availability: float
+    patterns: SurvivalStates, demand: FloatArray, rates: FloatArray, availability: float
 ) -> FloatArray:
     """Return (D,) largest share that each demand keeps in at least ``availability`` of the time."""
     share = arriving_shares(patterns, demand, rates)
@@ -110,7 +110,7 @@ def path_prices(problem: Problem, prices: FloatArray) -> FloatArray:
 
 
 def expected_share_bound(
-    problem: Problem, patterns: Patterns, prices: FloatArray, weights: FloatArray
+    problem: Problem, patterns: SurvivalStates, prices: FloatArray, weights: FloatArray
 ) -> float:
     """Return an upper bound on the expected delivered share of all traffic.
 
@@ -143,7 +143,7 @@ def expected_share_bound(
 
 def common_share_bound(
     problem: Problem,
-    patterns: Patterns,
+    patterns: SurvivalStates,
     availability: float,
     prices: FloatArray,
     weights: FloatArray,
@@ -199,7 +199,7 @@ def common_share_bound(
     return min(1.0, max(0.0, bound))
 
 
-def feasible_weights(problem: Problem, patterns: Patterns, prices: FloatArray) -> FloatArray:
+def feasible_weights(problem: Problem, patterns: SurvivalStates, prices: FloatArray) -> FloatArray:
     """Return weights (D, 2^K) for :func:`expected_share_bound` that the prices allow, assigned
     greedily from the most probable survival state.
     """
@@ -218,7 +218,9 @@ def feasible_weights(problem: Problem, patterns: Patterns, prices: FloatArray) -
     return weights
 
 
-def _scale_to_prices(price: FloatArray, patterns: Patterns, weights: FloatArray) -> FloatArray:
+def _scale_to_prices(
+    price: FloatArray, patterns: SurvivalStates, weights: FloatArray
+) -> FloatArray:
     """Scale the weights of each demand down, so that those of a path's states add up to at most its
     price (D, K). The weight of the state without a surviving path is unchanged.
     """

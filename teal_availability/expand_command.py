@@ -26,7 +26,6 @@ from teal.runtime import rounding
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import check_out_folder
 from teal_availability.expansion import Expansion, LinkPairs, expansion
-from teal_availability.patterns import pattern_probabilities
 from teal_availability.protection_options import (
     Request,
     candidate_paths_for,
@@ -36,6 +35,7 @@ from teal_availability.protection_options import (
 )
 from teal_availability.settings import ExpandConfig, ExpandOptions
 from teal_availability.study import failing_components
+from teal_availability.survival import survival_probabilities
 
 PURCHASES = "purchases.csv"
 PROMISES = "promises.csv"
@@ -223,7 +223,7 @@ def expansion_of(
     """
     components = failing_components(topology, options)
     problem = candidate_paths_for(topology, requests, options.num_paths, components.groups)
-    patterns = pattern_probabilities(problem, components)
+    patterns = survival_probabilities(problem, components)
     link_pairs = topology.link_pairs()
     pairs = LinkPairs.from_links(link_pairs, _costs(topology, link_pairs, options.cost))
     time_limit = seconds(options.deadline, "--deadline")

@@ -30,7 +30,6 @@ from teal import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.lp import Between, solve_lp, solve_milp
 from teal_availability.matrix import capacity_of
-from teal_availability.patterns import Patterns
 from teal_availability.protection_options import (
     MAX_INTEGER_OPTIONS,
     ProtectionOption,
@@ -39,6 +38,7 @@ from teal_availability.protection_options import (
     option_loads,
     options_by_request,
 )
+from teal_availability.survival import SurvivalStates
 from teal_availability.tolerances import CAPACITY_TOLERANCE
 
 # Rounds of the local search, in each of which every request may move once; seldom more than ten
@@ -143,7 +143,7 @@ def bound_by_prices(
 
 def expansion(
     problem: Problem,
-    patterns: Patterns,
+    patterns: SurvivalStates,
     requests: Sequence[Request],
     pairs: LinkPairs,
     seconds: float = 30.0,

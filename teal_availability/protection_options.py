@@ -3,7 +3,7 @@ meet each of them.
 
 A guarantee of r Gbit/s is met by reserving r / m on each of n candidate paths, of which at least m
 survive for its share of the time: unprotected (m = n = 1), 1+1 (m = 1, n = 2), two of three, and so
-on. Its availability is an exact sum over survival states (:mod:`teal_availability.patterns`). Entry
+on. Its availability is an exact sum over survival states (:mod:`teal_availability.survival`). Entry
 points: :func:`resolve_requests`, :func:`all_feasible_options`.
 """
 
@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from teal import InputError, Problem, Topology, compute_paths
 from teal.formats import side_tables
 from teal.runtime.arrays import FloatArray
-from teal_availability.patterns import Patterns
+from teal_availability.survival import SurvivalStates
 from teal_availability.tolerances import check_availability, max_missed_time
 
 _COLUMNS = (
@@ -178,7 +178,7 @@ def feasible_options(
 
 
 def all_feasible_options(
-    problem: Problem, patterns: Patterns, requests: Sequence[Request]
+    problem: Problem, patterns: SurvivalStates, requests: Sequence[Request]
 ) -> list[ProtectionOption]:
     """List the protection options of several requests, those of a request side by side.
 

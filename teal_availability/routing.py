@@ -3,7 +3,7 @@
 - *tunnels*: split ratios over candidate paths, chosen before any failure. The ingress reroutes the
   traffic of failed paths to surviving paths, in proportion to their splits, or the traffic is lost.
   On overloaded links, each path is scaled down by its most overloaded link.
-- *reserved*: rates of :mod:`teal_availability.promises`, which fit in every state.
+- *reserved*: rates of :mod:`teal_availability.guarantees`, which fit in every state.
 - *igp*: shortest paths after the failure, with equal-cost multipath (ECMP), and installed segment
   lists of some demands. An overloaded link drops from all traffic in proportion; the delivered
   share over several links is the product of their pass ratios. A drop does not relieve the links

@@ -7,7 +7,8 @@ with probability
 
 With components sorted by their odds, every set has two successors that are no more probable: its
 last member is replaced by the next component, or the next component is added. A heap of successors
-yields all sets in order (Lawler, Management Science 1972). Entry point: :func:`most_probable`.
+yields all sets in order (Lawler, Management Science 1972). Entry point:
+:func:`most_probable_states`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def all_states(
                 heapq.heappush(heap, (joined_probability, (*members, last + 1)))
 
 
-def most_probable(
+def most_probable_states(
     unavailability: FloatArray,
     rest: float = 1e-6,
     most_down: int = 0,

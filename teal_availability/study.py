@@ -23,16 +23,15 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.progress import progress_bar
 from teal.spec import Spec, parse_spec
 from teal_availability.components import Components, components_of
+from teal_availability.guarantees import (
+    Guarantee,
+    common_quantile,
+    guarantee_common_fractions,
+    guarantee_min_loss,
+    is_tractable,
+)
 from teal_availability.matrix import classes_of, demand_of
 from teal_availability.measure import Availability, Totals, measure, minutes_a_year
-from teal_availability.patterns import Patterns, pattern_probabilities
-from teal_availability.promises import (
-    Promise,
-    common_quantile,
-    is_tractable,
-    promise_common_shares,
-    promise_least_loss,
-)
 from teal_availability.records import ComponentRow, DemandRow, PromiseRow, SummaryRow
 from teal_availability.report import AvailabilityReport
 from teal_availability.routing import (
@@ -55,8 +54,9 @@ from teal_availability.settings import (
     AvailabilityOptions,
     FailureConfig,
 )
-from teal_availability.states import States, most_probable
-from teal_availability.tail_loss import Effects, effects_of, promise_tail_loss
+from teal_availability.states import States, most_probable_states
+from teal_availability.survival import SurvivalStates, survival_probabilities
+from teal_availability.tail_loss import MergedStates, guarantee_min_cvar, merge_states
 
 # Time limit of the CVaR search, which then returns its incumbent.
 _TAIL_LOSS_TIME_LIMIT_S = 60.0
@@ -79,7 +79,7 @@ def availability_of(
     specs = _routing_specs(instance, options, notify)
     # Network states, and the traffic matrices.
     components = failing_components(instance.topology, options)
-    states = most_probable(
+    states = most_probable_states(
         components.unavailability, options.rest, options.most_down, options.most_states
     )
     notify(
@@ -92,9 +92,9 @@ def availability_of(
         raise InputError(instance.traffic.name, "", "a matrix with demand", "none")
     # Survival states, for schemes with reserved rates.
     reserves_rates = any(spec.name in RESERVED_RATE_ROUTINGS for spec in specs)
-    patterns = pattern_probabilities(problems[0], components) if reserves_rates else None
+    patterns = survival_probabilities(problems[0], components) if reserves_rates else None
     needs_effects = any(spec.name == TAIL_LOSS for spec in specs)
-    effects = effects_of(problems[0], components, states) if needs_effects else None
+    effects = merge_states(problems[0], components, states) if needs_effects else None
     if patterns is not None and not options.routing and not is_tractable(patterns):
         specs = [spec for spec in specs if spec.name != COMMON_SHARE]
         notify("common-share skipped: its program is too large for this network")
@@ -266,8 +266,8 @@ def _reserve(
     spec: Spec,
     row: int,
     problem: Problem,
-    patterns: Patterns,
-    effects: Effects | None,
+    patterns: SurvivalStates,
+    effects: MergedStates | None,
     options: AvailabilityOptions,
 ) -> tuple[FloatArray, list[PromiseRow]]:
     """Return the reserved rates (D, K) for one matrix, and a row for each class, the highest first.
@@ -287,22 +287,22 @@ def _reserve(
 def _solve_promises(
     spec: Spec,
     problem: Problem,
-    patterns: Patterns,
-    effects: Effects | None,
+    patterns: SurvivalStates,
+    effects: MergedStates | None,
     options: AvailabilityOptions,
-) -> list[Promise]:
+) -> list[Guarantee]:
     """Compute the promise of each class, the highest first, or of all demands."""
     match spec.name:
         case "least-loss":
             spec.parse_options()
-            return [promise_least_loss(problem, patterns)]
+            return [guarantee_min_loss(problem, patterns)]
         case "common-share":
             spec.parse_options()
-            return promise_common_shares(problem, patterns, options.availability)
+            return guarantee_common_fractions(problem, patterns, options.availability)
         case "tail-loss":
             counts_cut = bool(spec.parse_options(cut=True)["cut"])
             assert effects is not None
-            promise = promise_tail_loss(
+            promise = guarantee_min_cvar(
                 problem,
                 patterns,
                 effects,
@@ -318,9 +318,9 @@ def _promise_row(
     spec: Spec,
     class_name: str,
     row: int,
-    promise: Promise,
+    promise: Guarantee,
     problem: Problem,
-    patterns: Patterns,
+    patterns: SurvivalStates,
     options: AvailabilityOptions,
 ) -> PromiseRow:
     """Return the row of a promise, with the exact quantile for the highest class."""

@@ -20,7 +20,7 @@ For any weights w[d, q] >= 0 with
     sum of w[d, q] over the states in which path k survives  <=  d times the price of path k,
 
 no rates have a smaller CVaR than sum of w - sum_e c[e] y[e]. The CVaR of the rates is measured over
-all states; unlisted states count as a total loss. Entry point: :func:`promise_tail_loss`.
+all states; unlisted states count as a total loss. Entry point: :func:`guarantee_min_cvar`.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.lp import solve_lp
 from teal_availability.certificates import arriving_shares, path_prices, scale_to_capacities
 from teal_availability.components import Components
-from teal_availability.matrix import capacity_of, demand_of, path_link_incidence
-from teal_availability.patterns import Patterns, paths_by_component
-from teal_availability.promises import (
-    Promise,
+from teal_availability.guarantees import (
+    Guarantee,
     demands_without_path,
     empty_promise,
 )
+from teal_availability.matrix import capacity_of, demand_of, path_link_incidence
 from teal_availability.states import States
+from teal_availability.survival import SurvivalStates, paths_by_component
 from teal_availability.tolerances import check_availability
 
 # Largest number of states times demands, about 50 bytes each.
@@ -57,7 +57,7 @@ _FLOW_UNITS_PER_WEIGHT = 2**30
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Effects:
+class MergedStates:
     """Listed network states, merged by the surviving paths of all demands.
 
     Attributes:
@@ -71,7 +71,7 @@ class Effects:
     rest: float
 
 
-def effects_of(problem: Problem, components: Components, states: States) -> Effects:
+def merge_states(problem: Problem, components: Components, states: States) -> MergedStates:
     """Compute the surviving paths in each state, and merge states with the same surviving paths.
 
     Raises:
@@ -111,12 +111,12 @@ def effects_of(problem: Problem, components: Components, states: States) -> Effe
     probability = np.zeros(len(distinct))
     np.add.at(probability, effect_index.reshape(-1), states.probability)
     order = np.argsort(-probability, kind="stable")
-    return Effects(probability[order], distinct[order], states.rest)
+    return MergedStates(probability[order], distinct[order], states.rest)
 
 
 def demand_losses(
-    patterns: Patterns,
-    effects: Effects,
+    patterns: SurvivalStates,
+    effects: MergedStates,
     demand: FloatArray,
     rates: FloatArray,
     is_included: BoolArray,
@@ -132,7 +132,7 @@ def demand_losses(
     return loss[np.arange(len(demand))[None, :], effects.pattern]
 
 
-def cvar(losses: FloatArray, effects: Effects, availability: float) -> float:
+def cvar(losses: FloatArray, effects: MergedStates, availability: float) -> float:
     """Return the mean of losses (Q,) over the worst 1 - availability of the time; unlisted states
     have a loss of 1.
     """
@@ -146,7 +146,7 @@ def cvar(losses: FloatArray, effects: Effects, availability: float) -> float:
 
 def tail_loss_bound(
     problem: Problem,
-    effects: Effects,
+    effects: MergedStates,
     availability: float,
     prices: FloatArray,
     weights: sp.csr_array,
@@ -189,16 +189,16 @@ def tail_loss_bound(
     return max(0.0, float(weight.sum()) / total - float(capacity_of(problem) @ prices) / total)
 
 
-def promise_tail_loss(
+def guarantee_min_cvar(
     problem: Problem,
-    patterns: Patterns,
-    effects: Effects,
+    patterns: SurvivalStates,
+    effects: MergedStates,
     availability: float,
     gap: float = 1e-3,
     seconds: float = math.inf,
     *,
     counts_cut: bool = True,
-) -> Promise:
+) -> Guarantee:
     """Compute the rates with the smallest CVaR of the largest loss. Value and bound are one minus
     the CVaR: the share that every demand keeps at once, on average in the worst 1 - beta of the
     time.
@@ -231,7 +231,7 @@ def promise_tail_loss(
     # Grow the tail until the gap is closed.
     search = _TailProgram(problem, effects, is_included, availability, counts_cut=counts_cut)
     unlisted = effects.rest / (1 - availability)
-    incumbent: Promise | None = None
+    incumbent: Guarantee | None = None
     while True:
         try:
             solution = search.solve(deadline - time.perf_counter())
@@ -248,7 +248,7 @@ def promise_tail_loss(
         value = cvar(losses.max(1, initial=0.0), effects, availability)
         if incumbent is None:
             pattern_weights = search.weights_by_pattern(weights)
-            incumbent = Promise(
+            incumbent = Guarantee(
                 rates, 1 - value, 1 - bound, solution.prices, pattern_weights, excluded
             )
         if 1 - value > incumbent.value:
@@ -293,13 +293,13 @@ class _TailProgram:
         effects: states.
         is_included: (D,) demands in the program.
         availability: beta.
-        counts_cut: as in :func:`promise_tail_loss`.
+        counts_cut: as in :func:`guarantee_min_cvar`.
     """
 
     def __init__(
         self,
         problem: Problem,
-        effects: Effects,
+        effects: MergedStates,
         is_included: BoolArray,
         availability: float,
         *,

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 # Imports point up this list: a room imports from earlier tiers, or from itself.
 TIERS = (
     # The core.
-    ("errors",),
+    ("errors", "deprecated"),
     ("spec", "runtime", "option"),
     ("network",),
     ("pathops", "objectives"),

@@ -24,13 +24,13 @@ from teal.testing import make_topology
 from teal_availability import admission as module
 from teal_availability.admission import select_guarantees
 from teal_availability.components import components_of
-from teal_availability.patterns import Patterns, pattern_probabilities
 from teal_availability.protection_options import (
     ProtectionOption,
     Request,
     feasible_options,
     read_requests,
 )
+from teal_availability.survival import SurvivalStates, survival_probabilities
 from tests.teal_availability.brute import load_of_option, random_case, time_of_option
 
 
@@ -55,7 +55,7 @@ def _requests(problem: Problem, seed: int, count: int, size: float = 1.0) -> lis
 def test_many_small_promises_do_not_overbook_a_link(seed: int) -> None:
     """Most of them move to cheaper options beside each other, after the choice."""
     problem, components = random_case(seed, nodes=4, count=6)
-    patterns = pattern_probabilities(problem, components)
+    patterns = survival_probabilities(problem, components)
     requests = _requests(problem, seed, 8, size=0.4)
     found = select_guarantees(problem, patterns, requests)
     kept = [option for option in found.option if option is not None]
@@ -69,7 +69,7 @@ def test_many_small_promises_do_not_overbook_a_link(seed: int) -> None:
 def test_no_choice_is_better_and_what_is_promised_is_kept(seed: int) -> None:
     """Five promises on a small network: all choices of options, one by one; and every state."""
     problem, components = random_case(seed, nodes=4, count=6)
-    patterns = pattern_probabilities(problem, components)
+    patterns = survival_probabilities(problem, components)
     requests = _requests(problem, seed, 4)
     found = select_guarantees(problem, patterns, requests)
     names = problem.topology.node_names
@@ -113,7 +113,7 @@ def test_no_choice_is_better_and_what_is_promised_is_kept(seed: int) -> None:
 def test_large_programs_are_rounded_within_their_bound(seed: int) -> None:
     """Programs above the size limit of integer programs."""
     problem, components = random_case(seed)
-    patterns = pattern_probabilities(problem, components)
+    patterns = survival_probabilities(problem, components)
     requests = _requests(problem, seed, 8)
     exact = select_guarantees(problem, patterns, requests)
     with pytest.MonkeyPatch.context() as patch:
@@ -202,13 +202,13 @@ def test_faults_of_a_table_of_promises_are_one_line(tmp_path: Path, row: str, wo
         read_requests(tmp_path / "p.csv", topology)
 
 
-def _three_routes(scale: float) -> tuple[Problem, Patterns]:
+def _three_routes(scale: float) -> tuple[Problem, SurvivalStates]:
     """Three routes of 10 Gbit/s, times ``scale``, between two nodes."""
     both = [(0, 1, 10.0), (0, 2, 10.0), (2, 1, 10.0), (0, 3, 10.0), (3, 1, 10.0)]
     topology = make_topology([(a, b, scale * capacity) for a, b, capacity in both])
     paths = compute_paths(topology, all_pairs(topology), num_paths=3, cache=False)
     problem = Problem.create(topology, paths, Objective(), np.ones((1, paths.num_demands)))
-    return problem, pattern_probabilities(problem, components_of(topology))
+    return problem, survival_probabilities(problem, components_of(topology))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
@@ -319,7 +319,7 @@ def test_the_price_of_a_promise_is_what_its_capacity_is_worth_to_others() -> Non
     traffic = np.array([[0, 1]], np.int32)
     paths = compute_paths(topology, traffic, num_paths=1, cache=False)
     problem = Problem.create(topology, paths, Objective(), np.array([[12.0]]))
-    patterns = pattern_probabilities(problem, components_of(topology, cable_availability=0.99))
+    patterns = survival_probabilities(problem, components_of(topology, cable_availability=0.99))
     a, b = topology.node_names
     requests = [Request(a, b, 6.0, 0.9, value) for value in (30.0, 12.0)]
     found = select_guarantees(problem, patterns, requests)

@@ -21,8 +21,8 @@ from teal.cli import main
 from teal.problem import Problem
 from teal.testing import make_topology
 from teal_availability.expansion import LinkPairs, _improve_by_moves, bound_by_prices, expansion
-from teal_availability.patterns import pattern_probabilities
 from teal_availability.protection_options import Request, all_feasible_options, option_loads
+from teal_availability.survival import survival_probabilities
 from tests.teal_availability.brute import load_of_option, random_case, time_of_option
 
 
@@ -41,7 +41,7 @@ def _requests(problem: Problem, seed: int, count: int) -> list[Request]:
 @settings(max_examples=30, deadline=None)
 def test_no_choice_of_options_is_cheaper_and_guarantees_hold(seed: int) -> None:
     problem, components = random_case(seed, nodes=4, count=6)
-    patterns = pattern_probabilities(problem, components)
+    patterns = survival_probabilities(problem, components)
     requests = _requests(problem, seed, 3)
     rng = np.random.default_rng(seed)
     links = problem.topology.link_pairs()
@@ -135,7 +135,7 @@ def test_costs_and_units_of_any_size_give_the_same_purchase(scale: float) -> Non
     """Thirty random cases, solved as integer programs with costs of 1 and of ``scale``."""
     for seed in range(30):
         problem, components = random_case(seed, nodes=4, count=6)
-        patterns = pattern_probabilities(problem, components)
+        patterns = survival_probabilities(problem, components)
         requests = _requests(problem, seed, 4)
         links = problem.topology.link_pairs()
         cost = np.random.default_rng(seed).uniform(0.5, 3, len(links))

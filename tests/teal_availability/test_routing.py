@@ -30,7 +30,7 @@ from teal.testing import make_topology
 from teal_availability.components import Components
 from teal_availability.measure import measure
 from teal_availability.routing import Igp, PathSplits, Routing, Solved, Tunnels
-from teal_availability.states import most_probable
+from teal_availability.states import most_probable_states
 from tests.explicit import explicit_paths
 from tests.igp_reference import segment_shares
 from tests.teal_availability.brute import every_state, over_all_paths, random_case, works
@@ -175,7 +175,7 @@ def test_lower_classes_get_what_the_upper_ones_leave(seed: int, scheme: str) -> 
             else _igp(problem, class_of, state, legs)
         )
         times.append(time)
-    states = most_probable(components.unavailability, rest=0)
+    states = most_probable_states(components.unavailability, rest=0)
     found = measure(scheme, [routing], [problem], components, states)
     np.testing.assert_allclose(found.demand_mean.low, times @ np.array(shares), atol=1e-9)
     assert [one.class_name for one in found.totals] == ["", "gold", "bronze"]
@@ -228,7 +228,7 @@ def test_solved_anew_gold_has_what_it_would_have_alone(seed: int) -> None:
         return total
 
     truth = optimum(over_all_paths(problem))
-    states = most_probable(components.unavailability, rest=0)
+    states = most_probable_states(components.unavailability, rest=0)
     found = measure("solved", [Solved(problem, 1e-4)], [problem], components, states)
     gold = found.totals[1]
     assert optimum(problem) - 1e-3 <= float(gold.mean.low) <= truth + 1e-9

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from teal_availability.states import all_states, most_probable
+from teal_availability.states import all_states, most_probable_states
 from tests.teal_availability.brute import every_state
 
 
@@ -34,12 +34,12 @@ def test_every_state_comes_once_in_order(seed: int, count: int, most_down: int) 
 def test_states_are_listed_until_the_rest_is_small() -> None:
     """Ten components that are down in 1% of the time: states of at most three leave 2.0e-6."""
     unavailability = np.full(10, 0.01)
-    some = most_probable(unavailability, rest=1e-5)
+    some = most_probable_states(unavailability, rest=1e-5)
     assert max(map(len, some.down)) == 3
     assert some.rest <= 1e-5
     assert some.rest == pytest.approx(1 - some.probability.sum(), abs=1e-15)
-    all_pairs = most_probable(unavailability, rest=0, most_down=2)
+    all_pairs = most_probable_states(unavailability, rest=0, most_down=2)
     assert len(all_pairs) == 1 + 10 + 45
-    assert len(most_probable(unavailability, rest=0)) == 1024
-    assert len(most_probable(unavailability, rest=0, most_states=7)) == 7
-    assert most_probable(unavailability, rest=0).rest == pytest.approx(0, abs=1e-12)
+    assert len(most_probable_states(unavailability, rest=0)) == 1024
+    assert len(most_probable_states(unavailability, rest=0, most_states=7)) == 7
+    assert most_probable_states(unavailability, rest=0).rest == pytest.approx(0, abs=1e-12)

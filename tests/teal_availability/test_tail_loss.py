@@ -17,14 +17,14 @@ from teal.problem import Problem
 from teal.testing import make_topology
 from teal_availability import tail_loss
 from teal_availability.components import components_of
-from teal_availability.patterns import pattern_probabilities
-from teal_availability.promises import demands_without_path
-from teal_availability.states import most_probable
+from teal_availability.guarantees import demands_without_path
+from teal_availability.states import most_probable_states
+from teal_availability.survival import survival_probabilities
 from teal_availability.tail_loss import (
-    Effects,
+    MergedStates,
     divide,
-    effects_of,
-    promise_tail_loss,
+    guarantee_min_cvar,
+    merge_states,
     tail_loss_bound,
 )
 from tests.explicit import explicit_paths
@@ -63,13 +63,15 @@ def test_the_share_that_all_keep_is_that_of_the_program_over_all_states(
     seed: int, beta: float
 ) -> None:
     problem, components = random_case(seed, nodes=4, count=6)
-    patterns = pattern_probabilities(problem, components)
+    patterns = survival_probabilities(problem, components)
     demand = problem.demand[0].numpy()
     left_out = demands_without_path(patterns, demand, beta)
     if not ((demand > 0) & ~left_out).any():
         return
-    effects = effects_of(problem, components, most_probable(components.unavailability, 0.0))
-    found = promise_tail_loss(problem, patterns, effects, beta, gap=1e-9)
+    effects = merge_states(
+        problem, components, most_probable_states(components.unavailability, 0.0)
+    )
+    found = guarantee_min_cvar(problem, patterns, effects, beta, gap=1e-9)
     least = _least_cvar(problem, components, beta, left_out)
     assert 1 - found.value == pytest.approx(least, abs=2e-6)
     assert 1 - found.bound <= least + 1e-9
@@ -87,7 +89,11 @@ def test_multiples_of_the_weights_and_prices_of_an_optimum_give_a_bound(
     used: list[tuple[np.ndarray, sp.csr_array]] = []
 
     def noted(
-        problem: Problem, effects: Effects, beta: float, prices: np.ndarray, weights: sp.csr_array
+        problem: Problem,
+        effects: MergedStates,
+        beta: float,
+        prices: np.ndarray,
+        weights: sp.csr_array,
     ) -> float:
         used.append((prices, weights))
         return tail_loss_bound(problem, effects, beta, prices, weights)
@@ -97,12 +103,14 @@ def test_multiples_of_the_weights_and_prices_of_an_optimum_give_a_bound(
     for seed in range(40):
         problem, components = random_case(seed, nodes=4, count=5)
         demand, beta = problem.demand[0].numpy(), (0.5, 0.8, 0.95)[seed % 3]
-        patterns = pattern_probabilities(problem, components)
+        patterns = survival_probabilities(problem, components)
         left_out = demands_without_path(patterns, demand, beta)
         if not ((demand > 0) & ~left_out).any():
             continue
-        effects = effects_of(problem, components, most_probable(components.unavailability, 0.0))
-        promise_tail_loss(problem, patterns, effects, beta, gap=1e-9)
+        effects = merge_states(
+            problem, components, most_probable_states(components.unavailability, 0.0)
+        )
+        guarantee_min_cvar(problem, patterns, effects, beta, gap=1e-9)
         least = _least_cvar(problem, components, beta, left_out)
         prices, weights = used[-1]
         for more_weight in (0.5, 1.0, 3.0):
@@ -121,12 +129,14 @@ def test_any_numbers_give_a_bound(seed: int, beta: float) -> None:
     problem, components = random_case(seed, nodes=4, count=5)
     rng = np.random.default_rng(seed)
     demand = problem.demand[0].numpy()
-    patterns = pattern_probabilities(problem, components)
+    patterns = survival_probabilities(problem, components)
     left_out = demands_without_path(patterns, demand, beta)
     counts = (demand > 0) & ~left_out
     if not counts.any():
         return
-    effects = effects_of(problem, components, most_probable(components.unavailability, 0.0))
+    effects = merge_states(
+        problem, components, most_probable_states(components.unavailability, 0.0)
+    )
     weights = rng.normal(0.2, 1, effects.pattern.shape) * counts
     prices = rng.normal(0.2, 1, problem.topology.num_links) / problem.topology.capacity.max()
     bound = tail_loss_bound(problem, effects, beta, prices, sp.csr_array(weights))
@@ -179,13 +189,13 @@ def test_two_paths_by_hand() -> None:
     paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=2, cache=False)
     problem = Problem.create(topology, paths, Objective(), np.array([[2.0]]))
     components = components_of(topology, cable_availability=0.9)
-    patterns = pattern_probabilities(problem, components)
-    states = most_probable(components.unavailability, 0.0)
-    found = promise_tail_loss(problem, patterns, effects_of(problem, components, states), 0.729)
+    patterns = survival_probabilities(problem, components)
+    states = most_probable_states(components.unavailability, 0.0)
+    found = guarantee_min_cvar(problem, patterns, merge_states(problem, components, states), 0.729)
     assert 1 - found.value == pytest.approx((0.0855 + 0.019) / 0.271)
     assert found.bound == pytest.approx(found.value)
-    uncut = promise_tail_loss(
-        problem, patterns, effects_of(problem, components, states), 0.729, counts_cut=False
+    uncut = guarantee_min_cvar(
+        problem, patterns, merge_states(problem, components, states), 0.729, counts_cut=False
     )
     assert 1 - uncut.value == pytest.approx(0.0855 / 0.271)
 
@@ -194,12 +204,12 @@ def test_demands_without_a_path_for_long_enough_are_left_out() -> None:
     topology = make_topology([(0, 1, 1.0)])
     paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1, cache=False)
     components = components_of(topology, cable_availability=0.9)
-    states = most_probable(components.unavailability, 0.0)
+    states = most_probable_states(components.unavailability, 0.0)
     for rate, share in ((1.0, 0.0), (0.0, 1.0)):
         problem = Problem.create(topology, paths, Objective(), np.array([[rate]]))
-        patterns = pattern_probabilities(problem, components)
-        effects = effects_of(problem, components, states)
-        found = promise_tail_loss(problem, patterns, effects, 0.95)
+        patterns = survival_probabilities(problem, components)
+        effects = merge_states(problem, components, states)
+        found = guarantee_min_cvar(problem, patterns, effects, 0.95)
         assert (found.value, found.bound) == (share, share)
 
 
@@ -207,28 +217,28 @@ def test_states_that_are_not_listed_count_as_lost_in_the_value_and_as_carried_in
     None
 ):
     problem, components = random_case(1, nodes=4, count=6)
-    patterns, beta = pattern_probabilities(problem, components), 0.5
-    states = most_probable(components.unavailability, 0.0, most_down=1)
-    effects = effects_of(problem, components, states)
+    patterns, beta = survival_probabilities(problem, components), 0.5
+    states = most_probable_states(components.unavailability, 0.0, most_down=1)
+    effects = merge_states(problem, components, states)
     assert effects.rest == pytest.approx(states.rest)
-    found = promise_tail_loss(problem, patterns, effects, beta, gap=1e-9)
+    found = guarantee_min_cvar(problem, patterns, effects, beta, gap=1e-9)
     least = _least_cvar(problem, components, beta, found.left_out)
     assert 1 - found.bound - 1e-9 <= least <= 1 - found.value + 1e-9
 
 
 def test_wrong_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, components = random_case(1, nodes=4, count=5)
-    states = most_probable(components.unavailability, 0.0)
-    effects = effects_of(problem, components, states)
+    states = most_probable_states(components.unavailability, 0.0)
+    effects = merge_states(problem, components, states)
     with pytest.raises(InputError, match="a share of the time"):
-        promise_tail_loss(problem, pattern_probabilities(problem, components), effects, 1.0)
-    few = effects_of(problem, components, most_probable(components.unavailability, 0.9))
+        guarantee_min_cvar(problem, survival_probabilities(problem, components), effects, 1.0)
+    few = merge_states(problem, components, most_probable_states(components.unavailability, 0.9))
     if few.rest >= 0.01:
         with pytest.raises(InputError, match="states for more than"):
-            promise_tail_loss(problem, pattern_probabilities(problem, components), few, 0.99)
+            guarantee_min_cvar(problem, survival_probabilities(problem, components), few, 0.99)
     monkeypatch.setattr(tail_loss, "_MAX_ENTRIES", 10)
     with pytest.raises(InputError, match="states times demands"):
-        effects_of(problem, components, states)
+        merge_states(problem, components, states)
 
 
 def test_a_search_ends_within_its_gap() -> None:
@@ -242,10 +252,12 @@ def test_a_search_ends_within_its_gap() -> None:
         (9, 5, 9, 0.9),
     ):
         problem, components = random_case(seed, nodes=nodes, count=count)
-        patterns = pattern_probabilities(problem, components)
-        effects = effects_of(problem, components, most_probable(components.unavailability, 0.0))
-        first = promise_tail_loss(problem, patterns, effects, beta, gap=1.0)
-        found = promise_tail_loss(problem, patterns, effects, beta, gap=gap)
+        patterns = survival_probabilities(problem, components)
+        effects = merge_states(
+            problem, components, most_probable_states(components.unavailability, 0.0)
+        )
+        first = guarantee_min_cvar(problem, patterns, effects, beta, gap=1.0)
+        found = guarantee_min_cvar(problem, patterns, effects, beta, gap=gap)
         first_gaps.append(first.bound - first.value)
         assert found.bound - found.value <= gap + 1e-9
     assert max(first_gaps) > gap

@@ -13,7 +13,7 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.testing import make_topology
 from teal_availability.components import components_of
-from teal_availability.patterns import pattern_probabilities
+from teal_availability.survival import survival_probabilities
 from tests.teal_availability.brute import every_state, random_case, works
 
 
@@ -32,7 +32,7 @@ def test_patterns_are_those_of_all_states(seed: int) -> None:
                 if paths.mask[d, k] and state[list(paths.links_of(d, k))].all()
             ]
             expected[d, sum(1 << k for k in alive)] += time
-    found = pattern_probabilities(problem, components).probability
+    found = survival_probabilities(problem, components).probability
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -42,4 +42,4 @@ def test_more_paths_than_sets_can_be_looked_at_are_refused() -> None:
     demand = np.ones((1, paths.num_demands))
     problem = Problem.create(topology, paths, Objective(), demand)
     with pytest.raises(InputError, match="at most 8 a demand"):
-        pattern_probabilities(problem, components_of(topology))
+        survival_probabilities(problem, components_of(topology))

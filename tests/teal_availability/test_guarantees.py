@@ -16,7 +16,7 @@ from teal.network import DemandClasses, all_pairs, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.testing import make_topology
-from teal_availability import promises
+from teal_availability import guarantees
 from teal_availability.certificates import (
     common_share_bound,
     expected_share,
@@ -25,13 +25,13 @@ from teal_availability.certificates import (
     tail_mean_shares,
 )
 from teal_availability.components import components_of
-from teal_availability.patterns import Patterns, pattern_probabilities
-from teal_availability.promises import (
+from teal_availability.guarantees import (
     common_quantile,
-    promise_common_share,
-    promise_common_shares,
-    promise_least_loss,
+    guarantee_common_fraction,
+    guarantee_common_fractions,
+    guarantee_min_loss,
 )
+from teal_availability.survival import SurvivalStates, survival_probabilities
 from tests.bounds import Cases
 from tests.explicit import explicit_paths
 from tests.teal_availability.brute import every_state, random_case, works
@@ -78,8 +78,8 @@ def test_the_least_loss_is_that_of_the_program_over_all_states(seed: int) -> Non
     cost = np.concatenate([np.zeros(paths), -np.repeat(times, demands)])
     bounds = [(0, None)] * paths + [(0, rate) for rate in np.tile(demand, states)]
     best = linprog(cost, np.vstack(rows), np.concatenate(right), bounds=bounds)
-    patterns = pattern_probabilities(problem, components)
-    found = promise_least_loss(problem, patterns)
+    patterns = survival_probabilities(problem, components)
+    found = guarantee_min_loss(problem, patterns)
     assert found.value == pytest.approx(-best.fun / demand.sum(), rel=1e-6)
     assert found.bound >= found.value * (1 - 1e-12)
     assert found.gap <= 1e-6
@@ -104,8 +104,8 @@ def test_a_common_share_is_kept_in_all_states_and_is_the_best_of_the_program(
     """What rates keep is measured over all states; the program too has a row for each of them."""
     problem, components = random_case(seed, nodes=4, count=6)
     demand, tail = problem.demand[0].numpy(), 1 - availability
-    patterns = pattern_probabilities(problem, components)
-    found = promise_common_share(problem, patterns, availability)
+    patterns = survival_probabilities(problem, components)
+    found = guarantee_common_fraction(problem, patterns, availability)
     takes = (demand > 0) & ~found.left_out
     if not takes.any():
         return
@@ -181,8 +181,8 @@ def test_each_class_has_the_largest_share_beside_those_of_the_upper_ones(
         capacity=problem.capacity.numpy(),
         classes=classes,
     )
-    patterns = pattern_probabilities(problem, components)
-    found = promise_common_shares(problem, patterns, availability)
+    patterns = survival_probabilities(problem, components)
+    found = guarantee_common_fractions(problem, patterns, availability)
     times, alive = _states(problem, components)
     assert _within_capacity(problem, found[1].rates)
     np.testing.assert_array_equal(found[0].rates, found[1].rates)
@@ -227,10 +227,10 @@ def test_no_prices_whatever_prove_less_than_can_be_reached() -> None:
 def _check_prices(seed: int, of_loss: Cases, of_share: Cases) -> None:
     """Numbers near those that prove an optimum, and far from them."""
     problem, components = random_case(seed)
-    patterns = pattern_probabilities(problem, components)
+    patterns = survival_probabilities(problem, components)
     demand = problem.demand[0].numpy()
-    loss = promise_least_loss(problem, patterns)
-    share = promise_common_share(problem, patterns, 0.9)
+    loss = guarantee_min_loss(problem, patterns)
+    share = guarantee_common_fraction(problem, patterns, 0.9)
     rng = np.random.default_rng(seed)
     for spread in (0.0, 0.01, 0.1, 3.0):
 
@@ -260,8 +260,8 @@ def _check_prices(seed: int, of_loss: Cases, of_share: Cases) -> None:
 @settings(max_examples=40, deadline=None)
 def test_the_share_by_cvar_is_never_above_the_true_quantile(seed: int, availability: float) -> None:
     problem, components = random_case(seed)
-    patterns = pattern_probabilities(problem, components)
-    share = promise_common_share(problem, patterns, availability)
+    patterns = survival_probabilities(problem, components)
+    share = guarantee_common_fraction(problem, patterns, availability)
     truth = common_quantile(problem, patterns, availability)
     if truth is None or not (share.rates > 0).any():
         return
@@ -287,14 +287,14 @@ def test_a_demand_over_two_cables_by_hand() -> None:
     components = type(whole)(
         whole.names[:2], whole.kinds[:2], whole.links[:2], whole.unavailability[:2]
     )
-    patterns = pattern_probabilities(problem, components)
-    loss = promise_least_loss(problem, patterns)
+    patterns = survival_probabilities(problem, components)
+    loss = guarantee_min_loss(problem, patterns)
     assert loss.value == pytest.approx(0.99)
-    assert promise_common_share(problem, patterns, 0.9).value == pytest.approx(0.9)
-    assert promise_common_share(problem, patterns, 0.995).left_out.sum() == 1
+    assert guarantee_common_fraction(problem, patterns, 0.9).value == pytest.approx(0.9)
+    assert guarantee_common_fraction(problem, patterns, 0.995).left_out.sum() == 1
     assert expected_share(patterns, demand[0], np.zeros_like(loss.rates)) == 0
     with pytest.raises(InputError, match="a share of the time"):
-        promise_common_share(problem, patterns, 1.0)
+        guarantee_common_fraction(problem, patterns, 1.0)
 
 
 @given(seed=_SEEDS)
@@ -302,21 +302,21 @@ def test_a_demand_over_two_cables_by_hand() -> None:
 def test_networks_out_of_reach_get_rates_near_the_best_and_a_bound_that_holds(seed: int) -> None:
     """Small networks for which the linear program is declared out of reach."""
     problem, components = random_case(seed)
-    patterns = pattern_probabilities(problem, components)
+    patterns = survival_probabilities(problem, components)
     if not problem.demand.sum() > 0:
         return
-    best = promise_least_loss(problem, patterns)
+    best = guarantee_min_loss(problem, patterns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(promises, "_MAX_ROWS", 0)
-        found = promise_least_loss(problem, patterns)
+        patch.setattr(guarantees, "_MAX_ROWS", 0)
+        found = guarantee_min_loss(problem, patterns)
         with pytest.raises(InputError, match="survival states of paths"):
-            promise_common_share(problem, patterns, 0.9)
+            guarantee_common_fraction(problem, patterns, 0.9)
     assert _within_capacity(problem, found.rates)
     assert found.value <= best.value + 1e-9
     assert best.value <= found.bound + 1e-9
 
 
-def _star(demands: dict[tuple[int, int], float]) -> tuple[Problem, Patterns]:
+def _star(demands: dict[tuple[int, int], float]) -> tuple[Problem, SurvivalStates]:
     """A triangle of 10 Gbit/s, node 3 at 0 by one cable of 1 Gbit/s, and node 4 behind a dead
     link; every cable is up in 99.9% of the time."""
     both = [(0, 1, 10.0), (0, 2, 10.0), (1, 2, 10.0), (0, 3, 1.0), (3, 4, 0.0)]
@@ -324,13 +324,13 @@ def _star(demands: dict[tuple[int, int], float]) -> tuple[Problem, Patterns]:
     paths = compute_paths(topology, all_pairs(topology), num_paths=2, cache=False)
     rates = [demands.get((s, t), 0.0) for s, t in paths.pairs.tolist()]
     problem = Problem.create(topology, paths, Objective(), np.array([rates]))
-    return problem, pattern_probabilities(problem, components_of(topology))
+    return problem, survival_probabilities(problem, components_of(topology))
 
 
 def test_share_and_quantile_leave_out_the_same_demands_also_at_a_tie() -> None:
     """The demand to node 3 is without a path for exactly 1 - availability of the time."""
     problem, patterns = _star({(0, 1): 1.0, (0, 3): 10.0})
-    share = promise_common_share(problem, patterns, 0.999)
+    share = guarantee_common_fraction(problem, patterns, 0.999)
     quantile = common_quantile(problem, patterns, 0.999, share)
     assert quantile is not None
     assert share.left_out.sum() == 1
@@ -340,18 +340,18 @@ def test_share_and_quantile_leave_out_the_same_demands_also_at_a_tie() -> None:
 @pytest.mark.parametrize("availability", [0.9, 0.99, 0.999, 0.9999])
 def test_the_quantile_counts_what_is_kept_for_exactly_that_time(availability: float) -> None:
     """One path, up for the availability asked for: its complement rounds to either side."""
-    patterns = Patterns(np.array([[1 - availability, availability]]))
+    patterns = SurvivalStates(np.array([[1 - availability, availability]]))
     demand, rates = np.array([5.0]), np.array([[5.0]])
     assert quantile_shares(patterns, demand, rates, availability).tolist() == [1.0]
-    rounded = Patterns(np.array([[round(1 - availability, 6), availability]]))
+    rounded = SurvivalStates(np.array([[round(1 - availability, 6), availability]]))
     assert quantile_shares(rounded, demand, rates, availability).tolist() == [1.0]
     higher = availability + 0.1 * (1 - availability)
     assert quantile_shares(patterns, demand, rates, higher).tolist() == [0.0]
 
 
 def test_a_demand_behind_a_dead_link_takes_no_share_from_others() -> None:
-    alone = promise_common_share(*_star({(0, 1): 5.0}), 0.99)
-    both = promise_common_share(*_star({(0, 1): 5.0, (0, 4): 1.0}), 0.99)
+    alone = guarantee_common_fraction(*_star({(0, 1): 5.0}), 0.99)
+    both = guarantee_common_fraction(*_star({(0, 1): 5.0, (0, 4): 1.0}), 0.99)
     assert both.left_out.sum() == 1
     assert both.value == pytest.approx(alone.value, abs=1e-9) != 0
 
@@ -359,17 +359,19 @@ def test_a_demand_behind_a_dead_link_takes_no_share_from_others() -> None:
 @pytest.mark.parametrize("tiny", [1e-12, 1e-30])
 def test_tiny_demands_disturb_no_program(tiny: float) -> None:
     problem, patterns = _star({(0, 1): 5.0, (1, 2): tiny})
-    share = promise_common_share(problem, patterns, 0.99)
-    assert share.value == pytest.approx(promise_common_share(*_star({(0, 1): 5.0}), 0.99).value)
+    share = guarantee_common_fraction(problem, patterns, 0.99)
+    assert share.value == pytest.approx(
+        guarantee_common_fraction(*_star({(0, 1): 5.0}), 0.99).value
+    )
     assert share.gap <= 1e-5
-    assert promise_least_loss(problem, patterns).gap <= 1e-9
+    assert guarantee_min_loss(problem, patterns).gap <= 1e-9
 
 
 def test_nothing_can_be_promised_of_nothing() -> None:
     for demands, share in (({}, 1.0), ({(0, 4): 1.0}, 0.0)):
         problem, patterns = _star(demands)
-        assert promise_least_loss(problem, patterns).value == share
-        assert promise_common_share(problem, patterns, 0.99).value == share
+        assert guarantee_min_loss(problem, patterns).value == share
+        assert guarantee_common_fraction(problem, patterns, 0.99).value == share
 
 
 @given(seed=_SEEDS)
@@ -378,9 +380,9 @@ def test_at_six_nines_quantiles_are_no_less_than_shares(seed: int) -> None:
     """Tails below the tolerances of solvers."""
     problem, components = random_case(seed)
     components = dataclasses.replace(components, unavailability=np.full(len(components), 1e-6))
-    patterns = pattern_probabilities(problem, components)
+    patterns = survival_probabilities(problem, components)
     for availability in (0.999998, 0.9999989):
-        share = promise_common_share(problem, patterns, availability)
+        share = guarantee_common_fraction(problem, patterns, availability)
         truth = common_quantile(problem, patterns, availability, share)
         if truth is not None and (share.rates > 0).any():
             assert share.value <= truth.value + 1e-6
@@ -396,8 +398,8 @@ def test_demands_are_left_out_by_their_own_time_without_a_path(missed: float) ->
     problem = Problem.create(topology, paths, "total_flow", np.array([[5.0]]))
     for down, expected in ((missed / 10, False), (10 * missed, True)):
         components = components_of(topology, cable_availability=1 - down)
-        patterns = pattern_probabilities(problem, components)
-        promise = promise_common_share(problem, patterns, 1 - missed)
+        patterns = survival_probabilities(problem, components)
+        promise = guarantee_common_fraction(problem, patterns, 1 - missed)
         assert promise.left_out.tolist() == [expected]
         if not expected:
             assert promise.value == pytest.approx(0.9, abs=2e-3)  # lost in a tenth of the tail

@@ -6,7 +6,7 @@ All paths of a set T survive if no component of any of them is down,
     P(all of T survive) = product of (1 - q[c]) over the components c of the paths of T,
 
 and inclusion-exclusion over the supersets (a Moebius transform over subsets) gives the probability
-that exactly the paths of a set survive. Entry point: :func:`pattern_probabilities`.
+that exactly the paths of a set survive. Entry point: :func:`survival_probabilities`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_PATHS = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Patterns:
+class SurvivalStates:
     """Survival states of D demands with K paths each; a path set is the bits of an integer below
     2^K.
 
@@ -56,7 +56,7 @@ def path_subsets(num_paths: int) -> BoolArray:
     return contains
 
 
-def pattern_probabilities(problem: Problem, components: Components) -> Patterns:
+def survival_probabilities(problem: Problem, components: Components) -> SurvivalStates:
     """Compute the probabilities of the survival states of all demands.
 
     Args:
@@ -79,7 +79,7 @@ def pattern_probabilities(problem: Problem, components: Components) -> Patterns:
     has_missing_path = ~problem.path_mask[0].cpu().numpy()[:, None, :] & sets[None, :, :]
     # Sets with a missing path never survive.
     all_survive[has_missing_path.any(-1)] = 0.0
-    return Patterns(_exact_survival(all_survive, paths.num_paths))
+    return SurvivalStates(_exact_survival(all_survive, paths.num_paths))
 
 
 def paths_by_component(paths: PathSet, components: Components) -> sp.csr_array:

@@ -2,7 +2,7 @@
 
 An ingress moves the traffic of failed paths to surviving paths, up to the rates reserved there;
 reserved rates never exceed capacities, so no failure causes congestion. With the exact
-probabilities p[d, s] of survival states (:mod:`teal_availability.patterns`) and the sums S[d, s] of
+probabilities p[d, s] of survival states (:mod:`teal_availability.survival`) and the sums S[d, s] of
 :mod:`teal_availability.certificates` two programs are linear:
 
 - *least expected loss*: max sum_d sum_s p[d, s] min(d, S[d, s]);
@@ -16,7 +16,7 @@ probabilities p[d, s] of survival states (:mod:`teal_availability.patterns`) and
   at least beta of the time. Residual capacity then lowers the expected loss.
 
 Variables are shares of the demands; link prices (duals) certify both. Entry points:
-:func:`promise_least_loss`, :func:`promise_common_shares`, :func:`common_quantile`.
+:func:`guarantee_min_loss`, :func:`guarantee_common_fractions`, :func:`common_quantile`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from teal_availability.matrix import (
     num_classes,
     path_link_incidence,
 )
-from teal_availability.patterns import Patterns
+from teal_availability.survival import SurvivalStates
 from teal_availability.tolerances import TIME_TOLERANCE, check_availability, max_missed_time
 
 # Smallest probability of a survival state, above rounding.
@@ -71,7 +71,7 @@ _LEXICOGRAPHIC_TOLERANCE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Promise:
+class Guarantee:
     """Reserved rates with a certified value.
 
     Attributes:
@@ -113,7 +113,7 @@ class _SurvivalRows:
         demand_rate: (R,) Gbit/s of the demand of each survival state.
     """
 
-    def __init__(self, problem: Problem, patterns: Patterns, is_included: BoolArray) -> None:
+    def __init__(self, problem: Problem, patterns: SurvivalStates, is_included: BoolArray) -> None:
         demand = demand_of(problem)
         links = path_links_of(problem.paths)
         num_paths = problem.paths.num_paths
@@ -140,7 +140,7 @@ class _SurvivalRows:
             shape=(len(self.path_set), len(candidates)),
         )
 
-    def to_table(self, values: FloatArray, patterns: Patterns) -> FloatArray:
+    def to_table(self, values: FloatArray, patterns: SurvivalStates) -> FloatArray:
         """Return the values of the rows as a table (D, 2^K)."""
         table = np.zeros_like(patterns.probability)
         table[self.demand_index, self.path_set] = values
@@ -162,7 +162,9 @@ class _SurvivalRows:
         return solve_lp(cost, (sp.block_array(blocks, format="csr"), rhs), **options)
 
 
-def promise_least_loss(problem: Problem, patterns: Patterns, seconds: float = math.inf) -> Promise:
+def guarantee_min_loss(
+    problem: Problem, patterns: SurvivalStates, seconds: float = math.inf
+) -> Guarantee:
     """Compute the rates with the least expected loss; where the linear program is too large,
     certified rates near it.
 
@@ -205,7 +207,7 @@ def promise_least_loss(problem: Problem, patterns: Patterns, seconds: float = ma
     )
 
 
-def _zero_promise(problem: Problem, patterns: Patterns) -> Promise:
+def _zero_promise(problem: Problem, patterns: SurvivalStates) -> Guarantee:
     """Return the promise of a matrix without deliverable demand."""
     zero_weights = np.zeros_like(patterns.probability)
     rates = np.zeros((len(zero_weights), patterns.num_paths))
@@ -214,7 +216,7 @@ def _zero_promise(problem: Problem, patterns: Patterns) -> Promise:
     )
 
 
-def empty_promise(problem: Problem, patterns: Patterns, excluded: BoolArray) -> Promise:
+def empty_promise(problem: Problem, patterns: SurvivalStates, excluded: BoolArray) -> Guarantee:
     """Return the promise of a common share without any demand: share 0 if demands are excluded,
     else 1.
     """
@@ -225,13 +227,13 @@ def empty_promise(problem: Problem, patterns: Patterns, excluded: BoolArray) -> 
 
 def _certified_promise(
     problem: Problem,
-    patterns: Patterns,
+    patterns: SurvivalStates,
     rates: FloatArray,
     prices: FloatArray,
     weights: FloatArray,
-) -> Promise:
+) -> Guarantee:
     """Return the promise of rates with the least expected loss, with its bound."""
-    return Promise(
+    return Guarantee(
         rates,
         expected_share(patterns, demand_of(problem), rates),
         expected_share_bound(problem, patterns, prices, weights),
@@ -241,12 +243,12 @@ def _certified_promise(
     )
 
 
-def is_tractable(patterns: Patterns) -> bool:
+def is_tractable(patterns: SurvivalStates) -> bool:
     """Return whether the linear programs take minutes at most, by their number of rows."""
     return int((patterns.probability[:, 1:] > _MIN_PROBABILITY).sum()) <= _MAX_ROWS
 
 
-def _promise_from_max_flow(problem: Problem, patterns: Patterns, seconds: float) -> Promise:
+def _promise_from_max_flow(problem: Problem, patterns: SurvivalStates, seconds: float) -> Guarantee:
     """Return a promise with the rates of the largest total flow, and rates on alternative paths
     within the residual capacity; certified by the prices of the flow.
     """
@@ -268,16 +270,18 @@ def _promise_from_max_flow(problem: Problem, patterns: Patterns, seconds: float)
     return _certified_promise(problem, patterns, scaled_rates, prices, weights)
 
 
-def demands_without_path(patterns: Patterns, demand: FloatArray, availability: float) -> BoolArray:
+def demands_without_path(
+    patterns: SurvivalStates, demand: FloatArray, availability: float
+) -> BoolArray:
     """Return (D,) demands above 0 without a path for 1 - availability of the time or longer."""
     max_missed = (1 - availability) * (1 - TIME_TOLERANCE)
     is_cut: BoolArray = (demand > 0) & (patterns.probability[:, 0] >= max_missed)
     return is_cut
 
 
-def promise_common_share(
-    problem: Problem, patterns: Patterns, availability: float, seconds: float = math.inf
-) -> Promise:
+def guarantee_common_fraction(
+    problem: Problem, patterns: SurvivalStates, availability: float, seconds: float = math.inf
+) -> Guarantee:
     """Compute the rates with the largest common share at an availability, and among them the least
     expected loss.
 
@@ -292,14 +296,14 @@ def promise_common_share(
         SolverError: the program was not solved in time.
     """
     if problem.classes is not None:
-        expected = "demands without classes (promise_common_shares supports classes)"
+        expected = "demands without classes (guarantee_common_fractions supports classes)"
         raise InputError("common-share", "classes", expected, ", ".join(problem.classes.names))
-    return promise_common_shares(problem, patterns, availability, seconds)[0]
+    return guarantee_common_fractions(problem, patterns, availability, seconds)[0]
 
 
-def promise_common_shares(
-    problem: Problem, patterns: Patterns, availability: float, seconds: float = math.inf
-) -> list[Promise]:
+def guarantee_common_fractions(
+    problem: Problem, patterns: SurvivalStates, availability: float, seconds: float = math.inf
+) -> list[Guarantee]:
     """Compute the rates with lexicographically largest common shares: of the highest class, then of
     the next class, and so on; among them the rates with the least expected loss.
 
@@ -369,7 +373,7 @@ def promise_common_shares(
             problem, patterns, availability, *duals[class_index], guaranteed_share
         )
         prices, weights, _ = duals[class_index]
-        promises.append(Promise(rates, value, bound, prices, weights, excluded & in_class))
+        promises.append(Guarantee(rates, value, bound, prices, weights, excluded & in_class))
         guaranteed_share[in_class] = value
     return promises
 
@@ -393,7 +397,7 @@ class _CommonShareProgram:
     def __init__(
         self,
         rows: _SurvivalRows,
-        patterns: Patterns,
+        patterns: SurvivalStates,
         is_included: BoolArray,
         guaranteed_share: FloatArray,
         availability: float,
@@ -474,7 +478,7 @@ class _CommonShareProgram:
         )
 
     def duals(
-        self, result: LpResult, patterns: Patterns
+        self, result: LpResult, patterns: SurvivalStates
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return link prices (E,), weights (D, 2^K) of survival states, and weights (D,) of
         demands.
@@ -504,9 +508,9 @@ class Quantile:
 
 def common_quantile(
     problem: Problem,
-    patterns: Patterns,
+    patterns: SurvivalStates,
     availability: float,
-    promise: Promise | None = None,
+    promise: Guarantee | None = None,
     seconds: float = 10.0,
 ) -> Quantile | None:
     """Compute the exact quantile, of which a common share by CVaR is a lower bound; None if the
