@@ -1,11 +1,11 @@
-"""IP networks as they are: the IGP's loads, metrics, segment lists, counters, surveys and
-purchases.
+"""Planning and operation of IP networks: IGP routing, metrics, segment lists, counters, surveys
+and capacity expansion.
 
-A package over :mod:`teal`, which finds its commands, schemes and parts of the service by entry
-points.
+A package over :mod:`teal`, which finds its commands, schemes and service extensions by entry
+points.  The public names are those of ``__init__.pyi``.
 """
 
 import lazy_loader
 
-# The names and their homes stand in __init__.pyi; each is loaded on first use.
+# __init__.pyi lists the public names and their modules; each name is loaded on first use.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Commands of this package as functions of Python; see :mod:`teal.api`.
+"""Commands of this package as Python functions; see :mod:`teal.api`.
 
 >>> teal_ip.upgrade("b4", "gravity:seed=0,count=6,load=0.8", growth=1.5, matrices=3).to_frame()
 >>> teal_ip.simulate(topology, traffic, failures=("cables",)).to_json()
@@ -27,8 +27,7 @@ from teal_ip.surveys.survey import survey as survey_of
 
 @with_options(UpgradeOptions)
 def upgrade(topology: Any, traffic: Any, options: UpgradeOptions) -> UpgradeReport:
-    """Find what to buy; the options are those of ``teal upgrade``.  No file is written, and nothing
-    is drawn.
+    """Plan capacity expansion, with the options of ``teal upgrade``.  Writes and draws nothing.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -37,15 +36,15 @@ def upgrade(topology: Any, traffic: Any, options: UpgradeOptions) -> UpgradeRepo
 
     Raises:
         InputError: a fault in the input.
-        SolverError: no purchase was found in time.
+        SolverError: no feasible plan within the time limit.
     """
     return UpgradeReport(**vars(plan_upgrade(topology, traffic, options)))
 
 
 @with_options(SimulateOptions)
 def simulate(topology: Any, traffic: Any, options: SimulateOptions) -> SimulationReport:
-    """Loads of the IGP; the options are those of ``teal simulate``.  No file is written, and
-    nothing is drawn.
+    """Simulate IGP routing: link loads now, under failures and with growth, with the options of
+    ``teal simulate``.  Writes and draws nothing.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -61,8 +60,8 @@ def simulate(topology: Any, traffic: Any, options: SimulateOptions) -> Simulatio
 
 @with_options(SurveyOptions)
 def survey(topology: Any, traffic: Any, options: SurveyOptions) -> SurveyReport:
-    """Loads now and under failures, metrics and policies that mend, what to buy; the options are
-    those of ``teal survey``.  No file is written, and nothing is drawn.
+    """Survey a network with the options of ``teal survey``: loads now and under failures, metrics
+    and policies that repair overloads, and capacity expansion.  Writes and draws nothing.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -78,8 +77,8 @@ def survey(topology: Any, traffic: Any, options: SurveyOptions) -> SurveyReport:
 
 @with_options(EstimateOptions)
 def estimate(topology: Any, counters: Any, options: EstimateOptions) -> EstimateReport:
-    """Estimate traffic matrices from the byte counters of interfaces, and check them; the options
-    are those of ``teal estimate``.  No file is written.
+    """Estimate traffic matrices from interface byte counters and check the counters, with the
+    options of ``teal estimate``.  Writes nothing.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.

@@ -1,4 +1,4 @@
-"""The commands of this package, by their names."""
+"""Commands that this package adds to ``teal``, by name (entry point ``teal.commands``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from teal_ip.routing.settings import SimulateConfig
 from teal_ip.segments.settings import SegmentsConfig
 from teal_ip.surveys.settings import SurveyConfig
 
-_ONCE_OF_SOLVE = (
+# Options that ``teal solve`` had before ``teal segments`` existed.
+_FORMER_SOLVE_OPTIONS = (
     "routing",
     "max_segments",
     "flex_algo",
@@ -40,7 +41,7 @@ COMMANDS = {
         SegmentsConfig,
         "teal_ip.segments.command:segments_outcome",
         ALLOCATE,
-        formerly={"solve": _ONCE_OF_SOLVE},
+        formerly={"solve": _FORMER_SOLVE_OPTIONS},
     ),
     "simulate": Command(
         SimulateConfig, "teal_ip.routing.simulate_command:simulate_outcome", COMPARE

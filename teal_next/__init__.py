@@ -1,6 +1,6 @@
-"""Hedges: splits for an interval whose demands nobody knows yet, from what was measured before.
+"""Hedges: split ratios for an interval with unknown demands, from the measured matrices before it.
 
-A hedge is asked once for each interval, in order of time, and answers from its :class:`Past` alone:
+A hedge is called once per interval, in time order, and sees only its :class:`Past`:
 
 >>> class Mean:  # the optimum of the mean of the last twelve matrices
 ...     def allocate(self, past):
@@ -9,12 +9,12 @@ A hedge is asked once for each interval, in order of time, and answers from its 
 ...         return teal.solve(mean, gap=0.001).splits[0]
 >>> teal.register_hedge("mean", lambda spec, model: Mean())
 
-From then on ``teal next-interval --scheme mean`` measures it beside the others in this process; a
-package announces its hedges by entry points in the group ``teal.hedges``.  Any other scheme is a
-hedge too: it allocates for the last matrix that was measured.
+Then ``teal next-interval --scheme mean`` evaluates it beside the others in this process; a package
+registers its hedges by entry points of the group ``teal.hedges``.  Any other scheme is a hedge too:
+it allocates for the last measured matrix.
 """
 
 import lazy_loader
 
-# The names and their homes stand in __init__.pyi; each is loaded on first use.
+# __init__.pyi lists the public names and their modules; each name is loaded on first use.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

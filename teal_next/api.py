@@ -1,4 +1,4 @@
-"""`teal next-interval` as a function of Python; see :mod:`teal.api`."""
+"""``teal next-interval`` as a Python function; see :mod:`teal.api`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from teal_next.settings import NextIntervalOptions
 
 @with_options(NextIntervalOptions)
 def next_interval(topology: Any, traffic: Any, options: NextIntervalOptions) -> NextIntervals:
-    """Measure hedges over consecutive intervals; the options are those of ``teal next-interval``.
-    No file is written, and nothing is drawn.
+    """Evaluate hedges over consecutive intervals, with the options of ``teal next-interval``.
+    Writes and draws nothing.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -21,7 +21,7 @@ def next_interval(topology: Any, traffic: Any, options: NextIntervalOptions) -> 
         options: by name; ``scheme`` names hedges.
 
     Raises:
-        InputError: a fault in the input.
+        InputError: invalid input.
     """
     hedges = hedges_of(options, options.models[0])
     instance = instance_of(*load_network(topology, traffic, options), options)

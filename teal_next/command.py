@@ -1,4 +1,4 @@
-"""`teal next-interval`: from settings to tables, charts, page and files."""
+"""``teal next-interval``: run from settings; write tables, charts, page and files."""
 
 from __future__ import annotations
 
@@ -37,23 +37,26 @@ from teal_next.evaluation import NextInterval, NextRow, NextSummary, summarise
 from teal_next.mixture import Mixture
 from teal_next.settings import NextIntervalConfig, NextIntervalOptions
 
+# Columns of the narrow table.
 _NARROW = ("scheme", "mean", "p99", "churn", "limit held", "time")
 
 
 def interval_tables(summaries: Sequence[NextSummary], *, wide: bool) -> list[Table]:
-    """The table of each network."""
-    return [interval_table(of_network, wide=wide) for of_network in by_network(summaries).values()]
+    """Return the table of each network."""
+    return [
+        interval_table(network_rows, wide=wide) for network_rows in by_network(summaries).values()
+    ]
 
 
 def interval_table(summaries: Sequence[NextSummary], *, wide: bool) -> Table:
-    """Realised over optimum, churn, the stated limit and the time of one network's schemes, the
+    """Table of realised over optimum, churn, stated limit and time of one network's schemes, the
     best first.
 
     Args:
         summaries: summaries of one network.
         wide: all columns; otherwise those that fit 80 characters.
     """
-    one = summaries[0]
+    first = summaries[0]
     columns = [
         Column("scheme", "scheme"),
         Column("mean", "mean", _number),
@@ -66,12 +69,12 @@ def interval_table(summaries: Sequence[NextSummary], *, wide: bool) -> Table:
         Column("limit - ratio", "width", _number),
         Column("time", "solve_s", time_text),
     ]
-    shown = [column for column in columns if wide or column.label in _NARROW]
-    title = f"{one.topology}, {one.traffic}: {one.intervals} intervals, realised / optimum"
-    return Table(title, shown, _from_the_best(summaries))
+    shown_columns = [column for column in columns if wide or column.label in _NARROW]
+    title = f"{first.topology}, {first.traffic}: {first.intervals} intervals, realised / optimum"
+    return Table(title, shown_columns, _best_first(summaries))
 
 
-def _from_the_best(summaries: Sequence[NextSummary]) -> list[NextSummary]:
+def _best_first(summaries: Sequence[NextSummary]) -> list[NextSummary]:
     return sorted(summaries, key=lambda s: abs(s.mean - 1) if math.isfinite(s.mean) else math.inf)
 
 
@@ -84,24 +87,25 @@ def _share(value: float) -> str:
 
 
 def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
-    """The charts of one network: over time, distributions, and the best scheme within its stated
-    limit.
-    """
-    what = (
+    """Charts of one network: over time, distributions, and the best scheme's stated limit."""
+    figure_name = (
         "utilisation"
         if rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value
         else "satisfied demand"
     )
-    label = f"realised {what} / optimum"
+    label = f"realised {figure_name} / optimum"
     schemes = by_scheme(rows)
     charts = [
         Chart(
             "ratio-over-time",
-            f"Realised {what} over the optimum",
+            f"Realised {figure_name} over the optimum",
             "Each interval, whose matrix no scheme had seen.",
             "",
             label,
-            tuple(_over_time(name, part, lambda r: r.ratio) for name, part in schemes.items()),
+            tuple(
+                _over_time(name, scheme_rows, lambda r: r.ratio)
+                for name, scheme_rows in schemes.items()
+            ),
             "time",
         ),
         Chart(
@@ -111,15 +115,15 @@ def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
             label,
             "share of intervals (%)",
             tuple(
-                distribution(name, np.array([r.ratio for r in part]))
-                for name, part in schemes.items()
+                distribution(name, np.array([r.ratio for r in scheme_rows]))
+                for name, scheme_rows in schemes.items()
             ),
             "linear",
             shows_shares=True,
         ),
     ]
     if any(math.isfinite(row.limit) for row in rows):
-        best = _from_the_best(summarise(rows))[0].scheme
+        best = _best_first(summarise(rows))[0].scheme
         charts.append(
             Chart(
                 "limit",
@@ -134,8 +138,9 @@ def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
                 "time",
             )
         )
-    moved = tuple(
-        _over_time(name, of_scheme, lambda r: 100 * r.churn) for name, of_scheme in schemes.items()
+    churn_series = tuple(
+        _over_time(name, churn_rows, lambda r: 100 * r.churn)
+        for name, churn_rows in schemes.items()
     )
     charts.append(
         Chart(
@@ -144,38 +149,39 @@ def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
             "Share of the volume that moves between two intervals.",
             "",
             "churn (%)",
-            moved,
+            churn_series,
             "time",
         )
     )
     return charts
 
 
-def _over_time(name: str, rows: Sequence[NextRow], number: Callable[[NextRow], float]) -> Series:
-    drawn = [rows[i] for i in spread(np.arange(len(rows)), MAX_POINTS).tolist()]
-    values = [number(row) for row in drawn]
+def _over_time(name: str, rows: Sequence[NextRow], figure: Callable[[NextRow], float]) -> Series:
+    sampled = [rows[i] for i in spread(np.arange(len(rows)), MAX_POINTS).tolist()]
+    values = [figure(row) for row in sampled]
     return Series(
         name,
         "line",
-        [row.timestamp for row in drawn],
+        [row.timestamp for row in sampled],
         [v if math.isfinite(v) else None for v in values],
     )
 
 
 def figures_of_intervals(rows: Sequence[NextRow]) -> dict[str, list[Chart]]:
-    """The charts of each network."""
+    """Return the charts of each network."""
     return {
-        topology: charts_of(of_network) for (topology, _), of_network in by_network(rows).items()
+        topology: charts_of(network_rows)
+        for (topology, _), network_rows in by_network(rows).items()
     }
 
 
 def plot_next_interval(path: Path, rows: Sequence[NextRow]) -> None:
-    """For each network two panels: realised over optimum over time, and its distribution."""
+    """Plot two panels per network: realised over optimum over time, and its distribution."""
     plot_panels(
         path,
         [
-            (topology, charts_of(of_network)[:2])
-            for (topology, _), of_network in by_network(rows).items()
+            (topology, charts_of(network_rows)[:2])
+            for (topology, _), network_rows in by_network(rows).items()
         ],
     )
 
@@ -187,29 +193,28 @@ def write_next_interval_report(
 
     Args:
         path: path of the file.
-        rows: at least one.
-        selections: measured matrices of each network, in words, by the name of the topology.
+        rows: results, at least one.
+        selections: description of each network's evaluated matrices, by name of the topology.
     """
     sections = []
-    for (topology, traffic), of_network in by_network(rows).items():
-        table = interval_table(summarise(of_network), wide=True)
-        count = len({row.index for row in of_network})
+    for (topology, traffic), network_rows in by_network(rows).items():
+        table = interval_table(summarise(network_rows), wide=True)
+        count = len({row.index for row in network_rows})
         sections.append(
             Section(
                 title=topology,
                 facts=selections.get(topology, f"{count} intervals"),
                 traffic=traffic,
                 table=table,
-                charts=charts_of(of_network),
+                charts=charts_of(network_rows),
             )
         )
     write_page(
         path,
         "The next interval",
         f"Objective: `{rows[0].objective}`. Schemes allocated for matrices that they had not seen; "
-        "the traffic then "
-        "followed their splits. Ratios are to the optimum of the matrix that came, which nobody "
-        "knew; 1 is best.",
+        "the traffic then followed their splits. Ratios are to the optimum of the realised matrix, "
+        "which was unknown; 1 is best.",
         sections,
     )
 
@@ -227,30 +232,33 @@ DEFAULT_HEDGES = ("mixture", "last", "peak", "saa12", "saa36", "saa144", "static
 def run_next_interval(
     config: NextIntervalConfig, notify: Callable[[str], None]
 ) -> list[NextSummary]:
-    """Measure every hedge on every network, then write everything; an interruption writes the rows
+    """Evaluate every hedge on every network, then write all files; an interruption writes the rows
     so far.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or existing results in OUT without --overwrite.
     """
+    # Validate before anything slow.
     if not config.resume:
         names = (JOURNAL, *FILES)
         check_out_folder(config.out, names, overwrite=config.overwrite, hint=RESUME_HINT)
     models = config.models_by_network()
-    for model in models:  # so that a fault shows before anything slow
+    for model in models:
         hedges_of(config, model)
+    # Results of an interrupted run.
     journal = Journal(config.out / JOURNAL, config, resume=config.resume)
     measured = NextIntervals([], {})
     for entry in journal.entries(_INTERVAL):
         measured.rows.extend(NextRow(**row) for row in entry["rows"])
-    last_of = {
-        names: max(row.index for row in earlier)
-        for names, earlier in by_network(measured.rows).items()
+    last_index = {
+        names: max(row.index for row in network_rows)
+        for names, network_rows in by_network(measured.rows).items()
     }
-    is_whole = False
+    # Networks, one after the other.
+    is_complete = False
     try:
-        for of_network, model in zip(config.instances(), models, strict=True):
-            instance = load_instance(of_network, notify)
+        for network_config, model in zip(config.instances(), models, strict=True):
+            instance = load_instance(network_config, notify)
             instance.objective.require_an_allocation("teal next-interval")
             known = known_matrices(config, instance)
             hedges = hedges_of(config, model)
@@ -262,19 +270,20 @@ def run_next_interval(
                 known,
                 notify,
                 keep=partial(_keep, journal),
-                after=last_of.get((instance.topology.name, instance.traffic.name), -1),
+                after=last_index.get((instance.topology.name, instance.traffic.name), -1),
             )
-        is_whole = True
+        is_complete = True
     finally:
         if measured.rows:
             write_files(config.out, interval_files(measured))
             write_files(config.out, {MANIFEST: partial(write_manifest, settings=config)})
-        if is_whole or not measured.rows:
+        if is_complete or not measured.rows:
             journal.remove()
     return summarise(measured.rows)
 
 
-_INTERVAL = "interval"  # kind of the entries of the journal: the rows of all hedges in an interval
+# Kind of the journal's entries: the rows of all hedges in an interval.
+_INTERVAL = "interval"
 
 
 def _keep(journal: Journal, rows: Sequence[NextRow]) -> None:
@@ -282,32 +291,32 @@ def _keep(journal: Journal, rows: Sequence[NextRow]) -> None:
 
 
 def hedges_of(options: NextIntervalOptions, model: Path | None) -> dict[str, Hedge]:
-    """The hedges by their names.
+    """Return the hedges by name.
 
     Raises:
-        InputError: a hedge or model that there is not.
+        InputError: an unknown hedge or model.
     """
     return {name: make_hedge(name, model) for name in options.scheme or DEFAULT_HEDGES}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NextIntervals:
-    """Hedges over consecutive intervals.
+    """Results of hedges over consecutive intervals.
 
     Attributes:
         rows: a row for each hedge and interval.
-        selections: matrices of each network that were measured, in words.
+        selections: description of each network's evaluated matrices.
     """
 
     rows: list[NextRow]
     selections: dict[str, str]
 
     def __repr__(self) -> str:
-        """The table of each network."""
+        """Format the table of each network."""
         return "\n".join(t.markdown() for t in interval_tables(summarise(self.rows), wide=True))
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row for each hedge, as in next_interval_summary.csv."""
+        """Return a pandas frame with a row for each hedge, as in next_interval_summary.csv."""
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(one) for one in summarise(self.rows)])
@@ -316,7 +325,7 @@ class NextIntervals:
         """Write rows, summary, plot and page to a folder, as ``teal next-interval`` does.
 
         Raises:
-            InputError: there are results in it, and ``overwrite`` is false.
+            InputError: existing results, and ``overwrite`` is false.
         """
         names = [name for name in FILES if name != MANIFEST]
         check_out_folder(Path(folder), names, overwrite=overwrite)
@@ -334,17 +343,17 @@ def measure(
     keep: Callable[[Sequence[NextRow]], None] = lambda _: None,
     after: int = -1,
 ) -> None:
-    """Append the rows of a network, interval by interval.
+    """Append the results of a network, interval by interval.
 
     Args:
         instance: network, traffic, candidate paths and program.
-        options: the intervals, and what hedges know.
-        hedges: by the name that rows give them.
+        options: intervals, and the information that hedges have.
+        hedges: hedges by the name in the rows.
         measured: receives the rows.
-        known: the matrices that hedges are given; None for those of the traffic.
-        notify: called with what was found.
+        known: matrices that hedges see; None for those of the traffic.
+        notify: called with findings.
         keep: called with the rows of each interval.
-        after: number of the last matrix that an interrupted run has measured; -1 for none.
+        after: index of the last matrix in an interrupted run; -1 for none.
 
     Raises:
         InputError: too few matrices.
@@ -361,11 +370,11 @@ def measure(
     measured.selections[instance.topology.name] = selection_text(
         len(rows), instance, options, is_consecutive=True
     )
-    numbers = rows[rows > after].tolist()
-    if numbers:
-        _measure_each(instance, options, hedges, measured, known, numbers, keep)
+    indices = rows[rows > after].tolist()
+    if indices:
+        _measure_each(instance, options, hedges, measured, known, indices, keep)
     for hedge in hedges.values():
-        if isinstance(hedge, Mixture) and numbers:
+        if isinstance(hedge, Mixture) and indices:
             notify(f"{instance.topology.name}: {hedge.regret}")
 
 
@@ -375,17 +384,18 @@ def _measure_each(
     hedges: Mapping[str, Hedge],
     measured: NextIntervals,
     known: TrafficMatrices | None,
-    numbers: Sequence[int],
+    indices: Sequence[int],
     keep: Callable[[Sequence[NextRow]], None],
 ) -> None:
-    """Measure intervals under a bar that says which hedge is at work, and which is the best so far.
+    """Evaluate intervals, with a progress bar that shows the current hedge and the best so far.
 
     Args:
         instance, options, hedges, measured, known, keep: as in :func:`measure`.
-        numbers: rows of the consecutive matrices.
+        indices: indices of the consecutive matrices.
     """
-    sums = dict.fromkeys(hedges, 0.0)  # of the finite ratios of each hedge
-    counts = dict.fromkeys(hedges, 0)  # of these ratios
+    # Sum and number of the finite ratios of each hedge.
+    sums = dict.fromkeys(hedges, 0.0)
+    counts = dict.fromkeys(hedges, 0)
     best = "no interval measured yet"
 
     def watch(hedge: str) -> None:
@@ -399,9 +409,9 @@ def _measure_each(
         known=known,
         watch=watch,
     )
-    total = len(protocol.intervals(numbers, options.warm_up))
+    total = len(protocol.intervals(indices, options.warm_up))
     with progress_bar(total=total, desc=instance.topology.name, unit="interval") as bar:
-        for interval in protocol.run(numbers, options.warm_up):
+        for interval in protocol.run(indices, options.warm_up):
             if interval:
                 measured.rows.extend(interval)
                 keep(interval)
@@ -414,11 +424,11 @@ def _measure_each(
 
 
 def _best_so_far(sums: Mapping[str, float], counts: Mapping[str, int]) -> str:
-    """The scheme of the best mean ratio, in words.
+    """Describe the scheme with the best mean ratio.
 
     Args:
         sums: sum of the finite ratios of each scheme.
-        counts: number of them.
+        counts: number of finite ratios of each scheme.
     """
     means = {name: sums[name] / count for name, count in counts.items() if count}
     if not means:
@@ -428,11 +438,11 @@ def _best_so_far(sums: Mapping[str, float], counts: Mapping[str, int]) -> str:
 
 
 def known_matrices(options: NextIntervalOptions, instance: Instance) -> TrafficMatrices | None:
-    """The matrices that schemes know: those of --known over the demands and times of the traffic;
-    None without them.
+    """Return the matrices of --known over the demands and times of the traffic; None without the
+    option.
 
     Raises:
-        InputError: other times, or demands that are missing.
+        InputError: other times, or missing demands.
     """
     if not options.known:
         return None
@@ -442,22 +452,23 @@ def known_matrices(options: NextIntervalOptions, instance: Instance) -> TrafficM
         expected = f"the {traffic.num_matrices} times of {traffic.name}"
         raise InputError("--known", "timestamps", expected, f"{known.num_matrices} other ones")
     if not np.array_equal(known.pairs, traffic.pairs):
-        place = {(int(s), int(t)): d for d, (s, t) in enumerate(known.pairs)}
-        missing = [pair for pair in map(tuple, traffic.pairs.tolist()) if pair not in place]
+        pair_index = {(int(s), int(t)): d for d, (s, t) in enumerate(known.pairs)}
+        missing = [pair for pair in map(tuple, traffic.pairs.tolist()) if pair not in pair_index]
         if missing:
             names = instance.topology.node_names
             source, target = (names[node] for node in missing[0])
             raise InputError("--known", "demands", "all of --traffic", f"no {source} -> {target}")
         rates = known.read(slice(None))[
-            :, [place[pair] for pair in map(tuple, traffic.pairs.tolist())]
+            :, [pair_index[pair] for pair in map(tuple, traffic.pairs.tolist())]
         ]
         known = dataclasses.replace(known, pairs=traffic.pairs, rates=ArrayRates(rates), scale=1.0)
     return known
 
 
 def interval_files(measured: NextIntervals) -> dict[str, Callable[[Path], None]]:
-    """The writers of the files of the results, by the names of the files."""
-    rows, selections = measured.rows, measured.selections
+    """Return the writers of the result files, by file name."""
+    rows = measured.rows
+    selections = measured.selections
     return {
         TABLE: partial(write_csv, rows=rows),
         SUMMARY: partial(write_csv, rows=summarise(rows)),
@@ -467,7 +478,7 @@ def interval_files(measured: NextIntervals) -> dict[str, Callable[[Path], None]]
 
 
 def next_interval_outcome(config: NextIntervalConfig, notify: Notify) -> Outcome:
-    """`teal next-interval`."""
+    """Run ``teal next-interval``."""
     summaries = run_next_interval(config, notify)
     return Outcome(
         tables=interval_tables(summaries, wide=config.wide),
@@ -478,7 +489,7 @@ def next_interval_outcome(config: NextIntervalConfig, notify: Notify) -> Outcome
 
 
 def reported(folders: Sequence[Path]) -> Reported:
-    """The results of several runs together, for `teal report`."""
+    """Combine the results of several runs, for ``teal report``."""
     rows = [row for folder in folders for row in read_csv(folder / TABLE, NextRow)]
     return Reported(
         rows=len(rows),

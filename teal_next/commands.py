@@ -1,4 +1,4 @@
-"""The command of this package."""
+"""The command that this package adds to ``teal`` (entry point ``teal.commands``)."""
 
 from __future__ import annotations
 

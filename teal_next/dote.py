@@ -1,10 +1,10 @@
-"""The hedge ``dote``: a perceptron from the last matrices to splits (Perry et al., NSDI 2023),
-fitted to the past.
+"""Hedge ``dote``: a multilayer perceptron from the last matrices to splits (DOTE; Perry et al.,
+NSDI 2023), trained on the past.
 
-The input is the rates of the last ``window`` matrices, each demand over its mean, the output a
-softmax over the live paths of each demand.  At its first call the hedge is fitted to all known
-matrices but the last tenth, whose loss chooses among the weights seen: the loss is the realised
-largest utilisation of the next matrix over its optimum.  After that the weights stay as they are.
+The input is the rates of the last ``window`` matrices, each demand over its mean; the output is a
+softmax over the live paths of each demand.  At its first call the hedge is trained on all known
+matrices but the last tenth, the validation set, which selects the weights.  The loss is the largest
+utilisation under the next matrix over its optimum.  After that the weights are constant.
 """
 
 from __future__ import annotations
@@ -23,31 +23,36 @@ from teal.schemes.past import Past
 from teal.solvers import pdhg
 from teal.spec import Spec
 
-_BATCH_MATRICES = 32  # matrices of a step
+# Matrices per training step.
+_BATCH_MATRICES = 32
 _LEARNING_RATE = 1e-3
-_HIDDEN_UNITS = 128  # units of the two layers between input and output
-_VALIDATION_SHARE = 0.1  # share of the known matrices, the newest, that chooses the weights
-_CHECK_EVERY = 100  # steps between two validations
-_OPTIMUM_GAP = 1e-2  # of the optima that losses are divided by
+# Units of each of the two hidden layers.
+_HIDDEN_UNITS = 128
+# Share of the known matrices, the newest, in the validation set.
+_VALIDATION_SHARE = 0.1
+# Steps between two validations.
+_CHECK_EVERY = 100
+# Certified gap of the optima that losses are divided by.
+_OPTIMUM_GAP = 1e-2
 
 
 class Dote:
     """The hedge ``dote`` (equations in the module).
 
     Args:
-        window: matrices of the input.
-        steps: steps of the fit.
+        window: number of input matrices.
+        steps: number of training steps.
         sensitivity: weight of the penalty of :mod:`teal_next.figret`; 0 for none.
     """
 
     def __init__(self, window: int = 12, steps: int = 2000, sensitivity: float = 0.0) -> None:
-        self._window, self._steps, self._sensitivity = window, steps, sensitivity
+        self._window = window
+        self._steps = steps
+        self._sensitivity = sensitivity
         self._network: nn.Module | None = None
 
     def allocate(self, past: Past) -> Tensor:
-        """Splits for the next interval; even splits until more than ``window`` matrices are
-        known.
-        """
+        """Splits for the next interval; even ones until more than ``window`` matrices are known."""
         recent = past.last(1)
         if self._network is None:
             history = past.last(past.known, past.most(past.known))
@@ -61,27 +66,32 @@ class Dote:
             )
 
     def _input(self, demand: Tensor) -> Tensor:
-        """(window * D,) of matrices (n, D), the oldest again where there are fewer."""
-        missing = self._window - len(demand)
+        """Network input (window * D,) from matrices (n, D); the oldest is repeated if there are
+        fewer.
+        """
+        num_missing = self._window - len(demand)
         demand = (
-            torch.cat([demand[:1].expand(missing, -1), demand])
-            if missing > 0
+            torch.cat([demand[:1].expand(num_missing, -1), demand])
+            if num_missing > 0
             else demand[-self._window :]
         )
         return (demand / self._mean).to(torch.float32).flatten()
 
     def _splits(self, problem: Problem, inputs: Tensor) -> Tensor:
-        """(B, D, K) for inputs (B, window * D)."""
+        """Splits (B, D, K) for inputs (B, window * D)."""
         assert self._network is not None
         logits = self._network(inputs).view(len(inputs), *problem.paths.leaf.shape)
         live = problem.path_mask[:1]
         splits = torch.where(live, logits, -torch.inf).softmax(-1)
-        return torch.where(live, splits, 0)  # a softmax over no path is NaN
+        # A softmax over no path is NaN.
+        return torch.where(live, splits, 0)
 
     def _fit(self, history: Problem, lead: int) -> None:
-        """Find the weights, from consecutive matrices."""
+        """Train the network on consecutive matrices."""
+        # Inputs, targets and optima.
         generator = torch.Generator().manual_seed(0)
-        demand, slots = history.demand, history.paths.leaf.size
+        demand = history.demand
+        slots = history.paths.leaf.size
         self._mean = demand.mean(0).clamp(min=1e-300)
         targets = torch.arange(self._window + lead - 1, len(demand))
         inputs = torch.stack([self._input(demand[: t - lead + 1]) for t in targets.tolist()])
@@ -95,10 +105,12 @@ class Dote:
                 nn.ReLU(),
                 nn.Linear(_HIDDEN_UNITS, slots),
             )
-        count = max(1, round((1 - _VALIDATION_SHARE) * len(targets)))
+        # Training and validation sets.
+        num_training = max(1, round((1 - _VALIDATION_SHARE) * len(targets)))
         penalty = self._penalty_weights(history)
         optimiser = Adam(self._network.parameters(), _LEARNING_RATE)
-        best, kept = np.inf, copy.deepcopy(self._network.state_dict())
+        best_score = np.inf
+        best_weights = copy.deepcopy(self._network.state_dict())
 
         def losses(rows: Tensor) -> Tensor:
             splits = self._splits(history, inputs[rows]).to(demand)
@@ -108,22 +120,27 @@ class Dote:
             )
 
         validation = (
-            torch.arange(count, len(targets)) if count < len(targets) else torch.arange(count)
+            torch.arange(num_training, len(targets))
+            if num_training < len(targets)
+            else torch.arange(num_training)
         )
         for step in range(self._steps + 1):
             if step % _CHECK_EVERY == 0 or step == self._steps:
                 with torch.no_grad():
                     score = float(losses(validation).mean())
-                if score < best:
-                    best, kept = score, copy.deepcopy(self._network.state_dict())
-            rows = torch.randint(count, (min(_BATCH_MATRICES, count),), generator=generator)
+                if score < best_score:
+                    best_score = score
+                    best_weights = copy.deepcopy(self._network.state_dict())
+            rows = torch.randint(
+                num_training, (min(_BATCH_MATRICES, num_training),), generator=generator
+            )
             optimiser.zero_grad()
             losses(rows).mean().backward()
             optimiser.step()
-        self._network.load_state_dict(kept)
+        self._network.load_state_dict(best_weights)
 
     def _penalty_weights(self, history: Problem) -> Tensor:
-        """(D, K) weights of the largest term of each demand that is added to the loss."""
+        """Penalty weights (D, K); each demand's largest weighted split is added to the loss."""
         if not self._sensitivity:
             return torch.zeros(history.paths.leaf.shape, dtype=torch.float64)
         variance = history.demand.var(0, unbiased=False)
@@ -134,11 +151,11 @@ class Dote:
 
 
 def parse(spec: Spec, sensitivity: float) -> Dote:
-    """The hedge of a specification; ``sensitivity`` is the default of an option of that name,
-    unless it is 0.
+    """Parse a specification; ``sensitivity`` is the default of the option of that name, which does
+    not exist if it is 0.
     """
-    known = {"sensitivity": sensitivity} if sensitivity else {}
-    options = spec.parse_options(window=12, steps=2000, **known)
+    sensitivity_option = {"sensitivity": sensitivity} if sensitivity else {}
+    options = spec.parse_options(window=12, steps=2000, **sensitivity_option)
     for name in ("window", "steps"):
         if int(options[name]) < 1:
             raise InputError(spec.text, name, "at least 1", options[name])

@@ -1,16 +1,16 @@
-"""The protocol of the next interval: hedges allocate for a matrix that they have not seen.
+"""Evaluation protocol for the next interval: hedges allocate for unseen matrices.
 
-For the interval of matrix t, a hedge is given the matrices up to t - lead, and nothing else; its
-splits then carry matrix t.  Measured are
+For the interval of matrix t, a hedge sees only the matrices up to t - lead; its splits then carry
+matrix t.  The figures are
 
-- max_link_utilisation: the largest load over capacity, over the optimum of matrix t (which nobody
-  knew);
-- the other objectives: splits of what was admitted follow matrix t; of a path arrives the smallest
-  share min(1, capacity / load) of its links; the satisfied demand, over that of the optimum;
+- max_link_utilisation: the largest link utilisation, over the optimum of matrix t;
+- other objectives: the admitted splits carry matrix t, and the smallest share min(1, capacity /
+  load) of a path's links arrives; the satisfied demand, over that of the optimum;
 - churn: sum_d demand[d] |x_t[d] - x_(t-1)[d]|_1 / 2 / sum_d demand[d], the share of the volume that
   moves.
 
-Matrices without demand are gaps in the measurement: they are not evaluated.
+Matrices without demand are gaps in the measurement and are skipped.  Entry points:
+:class:`NextInterval`, :func:`summarise`.
 """
 
 from __future__ import annotations
@@ -36,30 +36,32 @@ from teal.schemes.past import Hedge, Past
 from teal.solvers import pdhg
 from teal_next.conformal import ConformalLimit
 
-# Certified gaps of the optimum; differences below 0.001 mean little.
+# Certified gaps of the optimum; differences below 0.001 are not significant.
 _OPTIMUM_GAP = 1e-4
 _LARGE_OPTIMUM_GAP = 1e-3
-_LARGE_NETWORK_SLOTS = 1_000_000  # slots of paths of a network that counts as large
+# Path slots above which a network counts as large.
+_LARGE_NETWORK_SLOTS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NextRow:
-    """One hedge in one interval.
+    """Result of one hedge in one interval.
 
     Attributes:
-        scheme: as it was specified.
+        scheme: specification of the hedge.
         topology: name of the network.
         traffic: name of the traffic.
-        index: row of the matrix in the traffic.
+        index: index of the matrix in the traffic.
         timestamp: time of the matrix, ISO 8601.
         objective: name of the objective.
         optimum: largest utilisation, or satisfied demand, of the optimum of this matrix.
-        realised: the same of the hedge.
+        realised: largest utilisation, or satisfied demand, of the hedge.
         ratio: realised over optimum.
-        limit: limit of the ratio, stated before the interval to hold with probability ``level``;
-            infinite before there were enough intervals.  Only under max_link_utilisation, else NaN.
+        limit: upper limit of the ratio, stated before the interval to hold with probability
+            ``level``; infinite before there were enough intervals.  NaN except under
+            max_link_utilisation.
         churn: share of the volume that moved; NaN in the first interval.
-        solve_s: seconds that the hedge took.
+        solve_s: solve time of the hedge, seconds.
     """
 
     scheme: str
@@ -78,18 +80,19 @@ class NextRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NextSummary:
-    """One hedge over all intervals of a network.
+    """Summary of one hedge over all intervals of a network.
 
     Attributes:
         scheme, topology, traffic: as in :class:`NextRow`.
-        intervals: number of measured intervals.
+        intervals: number of evaluated intervals.
         mean: mean of the ratio.
-        p50, p90, p99: its quantiles, from the best to the worst: of satisfied demand from above.
+        p50, p90, p99: quantiles of the ratio, from the best to the worst: of satisfied demand from
+            above.
         worst: the worst ratio.
-        churn: mean.
+        churn: mean churn.
         coverage: share of intervals in which the limit held; NaN without limits.
         width: mean of limit - ratio, where the limit was finite.
-        solve_s: median seconds.
+        solve_s: median solve time, seconds.
     """
 
     scheme: str
@@ -107,40 +110,38 @@ class NextSummary:
     solve_s: float
 
 
-class InForce(NamedTuple):
-    """The splits that are installed for an interval.
+class InstalledSplits(NamedTuple):
+    """Splits installed for an interval.
 
     Attributes:
-        splits: (D, K).
-        paths: paths that they are over; None for the candidate paths.
+        splits: (D, K) split ratios.
+        paths: paths of the splits; None for the candidate paths.
     """
 
     splits: Tensor
     paths: AnyPaths | None
 
-    def moved(self, before: InForce, demand: Tensor) -> float:
-        """Gbit/s of demands (D,) on other paths than before; NaN between tunnels over different
-        path sets.
-        """
-        if isinstance(self.paths, CandidateLists) and isinstance(before.paths, CandidateLists):
-            shares = self.splits.cpu().numpy(), before.splits.cpu().numpy()
-            return self.paths.moved(shares[0], before.paths, shares[1], demand.cpu().numpy())
-        if self.paths is not before.paths:
+    def moved(self, previous: InstalledSplits, demand: Tensor) -> float:
+        """Gbit/s of demands (D,) that changed paths; NaN between tunnels of different path sets."""
+        if isinstance(self.paths, CandidateLists) and isinstance(previous.paths, CandidateLists):
+            shares = (self.splits.cpu().numpy(), previous.splits.cpu().numpy())
+            return self.paths.moved(shares[0], previous.paths, shares[1], demand.cpu().numpy())
+        if self.paths is not previous.paths:
             return math.nan
-        return float((demand * (self.splits - before.splits).abs().sum(-1)).sum() / 2)
+        return float((demand * (self.splits - previous.splits).abs().sum(-1)).sum() / 2)
 
 
 class NextInterval:
-    """The protocol on one network.
+    """Evaluation protocol on one network.
 
     Args:
         instance: network, traffic, paths, objective.
-        hedges: by name.
-        lead: intervals from the newest known matrix to the one that is allocated for.
-        lookback: matrices that hedges are given, the newest ones; 0 for all.
+        hedges: hedges by name.
+        lead: intervals from the newest known matrix to the allocated one.
+        lookback: number of newest matrices that hedges see; 0 for all.
         level: probability with which the limit of the ratio is to hold.
-        known: (of the same times) what hedges are given in the place of the traffic, such as
-            estimates; None for it.
+        known: matrices (of the same times) that hedges see instead of the traffic, such as
+            estimates; None for the traffic.
         watch: called with the name of each hedge before it allocates.
     """
 
@@ -157,25 +158,29 @@ class NextInterval:
     ) -> None:
         self._watch = watch
         self._known = instance.traffic if known is None else known
-        self._instance, self._hedges, self._lead, self._lookback = instance, hedges, lead, lookback
+        self._instance = instance
+        self._hedges = hedges
+        self._lead = lead
+        self._lookback = lookback
         self._network = instance.problem(np.zeros((1, instance.traffic.num_demands)))
         self._limits = {name: ConformalLimit(level) for name in hedges}
         self._ratios: dict[str, deque[tuple[int, float]]] = {name: deque() for name in hedges}
-        self._before: dict[str, InForce] = {}
-        self._start: pdhg.PdhgState | None = None  # of the optimum
+        self._previous_splits: dict[str, InstalledSplits] = {}
+        # Warm start of the optimum.
+        self._start: pdhg.PdhgState | None = None
 
     def intervals(self, rows: Sequence[int], warm_up: int) -> range:
-        """The intervals that :meth:`run` goes through; arguments as there."""
+        """Intervals of :meth:`run`; arguments as there."""
         return range(max(rows[0] - warm_up, self._lead), rows[-1] + 1)
 
     def run(self, rows: Sequence[int], warm_up: int) -> Iterator[list[NextRow]]:
-        """The rows of each interval, one for each hedge; none before the measured ones, and where
-        there is no demand.
+        """Yield the results of each interval, one per hedge; none during warm-up and without
+        demand.
 
         Args:
-            rows: consecutive matrices to allocate for.
-            warm_up: intervals before the first of them in which hedges already allocate,
-                unmeasured: they begin with their own past, and limits with scores.
+            rows: indices of consecutive matrices to allocate for.
+            warm_up: intervals before the first of them in which hedges already allocate, so that
+                they start with a past of their own, and limits with scores.
         """
         for row in self.intervals(rows, warm_up):
             demand = self._instance.traffic.read([row])
@@ -188,15 +193,17 @@ class NextInterval:
         return Past(self._network, self._known.part(first, stop), self._lead, first)
 
     def _interval(self, row: int, demand: FloatArray) -> list[NextRow]:
-        past, problem = self._past(row), self._network.with_demand(torch.from_numpy(demand))
-        allocated: dict[str, tuple[InForce, float]] = {}
-        for name, hedge in self._hedges.items():  # before anything is computed from the matrix
+        past = self._past(row)
+        problem = self._network.with_demand(torch.from_numpy(demand))
+        allocated: dict[str, tuple[InstalledSplits, float]] = {}
+        # All hedges allocate before anything is computed from the matrix.
+        for name, hedge in self._hedges.items():
             self._watch(name)
             begin = time.perf_counter()
             splits = hedge.allocate(past)
             seconds = time.perf_counter() - begin
             paths = hedge.paths if isinstance(hedge, OfLastMatrix) else None
-            allocated[name] = InForce(splits.to(torch.float64), paths), seconds
+            allocated[name] = (InstalledSplits(splits.to(torch.float64), paths), seconds)
         optimum = self._optimum(problem)
         return [self._row(name, row, problem, optimum, *allocated[name]) for name in self._hedges]
 
@@ -210,27 +217,34 @@ class NextInterval:
         return realised(problem, result.splits[0])
 
     def _row(
-        self, name: str, row: int, problem: Problem, optimum: float, force: InForce, solve_s: float
+        self,
+        name: str,
+        row: int,
+        problem: Problem,
+        optimum: float,
+        installed: InstalledSplits,
+        solve_s: float,
     ) -> NextRow:
-        instance, is_utilisation = (
-            self._instance,
-            problem.objective.name == ObjectiveName.MAX_LINK_UTILISATION,
+        instance = self._instance
+        is_utilisation = problem.objective.name == ObjectiveName.MAX_LINK_UTILISATION
+        problem_over_paths = (
+            problem if installed.paths is None else problem.with_paths(installed.paths)
         )
-        over = problem if force.paths is None else problem.with_paths(force.paths)
-        value = realised(over, force.splits)
-        ratio, limit = value / optimum if optimum > 0 else math.nan, math.nan
+        value = realised(problem_over_paths, installed.splits)
+        ratio = value / optimum if optimum > 0 else math.nan
+        limit = math.nan
         if is_utilisation and math.isfinite(ratio):
-            # Ratios of intervals that are not measured yet when this one is allocated for count
-            # later.
-            waiting = self._ratios[name]
-            while waiting and waiting[0][0] <= row - self._lead:
-                self._limits[name].observe(waiting.popleft()[1])
+            # Only ratios that were measured when this interval was allocated for may count.
+            pending_ratios = self._ratios[name]
+            while pending_ratios and pending_ratios[0][0] <= row - self._lead:
+                self._limits[name].observe(pending_ratios.popleft()[1])
             limit = self._limits[name].limit
-            waiting.append((row, ratio))
-        churn, before = math.nan, self._before.get(name)
-        if before is not None:
-            churn = force.moved(before, problem.demand[0]) / float(problem.demand.sum())
-        self._before[name] = force
+            pending_ratios.append((row, ratio))
+        churn = math.nan
+        previous = self._previous_splits.get(name)
+        if previous is not None:
+            churn = installed.moved(previous, problem.demand[0]) / float(problem.demand.sum())
+        self._previous_splits[name] = installed
         return NextRow(
             scheme=name,
             topology=instance.topology.name,
@@ -248,23 +262,23 @@ class NextInterval:
 
 
 def realised(problem: Problem, splits: Tensor) -> float:
-    """Largest utilisation, or share of the demand that arrives, if splits (D, K) carry one matrix.
+    """Largest utilisation, or satisfied demand, of splits (D, K) under one matrix.
 
     Args:
-        problem: B = 1.
-        splits: (D, K).
+        problem: one matrix, B = 1.
+        splits: (D, K) split ratios.
     """
     if problem.objective.name is ObjectiveName.MAX_LINK_UTILISATION:
         return float(problem.utilisation(splits[None]).amax())
     admitted = torch.where(problem.path_mask, splits[None], 0)
     utilisation = problem.utilisation(admitted).clamp(min=1)
-    kept = 1 / problem.ops.path_max(utilisation)[0].clamp(min=1)
+    delivered_share = 1 / problem.ops.path_max(utilisation)[0].clamp(min=1)
     total = float(problem.demand.sum())
-    return float((problem.flows(admitted) * kept).sum()) / total if total > 0 else 1.0
+    return float((problem.flows(admitted) * delivered_share).sum()) / total if total > 0 else 1.0
 
 
 def summarise(rows: Sequence[NextRow]) -> list[NextSummary]:
-    """A summary for each network, traffic and hedge, in the order of the rows."""
+    """Return a summary for each network, traffic and hedge, in the order of the rows."""
     groups: dict[tuple[str, str, str], list[NextRow]] = {}
     for row in rows:
         groups.setdefault((row.topology, row.traffic, row.scheme), []).append(row)
@@ -274,14 +288,18 @@ def summarise(rows: Sequence[NextRow]) -> list[NextSummary]:
 def _summary(rows: Sequence[NextRow]) -> NextSummary:
     ratio = np.array([row.ratio for row in rows])
     ratio = ratio[np.isfinite(ratio)]
-    rises = rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value
+    smaller_is_better = rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value
 
     def quantile(share: float) -> float:
-        return float(np.quantile(ratio, share if rises else 1 - share)) if len(ratio) else math.nan
+        return (
+            float(np.quantile(ratio, share if smaller_is_better else 1 - share))
+            if len(ratio)
+            else math.nan
+        )
 
     limits = np.array([row.limit for row in rows])
     ratios = np.array([row.ratio for row in rows])
-    stated = np.isfinite(limits) & np.isfinite(ratios)
+    is_stated = np.isfinite(limits) & np.isfinite(ratios)
     churn = np.array([row.churn for row in rows])
     return NextSummary(
         scheme=rows[0].scheme,
@@ -294,7 +312,7 @@ def _summary(rows: Sequence[NextRow]) -> NextSummary:
         p99=quantile(0.99),
         worst=quantile(1.0),
         churn=float(np.nanmean(churn)) if np.isfinite(churn).any() else math.nan,
-        coverage=float((ratios <= limits)[stated].mean()) if stated.any() else math.nan,
-        width=float((limits - ratios)[stated].mean()) if stated.any() else math.nan,
+        coverage=float((ratios <= limits)[is_stated].mean()) if is_stated.any() else math.nan,
+        width=float((limits - ratios)[is_stated].mean()) if is_stated.any() else math.nan,
         solve_s=float(np.median([row.solve_s for row in rows])),
     )

@@ -1,12 +1,12 @@
-"""The hedge ``figret``: ``dote`` with a penalty on demands that vary (Liu et al., SIGCOMM 2024).
+"""Hedge ``figret``: ``dote`` with a penalty on variable demands (FIGRET; Liu et al., SIGCOMM 2024).
 
-To the loss is added, with sensitivity S,
+With sensitivity S, the loss has the additional term
 
     S * sum_d share[d] * max_k x[d, k] * largest / bottleneck[d, k],
 
 where share[d] is the demand's share in the sum of all variances over time, bottleneck[d, k] the
-smallest capacity of a path and largest the largest of them: a demand that varies much is spread
-over paths, and over wide ones.
+smallest capacity of a path and largest the largest of them: a variable demand is spread over
+paths, and over wide ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 from teal.spec import Spec
 from teal_next.dote import Dote, parse
 
-_SENSITIVITY_WEIGHT = 0.03  # as in the authors' runs, where the penalty is scaled in another way
+# As in the authors' runs, whose penalty has another scale.
+_SENSITIVITY_WEIGHT = 0.03
 
 
 def make(spec: Spec, model: Path | None) -> Dote:

@@ -1,7 +1,7 @@
-"""The hedge ``last``: the optimum of the newest matrix, from the splits of the interval before.
+"""Hedge ``last``: the optimum of the newest matrix, warm-started from the previous splits.
 
-PDHG from the earlier splits changes them no more than it must, which hedges better than a vertex of
-the program.
+PDHG changes the previous splits no more than necessary, which hedges better than a vertex of the
+program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from teal.spec import Spec
 
 
 class Last:
-    """The hedge ``last`` (see the module).
+    """The hedge ``last``.
 
     Args:
         gap: certified gap at which PDHG stops.
@@ -31,7 +31,7 @@ class Last:
         return self.allocate_for(past.last(1).demand, past)
 
     def allocate_for(self, demand: Tensor, past: Past) -> Tensor:
-        """Splits (D, K) that are optimal for one matrix (1, D), from those of the call before."""
+        """Splits (D, K) that are optimal for one matrix (1, D), warm-started from the last call."""
         problem = past.last(1).with_demand(demand)
         result = pdhg.solve(problem, gap=self._gap, warm_start=self._state)
         self._state = result.state

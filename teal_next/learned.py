@@ -1,8 +1,7 @@
-"""The hedge ``learned``: the default mixture, corrected for each demand by a model that serves any
-network.
+"""Hedge ``learned``: the default mixture, corrected for each demand by a model for any network.
 
-See :mod:`teal.nn.hedge_gate`.  The checkpoint that comes with Teal was trained on random histories
-alone (``teal pretrain --model hedge``); no measured series was among them.
+The model is :mod:`teal.nn.hedge_gate`.  Teal's own checkpoint was trained on random histories only
+(``teal pretrain --model hedge``), not on any measured series.
 """
 
 from __future__ import annotations
@@ -23,21 +22,26 @@ from teal.spec import Spec
 from teal_next.mixture import Mixture, default_mixture
 from teal_next.residual import Residual
 
-MODEL = Path("hedge")  # the checkpoint that comes with Teal
-HISTORY = 144  # newest matrices that the model sees
-_LONG_WINDOW, _SHORT_WINDOW = 36, 12  # matrices in its sets of scenarios
+# Teal's own checkpoint.
+MODEL = Path("hedge")
+# Number of newest matrices that the model sees.
+HISTORY = 144
+# Numbers of matrices in its sets of scenarios.
+_LONG_WINDOW = 36
+_SHORT_WINDOW = 12
 
 
 class Learned:
-    """The hedge ``learned`` (equations in the module).
+    """The hedge ``learned``.
 
     Args:
         model: the gate.
-        mixture: mixture whose splits it corrects.
+        mixture: mixture whose splits the gate corrects.
     """
 
     def __init__(self, model: HedgeGate, mixture: Mixture) -> None:
-        self._model, self._mixture = model, mixture
+        self._model = model
+        self._mixture = mixture
 
     @torch.no_grad()
     def allocate(self, past: Past) -> Tensor:
@@ -45,7 +49,8 @@ class Learned:
         decisions = self._mixture.decisions(past).to(torch.float32)
         recent = past.last(past.most(HISTORY))
         single = recent.row(0).to(torch.float32)
-        weights, losses = self._mixture.weights, self._mixture.recent_losses
+        weights = self._mixture.weights
+        losses = self._mixture.recent_losses
         inputs = model_inputs(single, recent.demand, past.lead, decisions, weights, losses)
         return self._model(inputs, decisions).to(torch.float64)
 
@@ -58,28 +63,30 @@ def model_inputs(
     weights: FloatArray,
     recent_losses: FloatArray,
 ) -> GateInputs:
-    """The inputs of the model; its scenarios: the newest matrix, the last ones, a forecast with its
-    past errors.
+    """Assemble the inputs of the model; scenarios are the newest matrix, the last ones, and a
+    forecast with its past errors.
 
     Args:
-        problem: the network in float32; B = 1, its demand means nothing.
+        problem: the network in float32; B = 1, its demand is ignored.
         recent: the newest matrices, oldest first, Gbit/s, float64.
-        lead: intervals from the newest one to the one that is allocated for.
+        lead: intervals from the newest matrix to the allocated one.
         decisions: splits of the hedges, float32.
-        weights: (H,) of the mixture.
-        recent_losses: (H,) of the hedges, less that of the mixture.
+        weights: (H,) weights of the mixture.
+        recent_losses: (H,) losses of the hedges, less that of the mixture.
     """
     forecast = torch.from_numpy(Residual(_LONG_WINDOW).scenarios(recent.numpy(), lead))
     scenarios = [
-        part.to(torch.float32)
-        for part in (recent[-1:], recent[-_SHORT_WINDOW:], recent[-_LONG_WINDOW:], forecast)
+        matrices.to(torch.float32)
+        for matrices in (recent[-1:], recent[-_SHORT_WINDOW:], recent[-_LONG_WINDOW:], forecast)
     ]
-    of_hedges = [torch.from_numpy(values).to(torch.float32) for values in (weights, recent_losses)]
-    return gate_inputs(problem, recent.to(torch.float32), scenarios, decisions, *of_hedges)
+    hedge_inputs = [
+        torch.from_numpy(values).to(torch.float32) for values in (weights, recent_losses)
+    ]
+    return gate_inputs(problem, recent.to(torch.float32), scenarios, decisions, *hedge_inputs)
 
 
 def make(spec: Spec, model: Path | None) -> Learned:
-    """``learned``, with the model of ``--model`` or the one that comes with Teal."""
+    """``learned``, with the model of ``--model`` or Teal's own."""
     spec.parse_options()
     gate, _ = load_hedge_gate(model_folder(model or MODEL))
     return Learned(gate, default_mixture())

@@ -1,23 +1,20 @@
-"""The hedge ``mixture``: a weighted mean of other hedges' splits, whose weights learn from what
-each interval showed.
+"""Hedge ``mixture``: a weighted mean of other hedges' splits, whose weights are learned online.
 
-The largest utilisation is convex in the splits, so that a mean of hedges is a hedge.  With u_i[e]
-the utilisation that hedge i alone would have caused, over the interval's optimum, the loss of
-weights w is max_e sum_i w_i u_i[e], and its subgradient is g_i = u_i[e*] on the most utilised link
-e*.  Under total_flow, the loss is the flow that the mixture loses
+The largest utilisation is convex in the splits, so a mean of hedges is a hedge.  With u_i[e] the
+utilisation that hedge i alone would have caused, over the interval's optimum, the loss of weights w
+is max_e sum_i w_i u_i[e], and its subgradient is g_i = u_i[e*] on the most utilised link e*.  Under
+total_flow, the loss is the flow that the mixture drops
 (:mod:`teal.solvers.pdhg.scenarios.dropped_flow`) over the optimal flow.  Exponentiated gradient
-(Kivinen & Warmuth 1997) with fixed share (Herbster & Warmuth 1998), for each interval that has been
-measured:
+(Kivinen & Warmuth 1997) with fixed share (Herbster & Warmuth 1998), for each measured interval:
 
     w_i <- (1 - share) w_i exp(-rate g_i) / sum_j w_j exp(-rate g_j) + share p_i,
 
-where p, which sums to 1, are the weights before the first interval.  With R_t the range of g in
+where p, which sums to 1, are the initial weights.  Regret bound: with R_t the range of g in
 interval t, the sum of losses over T intervals exceeds that of hedge i by at most
 
     (ln(1 / p_i) + T ln(1 / (1 - share))) / rate + rate / 8 * sum_t R_t^2,
 
-whatever the traffic is, where each interval is measured before the next one is allocated for (lead
-1).
+for any traffic, if each interval is measured before the next one is allocated for (lead 1).
 """
 
 from __future__ import annotations
@@ -42,33 +39,35 @@ from teal.solvers.pdhg.scenarios.dropped_flow import excess_and_shed
 from teal.spec import Spec
 
 DEFAULT = "last+peak12+saa12+saa144+residual36+residual144+residual288+static48"
-# on networks with more than _MANY_DEMANDS demands, where saa takes a second
+# On networks with more than _MANY_DEMANDS demands, where saa takes a second.
 DEFAULT_LARGE = "last+peak12+saa12"
 _MANY_DEMANDS = 100_000
-# Measured on Abilene, GEANT and a data-centre pod: from 2 to 10 the mean changes by 0.003, above it
-# gets worse.
+# Measured on Abilene, GEANT and a data-centre pod: from 2 to 10 the mean changes by 0.003, above
+# it gets worse.
 _LEARNING_RATE = 5.0
-_REDISTRIBUTED_WEIGHT = (
-    0.001  # share of all weight in each interval, so that a hedge that fell behind can come back
-)
-# First weight of each hedge `residual` over that of each other one.  Measured on six stretches of
+# Share of all weight that is redistributed in each interval, so that a hedge can recover.
+_REDISTRIBUTED_WEIGHT = 0.001
+# Initial weight of each hedge `residual` over that of each other one.  Measured on six stretches of
 # four series: the mean ratio less that of residual144 is -0.38 to -0.07 points in the first 48
 # intervals and -0.37 to +0.01 after them; with equal first weights it is -0.58 to +0.13 and -0.27
 # to +0.04.
 _RESIDUAL_WEIGHT = 8.0
-_REPLAYED_INTERVALS = 48  # intervals of the past that are replayed before the first allocation
-_OPTIMUM_GAP = 1e-2  # of the optimum that utilisations are divided by
-_NEWEST_WEIGHT = 0.1  # weight of the newest interval in the mean of recent losses
+# Past intervals that are replayed before the first allocation.
+_REPLAYED_INTERVALS = 48
+# Certified gap of the optimum that utilisations are divided by.
+_OPTIMUM_GAP = 1e-2
+# Weight of the newest interval in the moving average of losses.
+_NEWEST_WEIGHT = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Regret:
-    """The loss of a mixture so far against the best of its hedges.
+    """Regret of a mixture: its loss so far less that of the best of its hedges.
 
     Attributes:
         intervals: number of measured intervals.
         realised: sum of its losses less that of the best hedge.
-        limit: limit that the formula of the module proves.
+        limit: regret bound of the module docstring.
         best: name of the best hedge.
     """
 
@@ -90,15 +89,15 @@ class Mixture:
     """The hedge ``mixture`` (equations in the module).
 
     Args:
-        hedges: by name; or a function of the first past that makes them.
-        rate: rate of learning.
-        share: share of weight that is spread in each interval in proportion to the first weights.
-        warm_up: intervals of the past that are replayed before the first allocation.
-        residual: first weight of each hedge ``residual`` over that of each other one.
+        hedges: hedges by name; or a function of the first past that makes them.
+        rate: learning rate.
+        share: share of weight that is redistributed in each interval by the initial weights.
+        warm_up: past intervals that are replayed before the first allocation.
+        residual: initial weight of each hedge ``residual`` over that of each other one.
 
     Attributes:
         weights: weights of the hedges.
-        recent_losses: (n,) exponentially weighted mean of each hedge's loss less that of the
+        recent_losses: (n,) exponential moving average of each hedge's loss less that of the
             mixture.
     """
 
@@ -111,36 +110,41 @@ class Mixture:
         residual: float = _RESIDUAL_WEIGHT,
     ) -> None:
         self._make = hedges if callable(hedges) else lambda past: hedges
-        self._rate, self._share, self._warm_up, self._residual = rate, share, warm_up, residual
+        self._rate = rate
+        self._share = share
+        self._warm_up = warm_up
+        self._residual = residual
         self._hedges: dict[str, Hedge] = {}
         self.weights: FloatArray = np.zeros(0)
-        self._first_weights: FloatArray = np.zeros(0)
+        self._initial_weights: FloatArray = np.zeros(0)
         self.recent_losses: FloatArray = np.zeros(0)
-        self._losses, self._loss, self._squared_ranges, self._intervals = np.zeros(0), 0.0, 0.0, 0
-        self._pending: dict[
-            int, Tensor
-        ] = {}  # splits (n, D, K) by the number of the matrix that they were meant for
+        self._losses = np.zeros(0)
+        self._loss = 0.0
+        self._squared_ranges = 0.0
+        self._intervals = 0
+        # Splits (n, D, K) by the index of the matrix that they are for.
+        self._pending: dict[int, Tensor] = {}
 
     def begin(self, past: Past) -> None:
-        """Make the hedges; done by the first call of :meth:`allocate` too."""
+        """Create the hedges; the first call of :meth:`allocate` does this, too."""
         if not self._hedges:
             self._hedges = dict(self._make(past))
-            first = np.array(
+            initial = np.array(
                 [self._residual if name.startswith("residual") else 1.0 for name in self._hedges]
             )
-            self._first_weights = first / first.sum()
-            self.weights, self._losses = self._first_weights, np.zeros(len(self._hedges))
+            self._initial_weights = initial / initial.sum()
+            self.weights = self._initial_weights
+            self._losses = np.zeros(len(self._hedges))
             self.recent_losses = np.zeros(len(self._hedges))
 
     def allocate(self, past: Past) -> Tensor:
         """Splits for the next interval, as in :meth:`Hedge.allocate`."""
-        decisions = self.decisions(past)  # changes the weights
+        # This updates the weights.
+        decisions = self.decisions(past)
         return torch.einsum("n,ndk->dk", torch.from_numpy(self.weights), decisions)
 
     def decisions(self, past: Past) -> Tensor:
-        """(n, D, K) splits of all hedges; the weights have learnt from all measured intervals
-        afterwards.
-        """
+        """Splits (n, D, K) of all hedges; the weights are updated with all measured intervals."""
         self.begin(past)
         if not self._pending and not self._intervals:
             for known in range(max(1, past.known - self._warm_up), past.known):
@@ -149,7 +153,7 @@ class Mixture:
         return self._decide(past)
 
     def _decide(self, past: Past) -> Tensor:
-        """(n, D, K) splits of all hedges, remembered until their interval is measured."""
+        """Splits (n, D, K) of all hedges, stored until their interval is measured."""
         per_hedge = {
             name: hedge.allocate(past).to(torch.float64) for name, hedge in self._hedges.items()
         }
@@ -163,7 +167,7 @@ class Mixture:
         return splits
 
     def _learn(self, past: Past) -> None:
-        """Take the intervals that have been measured since the last call."""
+        """Update the weights with the intervals measured since the last call."""
         for row in sorted(row for row in self._pending if row < past.first_row + past.known):
             splits = self._pending.pop(row)
             problem = past.matrix(row)
@@ -171,29 +175,32 @@ class Mixture:
                 self._observe(problem, splits)
 
     def _observe(self, problem: Problem, splits: Tensor) -> None:
-        """One interval: its matrix, B = 1, and what the hedges had decided."""
+        """Update losses and weights with one interval: its matrix, B = 1, and all splits."""
         optimum = float(pdhg.solve(problem, gap=_OPTIMUM_GAP).value)
-        several = problem.with_demand(problem.demand.expand(len(splits), -1))
+        repeated = problem.with_demand(problem.demand.expand(len(splits), -1))
         if not optimum > 0:
             return
         if not problem.demand_set.carries_all:
-            losses, loss, gradient = _of_flow(several, splits, self.weights, optimum)
+            losses, loss, gradient = _flow_losses(repeated, splits, self.weights, optimum)
         else:
-            losses, loss, gradient = _of_utilisation(several, splits, self.weights, optimum)
+            losses, loss, gradient = _utilisation_losses(repeated, splits, self.weights, optimum)
         if not np.isfinite(losses).all():
             return
-        self._loss, self._losses = self._loss + loss, self._losses + losses
+        self._loss = self._loss + loss
+        self._losses = self._losses + losses
         self._squared_ranges += float(np.ptp(gradient)) ** 2
         self._intervals += 1
         self.recent_losses += _NEWEST_WEIGHT * (losses - loss - self.recent_losses)
-        moved = self.weights * np.exp(-self._rate * (gradient - gradient.min()))
-        self.weights = (1 - self._share) * moved / moved.sum() + self._share * self._first_weights
+        updated = self.weights * np.exp(-self._rate * (gradient - gradient.min()))
+        self.weights = (
+            1 - self._share
+        ) * updated / updated.sum() + self._share * self._initial_weights
 
     @property
     def regret(self) -> Regret:
-        """Against the best hedge so far."""
+        """Regret against the best hedge so far."""
         best = int(self._losses.argmin())
-        spread = -np.log(self._first_weights[best]) - self._intervals * np.log1p(-self._share)
+        spread = -np.log(self._initial_weights[best]) - self._intervals * np.log1p(-self._share)
         return Regret(
             self._intervals,
             self._loss - float(self._losses[best]),
@@ -202,7 +209,7 @@ class Mixture:
         )
 
     def save(self, file: Path | str) -> None:
-        """Write what was learnt to a .npz file; hedges begin anew."""
+        """Write weights and losses to a .npz file; the hedges' own state is not stored."""
         with atomic_file(Path(file)) as temporary:
             np.savez(
                 temporary,
@@ -214,7 +221,7 @@ class Mixture:
             )
 
     def restore(self, file: Path | str) -> None:
-        """Read what :meth:`save` wrote; after :meth:`begin`.
+        """Restore the state of :meth:`save`; call after :meth:`begin`.
 
         Raises:
             InputError: no such file, or one of other hedges.
@@ -234,22 +241,22 @@ class Mixture:
             raise InputError(
                 str(file), "hedges", ", ".join(self._hedges), ", ".join(map(str, names.tolist()))
             )
-        self.weights, self._losses, self.recent_losses = weights, losses, recent
-        self._loss, self._squared_ranges, self._intervals = (
-            float(sums[0]),
-            float(sums[1]),
-            int(sums[2]),
-        )
+        self.weights = weights
+        self._losses = losses
+        self.recent_losses = recent
+        self._loss = float(sums[0])
+        self._squared_ranges = float(sums[1])
+        self._intervals = int(sums[2])
 
 
-def _of_utilisation(
+def _utilisation_losses(
     problem: Problem, splits: Tensor, weights: FloatArray, optimum: float
 ) -> tuple[FloatArray, float, FloatArray]:
     """Losses of the hedges and of the mixture, and the subgradient, of the largest utilisation.
 
     Args:
         problem: the interval's matrix once for each hedge.
-        splits: (n, D, K).
+        splits: (n, D, K) splits of the hedges.
         weights: weights of the mixture.
         optimum: optimum of the matrix.
     """
@@ -259,14 +266,15 @@ def _of_utilisation(
     return utilisation.max(1), float(mixed[link]), utilisation[:, link]
 
 
-def _of_flow(
+def _flow_losses(
     problem: Problem, splits: Tensor, weights: FloatArray, optimum: float
 ) -> tuple[FloatArray, float, FloatArray]:
-    """The step for the flow that is lost, which is convex in the splits too, over the optimum of
-    what is carried.
+    """Losses and subgradient for the dropped flow, which is convex in the splits too, over the
+    optimal flow.
     """
     excess, shed = (values.numpy() for values in excess_and_shed(problem, splits))
-    mixed = weights @ excess  # the weights sum to 1
+    # The weights sum to 1.
+    mixed = weights @ excess
     gradient = shed + excess[:, mixed > 0].sum(1)
     loss = weights @ shed + mixed.clip(min=0).sum()
     losses = shed + excess.clip(min=0).sum(1)
@@ -287,30 +295,31 @@ def make(spec: Spec, model: Path | None) -> Mixture:
         residual=_RESIDUAL_WEIGHT,
     )
     names = str(options["of"])
-    for name, expected, good in (
+    for name, expected, is_valid in (
         ("of", "each hedge once, none of them empty", _is_list(names)),
         ("rate", "a number > 0", float(options["rate"]) > 0),
         ("share", "a number in [0, 1)", 0 <= float(options["share"]) < 1),
         ("residual", "a number > 0", float(options["residual"]) > 0),
         ("warm_up", "a whole number of at least 0", int(options["warm_up"]) >= 0),
     ):
-        if not good:
+        if not is_valid:
             raise InputError(spec.text, name, expected, options[name])
 
-    made: dict[str, Hedge] | None = None
-    if names != "auto":  # now, so that a fault shows before anything slow
-        made = {name: make_hedge(name, model) for name in names.split("+")}
-    numbers = (
+    hedges: dict[str, Hedge] | None = None
+    # Before anything slow, so that a fault is reported at once.
+    if names != "auto":
+        hedges = {name: make_hedge(name, model) for name in names.split("+")}
+    parameters = (
         float(options["rate"]),
         float(options["share"]),
         int(options["warm_up"]),
         float(options["residual"]),
     )
-    return Mixture(made or default_hedges, *numbers)
+    return Mixture(hedges or default_hedges, *parameters)
 
 
 def default_hedges(past: Past) -> dict[str, Hedge]:
-    """The hedges that suit the size of a network."""
+    """Return the default hedges for the size of a network."""
     from teal.schemes.hedges import make_hedge
 
     names = DEFAULT_LARGE if past.traffic.num_demands > _MANY_DEMANDS else DEFAULT
@@ -323,5 +332,5 @@ def default_mixture() -> Mixture:
 
 
 def _is_list(names: str) -> bool:
-    parts = names.split("+")
-    return len(set(parts)) == len(parts) and all(parts)
+    hedges = names.split("+")
+    return len(set(hedges)) == len(hedges) and all(hedges)

@@ -1,13 +1,13 @@
-"""The hedge ``peak``: the optimum of each demand's largest rate in a window, with a limit on each
-path's share.
+"""Hedge ``peak``: the optimum of each demand's peak rate in a window, with a limit on each path's
+share.
 
-Jupiter hedges like this (Poutievski et al., SIGCOMM 2022): a path takes at most the share
+Jupiter hedges like this (Poutievski et al., SIGCOMM 2022): a path carries at most the share
 
     limit[d, k] = bottleneck[d, k] / sum_j bottleneck[d, j] / spread
 
-of its demand, so that spread = 1 splits in proportion to the paths' capacities and spread = 0 does
-not limit.  Here the optimum without limits is computed first, and what exceeds a limit goes to the
-other paths, in proportion to the room that is left below their limits.
+of its demand, so that spread = 1 splits in proportion to the paths' capacities and spread = 0 is
+unlimited.  Here the optimum without limits is computed first, and the excess over a limit moves to
+the other paths, in proportion to the slack of their limits.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from teal_next.last import Last
 
 
 class Peak:
-    """The hedge ``peak`` (see the module).
+    """The hedge ``peak``.
 
     Args:
-        window: matrices whose largest rates count.
-        spread: in [0, 1].
+        window: number of matrices whose peak rates count.
+        spread: strength of the limit, in [0, 1].
     """
 
     def __init__(self, window: int = 12, spread: float = 0.0) -> None:
-        self._window, self._spread, self._solver = window, spread, Last()
+        self._window = window
+        self._spread = spread
+        self._solver = Last()
 
     def allocate(self, past: Past) -> Tensor:
         """Splits for the next interval, as in :meth:`Hedge.allocate`."""
@@ -46,22 +48,24 @@ class Peak:
 
 
 def limited(splits: Tensor, limit: Tensor) -> Tensor:
-    """(D, K) splits with each share at most its limit; what exceeds it goes where there is room, in
-    proportion.
+    """Clip splits (D, K) to limits; the excess moves to the other paths, in proportion to their
+    slack.
 
     Args:
-        splits: (D, K) that sum to 1 or less.
-        limit: (D, K) whose sum over the live paths of a demand is at least 1.
+        splits: (D, K) split ratios that sum to 1 or less.
+        limit: (D, K) limits, whose sum over the live paths of a demand is at least 1.
     """
-    kept = torch.minimum(splits, limit)
-    room, excess = limit - kept, (splits - kept).sum(-1, keepdim=True)
-    return kept + excess * room / room.sum(-1, keepdim=True).clamp(min=1e-300)
+    clipped = torch.minimum(splits, limit)
+    slack = limit - clipped
+    excess = (splits - clipped).sum(-1, keepdim=True)
+    return clipped + excess * slack / slack.sum(-1, keepdim=True).clamp(min=1e-300)
 
 
 def make(spec: Spec, model: Path | None) -> Peak:
     """``peak[:window=12,spread=0]``."""
     options = spec.parse_options(window=12, spread=0.0)
-    window, spread = int(options["window"]), float(options["spread"])
+    window = int(options["window"])
+    spread = float(options["spread"])
     if window < 1:
         raise InputError(spec.text, "window", "at least 1 matrix", window)
     if not 0 <= spread <= 1:

@@ -1,26 +1,25 @@
-"""The training of a hedge for any network: a gate over the default mixture, on random histories.
+"""Training of the hedge gate for any network, over the default mixture, on random histories.
 
-The loss of an interval is the largest utilisation that the splits cause under the matrix that came
-(a soft maximum of the links' utilisations), over that of the mixture.  Every eighth history is held
-out; the weights kept are those of the least mean loss there.
+The loss of an interval is the largest utilisation of the splits under the realised matrix (a soft
+maximum of the links' utilisations), over that of the mixture.  Every eighth history is for
+validation; the weights with the least mean loss there are kept.
 
-Random histories: consecutive matrices on a random network, to train hedges on.
-
-With m[d] a gravity mean, the rate of demand d in interval t is
+Random histories are consecutive matrices on a random network.  With m[d] a gravity mean, the rate
+of demand d in interval t is
 
     m[d] cycle[source, t] drift[d, t] exp(noise[d, t] + noise[source, t])
         burst[d, t] crowd[d, t] up[source, t]
 
 - cycle: 1 + a cos(2 pi (t - peak[source]) / period), with one period for all sources;
 - drift: exp of a random walk of each demand;
-- noise: AR(1) of each demand and of each source, so that demands of a source move together; the
+- noise: AR(1) of each demand and of each source, so that demands of a source are correlated; the
   standard deviation differs between demands;
 - burst: a demand is on or off, by a Markov chain of two states;
-- crowd: in some intervals in a row, a tenth of the demands sends a multiple of its rate;
-- up: in some intervals in a row, a source sends nothing.
+- crowd: in some consecutive intervals, a tenth of the demands sends a multiple of its rate;
+- up: in some consecutive intervals, a source sends nothing (outage).
 
 Each series has its own random strengths, and each effect but the noise is absent from half of the
-series.
+series.  Entry points: :func:`pretrain_hedge`, :class:`HedgeTrainer`.
 """
 
 from __future__ import annotations
@@ -64,32 +63,45 @@ from teal.spec import Spec
 from teal_next.learned import HISTORY, model_inputs
 from teal_next.mixture import DEFAULT, Mixture
 
-MAX_NODES = 30  # of the networks: several hedges solve programs of many matrices for each interval
+# Maximum size of the networks: several hedges solve programs of many matrices in each interval.
+MAX_NODES = 30
 _INTERVAL_S = 300
 _FIRST_TIME = np.datetime64("2024-01-01T00:00:00", "s")
-# Ranges of the strengths; log-uniform where they span a decade.
-_NOISE_RANGE = (0.03, 1.0)  # standard deviation of the log of a rate
-_CORRELATION_RANGE = (0.0, 0.995)  # of that noise from one interval to the next
-_SOURCE_SHARE = (0.0, 0.8)  # share of the noise's variance that demands of a source have in common
-_SWING_RANGE = (0.1, 0.8)  # a, share of the mean
-_PERIOD_RANGE = (48, 400)  # intervals
-_DRIFT_RANGE = (0.002, 0.05)  # standard deviation of a step of the random walk
-_BURSTY_RANGE = (0.1, 0.6)  # share of the demands that are on and off
-_STAY_RANGE = (0.5, 0.98)  # probability that such a demand stays as it is
-_CROWD_INTERVALS, _CROWD_FACTOR, _CROWD_SHARE = (2, 12), (2.0, 10.0), 0.1
-_EVENT_EVERY = 40  # intervals, on average, from one crowd or outage to the next
+# Ranges of the strengths; log-uniform if they span a decade.
+# Standard deviation of the log of a rate.
+_NOISE_RANGE = (0.03, 1.0)
+# Correlation of that noise from one interval to the next.
+_CORRELATION_RANGE = (0.0, 0.995)
+# Share of the noise's variance that demands of a source have in common.
+_SOURCE_SHARE = (0.0, 0.8)
+# Amplitude a of the cycle, as a share of the mean.
+_SWING_RANGE = (0.1, 0.8)
+# Period of the cycle, intervals.
+_PERIOD_RANGE = (48, 400)
+# Standard deviation of a step of the random walk.
+_DRIFT_RANGE = (0.002, 0.05)
+# Share of the demands that are on and off.
+_BURSTY_RANGE = (0.1, 0.6)
+# Probability that such a demand keeps its state.
+_STAY_RANGE = (0.5, 0.98)
+# Length, intervals, factor, and share of demands of a crowd.
+_CROWD_INTERVALS = (2, 12)
+_CROWD_FACTOR = (2.0, 10.0)
+_CROWD_SHARE = 0.1
+# Mean number of intervals from one crowd or outage to the next.
+_EVENT_EVERY = 40
 
 
 def draw_history(
     rng: np.random.Generator, pool: NetworkPool, count: int, num_paths: int
 ) -> tuple[Problem, TrafficMatrices]:
-    """A network of at most MAX_NODES nodes with random capacities, and ``count`` matrices.
+    """Draw a network of at most MAX_NODES nodes with random capacities, and ``count`` matrices.
 
     Args:
-        rng: for everything.
-        pool: networks; its names are drawn until one is small enough.
-        count: T.
-        num_paths: K.
+        rng: random generator.
+        pool: networks; drawn until one is small enough.
+        count: number of matrices, T.
+        num_paths: number of paths per demand, K.
 
     Returns:
         the problem (B = 1, max_link_utilisation, float64), whose demand is the mean, and the
@@ -114,20 +126,26 @@ def draw_history(
 
 
 def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) -> FloatArray:
-    """(T, D) what the mean rates are multiplied by."""
-    source, demands, time = pairs[:, 0], len(pairs), np.arange(count)[:, None]
+    """Random factors (T, D) of the mean rates."""
+    # Noise.
+    source = pairs[:, 0]
+    num_demands = len(pairs)
+    time = np.arange(count)[:, None]
     has_cycle, has_drift, has_bursts, has_crowds, has_outages = rng.random(5) < 0.5
-    noise, correlation = _log_uniform(rng, _NOISE_RANGE), rng.uniform(*_CORRELATION_RANGE)
+    noise_scale = _log_uniform(rng, _NOISE_RANGE)
+    correlation = rng.uniform(*_CORRELATION_RANGE)
     shared = rng.uniform(*_SOURCE_SHARE)
-    spread = noise * np.exp(
-        0.5 * rng.standard_normal(demands)
-    )  # demands differ in how much they vary
-    log_rate = np.sqrt(1 - shared) * spread * _autoregression(rng, count, demands, correlation)
-    log_rate += np.sqrt(shared) * noise * _autoregression(rng, count, nodes, correlation)[:, source]
+    # The variability differs between demands.
+    spread = noise_scale * np.exp(0.5 * rng.standard_normal(num_demands))
+    log_rate = np.sqrt(1 - shared) * spread * _autoregression(rng, count, num_demands, correlation)
+    log_rate += (
+        np.sqrt(shared) * noise_scale * _autoregression(rng, count, nodes, correlation)[:, source]
+    )
+    # Drift, cycle, bursts, crowds, outages.
     if has_drift:
-        log_rate += _log_uniform(rng, _DRIFT_RANGE) * rng.standard_normal((count, demands)).cumsum(
-            0
-        )
+        log_rate += _log_uniform(rng, _DRIFT_RANGE) * rng.standard_normal(
+            (count, num_demands)
+        ).cumsum(0)
     factors = np.exp(log_rate)
     if has_cycle:
         # Peaks within a third of the period of each other, as in a network of a few time zones.
@@ -136,29 +154,32 @@ def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) 
             2 * np.pi * (time / rng.uniform(*_PERIOD_RANGE) - peak)
         )
     if has_bursts:
-        bursty, stay = rng.random(demands) < rng.uniform(*_BURSTY_RANGE), rng.uniform(*_STAY_RANGE)
-        flips = (rng.random((count, demands)) > stay).cumsum(0) + rng.integers(2, size=demands)
+        bursty = rng.random(num_demands) < rng.uniform(*_BURSTY_RANGE)
+        stay = rng.uniform(*_STAY_RANGE)
+        flips = (rng.random((count, num_demands)) > stay).cumsum(0) + rng.integers(
+            2, size=num_demands
+        )
         factors *= np.where(bursty & (flips % 2 == 0), rng.uniform(0, 0.3), 1.0)
     if has_crowds:
-        for at, stop in _events(rng, count):
-            crowd = rng.random(demands) < _CROWD_SHARE
-            factors[at:stop, crowd] *= rng.uniform(*_CROWD_FACTOR)
+        for begin, stop in _events(rng, count):
+            crowd = rng.random(num_demands) < _CROWD_SHARE
+            factors[begin:stop, crowd] *= rng.uniform(*_CROWD_FACTOR)
     if has_outages:
-        for at, stop in _events(rng, count):
-            factors[at:stop, source == rng.integers(nodes)] = 0
+        for begin, stop in _events(rng, count):
+            factors[begin:stop, source == rng.integers(nodes)] = 0
     return factors
 
 
 def _events(rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
-    """First interval and end of each crowd or outage."""
+    """Draw the first interval and the end of each crowd or outage."""
     begins = np.flatnonzero(rng.random(count) < 1 / _EVENT_EVERY)
-    return [(int(at), int(at + rng.integers(*_CROWD_INTERVALS))) for at in begins]
+    return [(int(begin), int(begin + rng.integers(*_CROWD_INTERVALS))) for begin in begins]
 
 
 def _autoregression(
     rng: np.random.Generator, count: int, width: int, correlation: float
 ) -> FloatArray:
-    """(T, width) AR(1) series of variance 1."""
+    """AR(1) series (T, width) of variance 1."""
     steps = rng.standard_normal((count, width))
     state = steps[0]
     rows = [state]
@@ -172,10 +193,15 @@ def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float
     return float(np.exp(rng.uniform(*np.log(limits))))
 
 
-INTERVALS = 16  # recorded of each history
-_WARM_UP_INTERVALS = 10  # intervals before them in which the mixture already learns
-_MIN_PAST, _MAX_PAST = 12, 160  # matrices known before the first interval that the mixture sees
-_OPTIMUM_GAP = 1e-3  # of the optima that losses are divided by
+# Recorded intervals of each history.
+INTERVALS = 16
+# Intervals before them in which the mixture already learns.
+_WARM_UP_INTERVALS = 10
+# Matrices known before the first interval that the mixture sees.
+_MIN_PAST = 12
+_MAX_PAST = 160
+# Certified gap of the optima that losses are divided by.
+_OPTIMUM_GAP = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -183,13 +209,13 @@ class Recording:
     """One history, and the mixture's decisions in its last T intervals, H hedges.
 
     Attributes:
-        problem: the network; B = 1, its demand means nothing.
+        problem: the network; B = 1, its demand is ignored.
         traffic: all matrices.
-        rows: (T,) number of the matrix of each interval.
+        rows: (T,) index of the matrix of each interval.
         decisions: (T, H, D, K) splits.
-        weights: (T, H) of the hedges.
+        weights: (T, H) weights of the hedges.
         recent_losses: (T, H) see :class:`teal_next.mixture.Mixture`.
-        optimum: (T,) least possible largest utilisation.
+        optimum: (T,) optimal largest utilisation.
     """
 
     problem: Problem
@@ -203,13 +229,13 @@ class Recording:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A history that is drawn from a seed.
+    """A history drawn from a seed.
 
     Attributes:
         pool: pool of networks.
         seed: seed of the training run.
-        number: number of the history.
-        num_paths: K.
+        number: index of the history.
+        num_paths: number of paths per demand, K.
     """
 
     pool: NetworkPool
@@ -218,7 +244,7 @@ class Drawn:
     num_paths: int
 
     def load(self) -> tuple[Problem, TrafficMatrices]:
-        """The network and its matrices."""
+        """Draw the network and its matrices."""
         rng = np.random.default_rng([self.seed, self.number])
         past = int(rng.integers(_MIN_PAST, _MAX_PAST + 1))
         return draw_history(rng, self.pool, past + _WARM_UP_INTERVALS + INTERVALS, self.num_paths)
@@ -228,15 +254,15 @@ def record(source: Drawn, file: Path) -> None:
     """Run the default mixture over the last intervals of a history and write its decisions."""
     problem, traffic = source.load()
     mixture = Mixture({name: make_hedge(name) for name in DEFAULT.split("+")}, warm_up=0)
-    rows, decisions, weights, recent = [], [], [], []
+    rows, decisions, weights, recent_losses = [], [], [], []
     first = traffic.num_matrices - INTERVALS
     for row in range(first - _WARM_UP_INTERVALS, traffic.num_matrices):
-        decided = mixture.decisions(Past(problem, traffic.part(0, row)))
+        decision = mixture.decisions(Past(problem, traffic.part(0, row)))
         if row >= first and traffic.read([row]).sum() > 0:
             rows.append(row)
-            decisions.append(decided.to(torch.float32).numpy())
+            decisions.append(decision.to(torch.float32).numpy())
             weights.append(mixture.weights)
-            recent.append(mixture.recent_losses.copy())
+            recent_losses.append(mixture.recent_losses.copy())
     optimum = pdhg.solve(
         problem.with_demand(torch.from_numpy(traffic.read(rows))), gap=_OPTIMUM_GAP
     ).value
@@ -246,18 +272,18 @@ def record(source: Drawn, file: Path) -> None:
             rows=np.array(rows),
             decisions=np.stack(decisions),
             weights=np.stack(weights),
-            recent_losses=np.stack(recent),
+            recent_losses=np.stack(recent_losses),
             optimum=optimum.numpy(),
         )
 
 
 def record_all(sources: Sequence[Drawn], files: Sequence[Path], workers: int) -> Iterator[int]:
-    """Record each history whose file does not exist; yields the numbers of those that are there.
+    """Record each history without a file; yield the indices of finished ones.
 
     Args:
         sources: the histories.
-        files: for each of them.
-        workers: processes; 0 for one per core.
+        files: file of each history.
+        workers: number of processes; 0 for one per core.
     """
     missing = [number for number, file in enumerate(files) if not file.exists()]
     yield from sorted(set(range(len(files))) - set(missing))
@@ -266,48 +292,54 @@ def record_all(sources: Sequence[Drawn], files: Sequence[Path], workers: int) ->
 
 
 def load_recording(source: Drawn, file: Path) -> Recording:
-    """Load what :func:`record` wrote."""
+    """Load the output of :func:`record`."""
     problem, traffic = source.load()
     check_npz(file)
     with np.load(file, allow_pickle=False) as stored:
         return Recording(problem, traffic, **{name: stored[name] for name in stored.files})
 
 
-HISTORIES = "histories"  # subfolder of the run for what the mixture decided
-_HELD_OUT_ONE_IN = 8  # histories
-_BATCH_INTERVALS = 12  # intervals of an optimiser step
-_WARM_UP_STEPS = 30  # in which the learning rate rises
-_MAXIMUM_SOFTNESS = 0.01  # of the soft maximum, share of the mixture's largest utilisation
+# Subfolder of the run for recorded decisions.
+HISTORIES = "histories"
+# One in so many histories is for validation.
+_HELD_OUT_ONE_IN = 8
+# Intervals of an optimiser step.
+_BATCH_INTERVALS = 12
+# Steps of learning-rate warm-up.
+_WARM_UP_STEPS = 30
+# Temperature of the soft maximum, as a share of the mixture's largest utilisation.
+_MAXIMUM_SOFTNESS = 0.01
 _MAX_GRADIENT_NORM = 1.0
-_VALIDATION_INTERVALS = 3  # of each history that is held out
-_VALIDATE_EVERY = 200  # steps
+# Intervals of each validation history.
+_VALIDATION_INTERVALS = 3
+# Steps between two validations.
+_VALIDATE_EVERY = 200
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Interval:
-    """One interval of a history, to learn from."""
+    """One interval of a history, for training; ``problem`` is in float32."""
 
     recording: Recording
-    problem: Problem  # in float32
+    problem: Problem
     number: int
 
     def losses(self, model: HedgeGate) -> tuple[Tensor, Tensor]:
         """Soft and true largest utilisation, both over that of the mixture."""
-        recording, row = self.recording, int(self.recording.rows[self.number])
+        recording = self.recording
+        row = int(self.recording.rows[self.number])
         recent = torch.from_numpy(recording.traffic.read(slice(max(0, row - HISTORY), row)))
         recent = recent[recent.sum(1) > 0]
         decisions = torch.from_numpy(recording.decisions[self.number])
-        weights, recent_losses = (
-            recording.weights[self.number],
-            recording.recent_losses[self.number],
-        )
+        weights = recording.weights[self.number]
+        recent_losses = recording.recent_losses[self.number]
         inputs = model_inputs(self.problem, recent, 1, decisions, weights, recent_losses)
-        came = self.problem.with_demand(
+        realised_problem = self.problem.with_demand(
             torch.from_numpy(recording.traffic.read([row])).to(torch.float32)
         )
         mixture = torch.einsum("h,hdk->dk", torch.from_numpy(weights).to(decisions), decisions)
-        scale = came.utilisation(mixture[None]).amax()
-        utilisation = came.utilisation(model(inputs, decisions)[None])[0] / scale
+        scale = realised_problem.utilisation(mixture[None]).amax()
+        utilisation = realised_problem.utilisation(model(inputs, decisions)[None])[0] / scale
         return _MAXIMUM_SOFTNESS * torch.logsumexp(
             utilisation / _MAXIMUM_SOFTNESS, 0
         ), utilisation.amax()
@@ -315,11 +347,11 @@ class _Interval:
 
 @dataclasses.dataclass(frozen=True)
 class HistorySettings:
-    """The histories that a gate is trained on.
+    """Settings of the histories that a gate is trained on.
 
     Attributes:
-        histories: their number; each eighth is for validation.
-        workers: processes that compute what is missing; 0 for one per core.
+        histories: number of histories; every eighth is for validation.
+        workers: number of processes that record missing ones; 0 for one per core.
 
     Raises:
         InputError: a number out of its range.
@@ -329,23 +361,23 @@ class HistorySettings:
     workers: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("histories", 8), ("workers", 0)):
-            if getattr(self, name) < least:
-                raise InputError("--model hedge", name, f"at least {least}", getattr(self, name))
+        for name, minimum in (("histories", 8), ("workers", 0)):
+            if getattr(self, name) < minimum:
+                raise InputError("--model hedge", name, f"at least {minimum}", getattr(self, name))
 
 
 class HedgeTrainer:
-    """Trains one gate.
+    """Trainer of one gate.
 
-    Step n draws its intervals from (seed, n) alone, so that a resumed run continues with the same.
+    Step n draws its intervals from (seed, n) alone, so a resumed run continues identically.
 
     Args:
         config: the settings.
-        histories: number of histories, and of the processes that compute them.
+        histories: settings of the histories.
         pool: networks; None for those of topohub.
 
     Attributes:
-        best: least mean loss on the histories that are held out; 1 is the mixture's.
+        best: least mean validation loss; 1 is the mixture's.
     """
 
     def __init__(
@@ -355,23 +387,27 @@ class HedgeTrainer:
         pool: NetworkPool | None = None,
     ) -> None:
         self._histories = histories
-        self.config, self._pool = config, pool or topohub_pool()
+        self.config = config
+        self._pool = pool or topohub_pool()
         torch.manual_seed(config.seed)
         self.model = HedgeGate(HedgeGateConfig(config.hidden))
         self.optimiser = Adam(self.model.parameters(), config.learning_rate)
-        self.step, self.elapsed_s, self.best = 0, 0.0, math.inf
+        self.step = 0
+        self.elapsed_s = 0.0
+        self.best = math.inf
         self._budget = Budget(seconds(config.time_budget), config.max_steps)
         self._train: list[list[_Interval]] = []
         self._held_out: list[list[_Interval]] = []
 
     def prepare(self, out: Path, progress: Callable[[int, int], None]) -> None:
-        """Run the mixture over the histories, those that were not done before, and load all.
+        """Record missing histories, and load all.
 
         Args:
             out: folder of the run.
-            progress: called with the number of histories that are there, and of all.
+            progress: called with the numbers of finished and of all histories.
         """
-        count, config = self._histories.histories, self.config
+        count = self._histories.histories
+        config = self.config
         folder = out / HISTORIES
         folder.mkdir(parents=True, exist_ok=True)
         sources = [
@@ -387,11 +423,11 @@ class HedgeTrainer:
             (self._train if number % _HELD_OUT_ONE_IN else self._held_out).append(intervals)
 
     def train(self, out: Path, progress: bool = True) -> None:
-        """Train until the time budget or the step limit; writes a checkpoint whenever the
-        validation is better.
+        """Train until the time budget or the step limit; write a checkpoint whenever the validation
+        improves.
 
         Raises:
-            KeyboardInterrupt: on Ctrl-C, after the current step is done and the state is written.
+            KeyboardInterrupt: Ctrl-C, after the current step, with the state written.
         """
         stopwatch = Stopwatch(self.elapsed_s)
 
@@ -413,8 +449,9 @@ class HedgeTrainer:
         self._validate(out)
 
     def one_step(self) -> float:
-        """One optimiser step over a few intervals; the mean loss."""
-        config, rng = self.config, np.random.default_rng([self.config.seed, self.step])
+        """Take one optimiser step over a few intervals; return the mean loss."""
+        config = self.config
+        rng = np.random.default_rng([self.config.seed, self.step])
         set_cosine_rate(
             self.optimiser,
             config.learning_rate,
@@ -435,13 +472,13 @@ class HedgeTrainer:
 
     @torch.no_grad()
     def validate(self) -> float:
-        """Mean loss on the histories that are held out; 1 is the mixture's."""
+        """Mean loss on the validation histories; 1 is the mixture's."""
         means = []
         for intervals in self._held_out:
-            spread = np.unique(
+            sampled = np.unique(
                 np.linspace(0, len(intervals) - 1, _VALIDATION_INTERVALS).round().astype(int)
             )
-            means.append(np.mean([float(intervals[i].losses(self.model)[1]) for i in spread]))
+            means.append(np.mean([float(intervals[i].losses(self.model)[1]) for i in sampled]))
         return float(np.mean(means))
 
     def _validate(self, out: Path) -> None:
@@ -461,33 +498,31 @@ class HedgeTrainer:
         self._save(out)
 
     def _save(self, out: Path) -> None:
-        """Write what :meth:`resume` reads."""
+        """Write the state for :meth:`resume`."""
         tensors = run_state.with_prefix("model", self.model.state_dict())
         tensors |= run_state.with_prefix("adam", self.optimiser.tensors())
         fields = {"step": self.step, "elapsed_s": self.elapsed_s, "best": self.best}
         run_state.save_run(out, tensors, fields | {"config": dataclasses.asdict(self.model.config)})
 
     def resume(self, out: Path) -> None:
-        """Continue from what a run in ``out`` wrote.
+        """Continue a run from the state in ``out``.
 
         Raises:
-            InputError: no state there, or that of a model of other shapes.
+            InputError: no state, or that of a model of other shapes.
         """
         tensors, fields = run_state.load_run_of(out, dataclasses.asdict(self.model.config))
         self.model.load_state_dict(run_state.without_prefix("model", tensors))
         self.optimiser.load(run_state.without_prefix("adam", tensors))
-        self.step, self.elapsed_s, self.best = (
-            int(fields["step"]),
-            float(fields["elapsed_s"]),
-            float(fields["best"]),
-        )
+        self.step = int(fields["step"])
+        self.elapsed_s = float(fields["elapsed_s"])
+        self.best = float(fields["best"])
 
 
 def run_pretrain_hedge(config: PretrainConfig, histories: HistorySettings) -> HedgeTrainer:
-    """Compute the histories that are missing and train, from the start or from the state in OUT.
+    """Record missing histories and train, from the start or from the state in OUT.
 
     Raises:
-        InputError: a fault in the settings, or an earlier run in OUT that must not be replaced.
+        InputError: invalid settings, or an earlier run in OUT without --overwrite.
     """
     if not config.resume:
         check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)
@@ -502,7 +537,7 @@ def run_pretrain_hedge(config: PretrainConfig, histories: HistorySettings) -> He
 
 
 def pretrain_hedge(config: PretrainConfig, spec: Spec, _: Notify) -> Outcome:
-    """`teal pretrain --model hedge:histories=480,workers=0`.
+    """Run ``teal pretrain --model hedge:histories=480,workers=0``.
 
     Raises:
         InputError: an unknown option, or a number out of its range.
@@ -510,8 +545,8 @@ def pretrain_hedge(config: PretrainConfig, spec: Spec, _: Notify) -> Outcome:
     options = {name: int(n) for name, n in spec.parse_options(histories=480, workers=0).items()}
     trainer = run_pretrain_hedge(config, HistorySettings(**options))
     return Outcome(
-        text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s; on histories that "
-        "are held out, "
+        text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s; on validation "
+        "histories, "
         f"largest utilisation {trainer.best:.4f} of the mixture's; try it with: teal next-interval "
         f"--scheme learned --model {config.out}",
         data={

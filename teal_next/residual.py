@@ -1,11 +1,10 @@
-"""The hedge ``residual``: scenarios are a forecast plus the errors that the same forecast made in
-the past.
+"""Hedge ``residual``: scenarios are a forecast plus its past errors (residual bootstrap).
 
-Each demand is forecast towards its mean over the fit, mu + phi (newest - mu).  phi is its
-autocorrelation at the lead time, drawn towards that of all demands where the fit is short.
+Each demand is forecast by an AR(1) model about its mean over the fit, mu + phi (newest - mu).  phi
+is its autocorrelation at the lead time, shrunk towards that of all demands if the fit is short.
 Scenario s is max(0, forecast + error_s), with error_s the vector of all demands' errors in a past
-interval, so that demands that move together do so in the scenarios.  With phi = 0 the scenarios are
-the last matrices, as for ``saa``; with phi = 1 they are the newest one plus past changes.
+interval, so correlated demands stay correlated.  With phi = 0 the scenarios are the last matrices,
+as for ``saa``; with phi = 1 they are the newest one plus past changes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from teal.schemes.past import Past
 from teal.spec import Spec
 from teal_next.saa import SampleAverage
 
-_PRIOR_MATRICES = 8.0  # matrices that the autocorrelation of all demands counts for
+# Number of matrices that the autocorrelation of all demands counts for.
+_PRIOR_MATRICES = 8.0
 
 
 class Residual:
@@ -30,11 +30,13 @@ class Residual:
 
     Args:
         window: number of scenarios.
-        fit: number of matrices that give mean, phi and errors; fewer on large networks.
+        fit: number of matrices for mean, phi and errors; fewer on large networks.
     """
 
     def __init__(self, window: int = 36, fit: int = 144) -> None:
-        self._window, self._fit, self._average = window, max(fit, window), SampleAverage(window)
+        self._window = window
+        self._fit = max(fit, window)
+        self._average = SampleAverage(window)
 
     def allocate(self, past: Past) -> Tensor:
         """Splits for the next interval, as in :meth:`Hedge.allocate`."""
@@ -43,13 +45,16 @@ class Residual:
         return self._average.of(problem.with_demand(torch.from_numpy(scenarios)))
 
     def scenarios(self, demand: FloatArray, lead: int) -> FloatArray:
-        """(S, D) Gbit/s, from the last matrices (T, D)."""
-        mean, count = demand.mean(0), len(demand)
+        """Scenarios (S, D), Gbit/s, from the last matrices (T, D)."""
+        mean = demand.mean(0)
+        count = len(demand)
         if count <= lead:
             return demand
         centred = demand - mean
-        earlier, later = centred[:-lead], centred[lead:]
-        product, square = (earlier * later).sum(0), (earlier**2).sum(0)
+        earlier = centred[:-lead]
+        later = centred[lead:]
+        product = (earlier * later).sum(0)
+        square = (earlier**2).sum(0)
         shared = product.sum() / max(square.sum(), 1e-300)
         prior = _PRIOR_MATRICES / count
         phi = np.clip(

@@ -1,8 +1,8 @@
-"""The hedge ``saa``: least mean (or tail mean) of the largest utilisation over the last matrices.
+"""Hedge ``saa``: sample average approximation of the largest utilisation, mean or tail mean (CVaR).
 
-Sample average approximation: the matrices of a window are the scenarios of
+The matrices of a window are the scenarios of
 :func:`teal.solvers.pdhg.scenarios.solver.solve_scenarios`; on large networks fewer of them, evenly
-spread over the window.  Each interval starts from the splits and prices of the one before.
+spread over the window.  Each interval is warm-started from the splits and prices of the one before.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from teal.schemes.past import Past
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.spec import Spec
 
-# Iterations x scenarios x (trie nodes + paths), at most: a quarter second on two cores.  Each
-# interval goes on from the one before, so that what is left of the gap is small.
+# Maximum of iterations x scenarios x (trie nodes + paths): a quarter second on two cores.  Each
+# interval continues from the one before, so the remaining gap is small.
 _MAX_WORK = 300_000_000
 _MIN_ITERATIONS = 40
-# Of scenario programs of dropped flow, in torch: 1 to 4 ms an iteration.
+# Limits of scenario programs of dropped flow, in torch: 1 to 4 ms an iteration.
 _MAX_FLOW_ITERATIONS = 200
 _FLOW_GAP = 2e-2
 
 
 class SampleAverage:
-    """The hedge ``saa`` (equations in the module).
+    """The hedge ``saa``.
 
     Args:
         window: number of matrices.
         tail: 0 for the mean, towards 1 for the worst matrices (see :func:`solve_scenarios`).
-        decay: matrices after which a weight has fallen to 1/e; 0 for equal weights.
+        decay: number of matrices after which a weight has fallen to 1/e; 0 for equal weights.
         gap: certified gap at which the solver stops.
-        iterations: iterations of the solver, at most; fewer on large networks.
-        deadline: seconds of the solver, at most.
+        iterations: maximum number of iterations; fewer on large networks.
+        deadline: time limit of the solver, seconds.
     """
 
     def __init__(
@@ -51,8 +51,12 @@ class SampleAverage:
         iterations: int = 1500,
         deadline: float = math.inf,
     ) -> None:
-        self._window, self._tail, self._decay, self._gap = window, tail, decay, gap
-        self._iterations, self._deadline = iterations, deadline
+        self._window = window
+        self._tail = tail
+        self._decay = decay
+        self._gap = gap
+        self._iterations = iterations
+        self._deadline = deadline
         self._start: tuple[Tensor, Tensor] | None = None
 
     def allocate(self, past: Past) -> Tensor:
@@ -60,14 +64,14 @@ class SampleAverage:
         return self.of(past.scenarios(self._window, past.most(self._window)))
 
     def of(self, problem: Problem) -> Tensor:
-        """Splits (D, K) for scenarios, from those of the call before; the newest scenario last."""
+        """Splits (D, K) for scenarios, the newest last, warm-started from the last call."""
         work = problem.batch * problem.paths.scan_size
         iterations = min(self._iterations, max(_MIN_ITERATIONS, _MAX_WORK // work))
         gap = self._gap
-        if (
-            not problem.demand_set.carries_all
-        ):  # the gap is of what is lost, a tenth of the traffic or less
-            iterations, gap = min(iterations, _MAX_FLOW_ITERATIONS), max(gap, _FLOW_GAP)
+        # The gap is relative to the lost traffic, a tenth of all traffic or less.
+        if not problem.demand_set.carries_all:
+            iterations = min(iterations, _MAX_FLOW_ITERATIONS)
+            gap = max(gap, _FLOW_GAP)
         weights = (
             np.exp((np.arange(problem.batch) - (problem.batch - 1)) / self._decay)
             if self._decay
@@ -80,19 +84,20 @@ class SampleAverage:
             gap=gap,
             max_iterations=iterations,
             deadline=self._deadline,
-            warm_start=self._moved(problem.batch),
+            warm_start=self._warm_start(problem.batch),
         )
         self._start = result.splits, result.prices
         return result.splits
 
-    def _moved(self, scenarios: int) -> tuple[Tensor, Tensor] | None:
-        """The last result as a start: the window has moved by one matrix, or grown by it."""
+    def _warm_start(self, num_scenarios: int) -> tuple[Tensor, Tensor] | None:
+        """Warm start from the last result: the window moved by one matrix, or grew by one."""
         if self._start is None:
             return None
         splits, prices = self._start
-        prices = torch.cat([prices, prices[-1:]])[-scenarios:]
-        if len(prices) < scenarios:  # matrices without demand have left the window
-            prices = torch.cat([prices[:1].expand(scenarios - len(prices), -1), prices])
+        prices = torch.cat([prices, prices[-1:]])[-num_scenarios:]
+        # Matrices without demand have left the window.
+        if len(prices) < num_scenarios:
+            prices = torch.cat([prices[:1].expand(num_scenarios - len(prices), -1), prices])
         return splits, prices
 
 
@@ -101,7 +106,7 @@ def make(spec: Spec, model: Path | None) -> SampleAverage:
     options = spec.parse_options(
         window=12, tail=0.0, decay=0.0, gap=3e-3, iterations=1500, deadline=0.0
     )
-    for name, expected, good in (
+    for name, expected, is_valid in (
         ("window", "at least 1 matrix", int(options["window"]) >= 1),
         ("tail", "a number in [0, 1]", 0 <= float(options["tail"]) <= 1),
         ("decay", "a number >= 0", float(options["decay"]) >= 0),
@@ -109,7 +114,7 @@ def make(spec: Spec, model: Path | None) -> SampleAverage:
         ("iterations", "at least 1", int(options["iterations"]) >= 1),
         ("deadline", "seconds, or 0 for none", float(options["deadline"]) >= 0),
     ):
-        if not good:
+        if not is_valid:
             raise InputError(spec.text, name, expected, options[name])
     return SampleAverage(
         int(options["window"]),

@@ -1,10 +1,9 @@
-"""Allocations of a network for the interval after the last measured one, whose traffic nobody knows
-yet.
+"""Allocations of a network for the interval after the last measured one, in the service.
 
-Whenever a matrix is measured, the hedge ``mixture`` (:mod:`teal_next.mixture`) takes it in and
-allocates for the interval after it, in a thread beside the engine.  What the mixture has learnt,
-and the limit of what an allocation costs over the optimum, are stored beside the matrices and
-survive a restart.
+Whenever a matrix is measured, the hedge ``mixture`` (:mod:`teal_next.mixture`) is updated and
+allocates for the next interval, in a thread beside the engine.  The state of the mixture, and the
+conformal limit of cost over the optimum, are stored beside the matrices and survive a restart.
+Entry point: :class:`NextInterval` (entry point ``teal.service``).
 """
 
 from __future__ import annotations
@@ -37,10 +36,14 @@ from teal_next.evaluation import realised
 from teal_next.mixture import Mixture
 from teal_next.variety import vary
 
-LIMIT_PROBABILITY = 0.95  # probability with which the limit is to hold
-_OPTIMUM_GAP = 1e-3  # certified, of the optimum that realised utilisation is divided by
+# Target probability of the limit.
+LIMIT_PROBABILITY = 0.95
+# Certified gap of the optimum that realised utilisation is divided by.
+_OPTIMUM_GAP = 1e-3
 _MAX_LIMIT_BYTES = 1 << 20
-_MIXTURE, _LIMIT = "mixture.npz", "limit.json"
+# File names of the stored state.
+_MIXTURE = "mixture.npz"
+_LIMIT = "limit.json"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,13 +51,13 @@ class NextAllocation(parts.NextAllocation):
     """Splits for an interval.
 
     Attributes:
-        version: version of the matrices that they know.
-        time: time of the interval, if none is missing between.
-        capacity: (E,) that they were made for.
-        splits: (D, K) float64.
-        limit: limit of realised over optimal utilisation, to hold with probability
+        version: version of the matrices that they are based on.
+        time: time of the interval, if no interval is missing.
+        capacity: (E,) capacities that they were made for.
+        splits: (D, K) split ratios, float64.
+        limit: limit of realised over optimal utilisation, with probability
             :data:`LIMIT_PROBABILITY`; infinite while unknown.
-        solve_s: seconds that it took.
+        solve_s: solve time, seconds.
     """
 
     version: int
@@ -66,12 +69,12 @@ class NextAllocation(parts.NextAllocation):
 
 
 class NextInterval(parts.NextIntervalPart):
-    """One network.  :meth:`allocate` is called in one thread at a time.
+    """Next-interval allocation of one network.  :meth:`allocate` runs in one thread at a time.
 
     Args:
         name: name of the network.
-        pairs: (D, 2) of its paths.
-        folder: folder of the measured matrices and of what is learnt.
+        pairs: (D, 2) source and target of the demands.
+        folder: folder of the measured matrices and of the stored state.
         varied: share of every demand on random, nearly optimal splits (:mod:`teal_next.variety`).
     """
 
@@ -83,9 +86,8 @@ class NextInterval(parts.NextIntervalPart):
         self._observed: np.datetime64 | None = None
         self._limit = ConformalLimit(LIMIT_PROBABILITY)
         self.latest: NextAllocation | None = None
-        self.realised: float | None = (
-            None  # over optimal utilisation, in the last interval that was allocated for
-        )
+        # Realised over optimal utilisation in the last allocated interval.
+        self.realised: float | None = None
 
     @override
     def clear(self) -> None:
@@ -96,7 +98,7 @@ class NextInterval(parts.NextIntervalPart):
 
     @override
     def is_current(self, capacity: FloatArray) -> bool:
-        """Whether the latest allocation knows all matrices, and is for these capacities."""
+        """Whether the latest allocation uses all matrices and these capacities."""
         latest = self.latest
         if latest is None:
             return False
@@ -104,46 +106,52 @@ class NextInterval(parts.NextIntervalPart):
 
     @override
     def allocate(self, problem: Problem) -> NextAllocation:
-        """Take in what was measured since the last call, and allocate for the next interval.
+        """Update the hedge with the matrices measured since the last call, and allocate.
 
         Args:
-            problem: network, paths, objective, and the capacities in force; B = 1, its demand means
-                nothing.
+            problem: network, paths, objective, and the current capacities; B = 1, its demand is
+                ignored.
         """
-        begin, version = time.perf_counter(), self.matrices.version
+        begin = time.perf_counter()
+        version = self.matrices.version
         traffic, first_row = self.matrices.traffic(self.name, self.pairs)
         past = Past(problem, traffic, 1, first_row)
-        before, capacity = self.latest, problem.capacity[0].numpy().copy()
-        if before is not None and not np.array_equal(before.capacity, capacity):
-            self._hedge = None  # its parts remember splits that they made for other capacities
-        if before is not None and before.splits.shape[1] != problem.paths.num_paths:
-            self._hedge = None  # and those of fewer paths
-        hedge = self._hedge or self._begun(past)
-        is_measured = before is not None and before.time in traffic.timestamps
-        if before is not None and is_measured and before.time != self._observed:
-            row = past.first_row + int(np.searchsorted(traffic.timestamps, before.time))
-            self._observe(
-                past.matrix(row), _over_live_paths(problem, before.splits)
-            )  # links may have failed since
-            self._observed = before.time
+        previous = self.latest
+        capacity = problem.capacity[0].numpy().copy()
+        # The hedges store splits for other capacities, or for fewer paths: restart.
+        if previous is not None and not np.array_equal(previous.capacity, capacity):
+            self._hedge = None
+        if previous is not None and previous.splits.shape[1] != problem.paths.num_paths:
+            self._hedge = None
+        hedge = self._hedge or self._restored_hedge(past)
+        # Compare the last allocation with its optimum.
+        is_measured = previous is not None and previous.time in traffic.timestamps
+        if previous is not None and is_measured and previous.time != self._observed:
+            row = past.first_row + int(np.searchsorted(traffic.timestamps, previous.time))
+            # Links may have failed since.
+            self._observe(past.matrix(row), _over_live_paths(problem, previous.splits))
+            self._observed = previous.time
+        # Allocate.
         splits = hedge.allocate(past)
         if self._varied:
-            other = vary(past.last(1), share=1.0, seed=past.traffic_row)
-            splits = (1 - self._varied) * splits.to(other) + self._varied * other
+            random_splits = vary(past.last(1), share=1.0, seed=past.traffic_row)
+            splits = (1 - self._varied) * splits.to(random_splits) + self._varied * random_splits
         is_new = torch.from_numpy(~self.matrices.had_traffic())
-        splits = _all_sent(problem, _over_live_paths(problem, splits), is_new)
+        splits = _with_new_demands(problem, _over_live_paths(problem, splits), is_new)
         self.latest = NextAllocation(
             version, past.target, capacity, splits, self._limit.limit, time.perf_counter() - begin
         )
-        if not self.matrices.folder.is_dir():  # the network was deleted
+        # The network was deleted.
+        if not self.matrices.folder.is_dir():
             return self.latest
+        # Store the state.
         hedge.save(self.matrices.folder / _MIXTURE)
         with atomic_file(self.matrices.folder / _LIMIT) as temporary:
             temporary.write_text(json.dumps(self._limit.state()), encoding="utf-8")
         return self.latest
 
-    def _begun(self, past: Past) -> Mixture:
-        """The hedge, with what was learnt before a restart."""
+    def _restored_hedge(self, past: Past) -> Mixture:
+        """Return the hedge, with the state from before a restart."""
         hedge = make_hedge("mixture")
         assert isinstance(hedge, Mixture)
         hedge.begin(past)
@@ -160,12 +168,12 @@ class NextInterval(parts.NextIntervalPart):
         return hedge
 
     def _observe(self, problem: Problem | None, splits: Tensor) -> None:
-        """Compare what an interval brought with its optimum."""
+        """Compare the realised utilisation of an interval with its optimum."""
         if problem is None:
             return
         optimum = pdhg.solve(problem, gap=_OPTIMUM_GAP)
-        least = realised(problem, optimum.splits[0])
-        ratio = realised(problem, splits) / least if least > 0 else math.nan
+        optimal = realised(problem, optimum.splits[0])
+        ratio = realised(problem, splits) / optimal if optimal > 0 else math.nan
         if math.isfinite(ratio):
             self._limit.observe(ratio)
             self.realised = ratio
@@ -175,16 +183,17 @@ class NextInterval(parts.NextIntervalPart):
         self, latest: NextAllocation, rates: FloatArray, network: Problem, queue_s: float
     ) -> tuple[Answer, dict[str, Any]]:
         problem = network.with_demand(torch.from_numpy(rates))
-        splits = _over_live_paths(problem, latest.splits)[None]  # links may have failed since
+        # Links may have failed since.
+        splits = _over_live_paths(problem, latest.splits)[None]
         utilisation = problem.utilisation(splits).numpy()
-        carried = problem.flows(splits).sum((1, 2)) / problem.demand.sum(1).clamp(min=1e-300)
+        satisfied = problem.flows(splits).sum((1, 2)) / problem.demand.sum(1).clamp(min=1e-300)
         unknown = np.full(1, np.nan)
         limit = latest.limit if math.isfinite(latest.limit) else None
         answer = Answer(
             value=unknown,
             bound=unknown,
             gap=unknown,
-            satisfied_demand=carried.numpy(),
+            satisfied_demand=satisfied.numpy(),
             max_link_utilisation=utilisation.max(1),
             utilisation=utilisation,
             splits=splits.to(torch.float32).numpy(),
@@ -202,34 +211,37 @@ class NextInterval(parts.NextIntervalPart):
 
 
 def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
-    """The splits (D, K), 0 on paths that were added since; what failed paths had is divided in
-    proportion.
+    """Move the splits (D, K) of failed paths to live ones, in proportion; splits of new paths are
+    0.
     """
     is_live = problem.path_mask[0]
-    wider = splits.new_zeros(is_live.shape)
-    wider[:, : splits.shape[1]] = splits  # raises where the problem has fewer paths
-    live = torch.where(is_live, wider, 0)
+    extended = splits.new_zeros(is_live.shape)
+    # Raises if the problem has fewer paths.
+    extended[:, : splits.shape[1]] = splits
+    live = torch.where(is_live, extended, 0)
     total = live.sum(-1, keepdim=True)
-    even = is_live.to(splits) / is_live.sum(-1, keepdim=True).clamp(min=1)
-    wanted = wider.sum(-1, keepdim=True)
-    return torch.where(total > 0, live * wanted / total.clamp(min=1e-300), even * wanted)
+    even_splits = is_live.to(splits) / is_live.sum(-1, keepdim=True).clamp(min=1)
+    total_before = extended.sum(-1, keepdim=True)
+    return torch.where(
+        total > 0, live * total_before / total.clamp(min=1e-300), even_splits * total_before
+    )
 
 
-def _all_sent(problem: Problem, splits: Tensor, is_new: Tensor) -> Tensor:
-    """The splits (D, K) with the shortest live path for what hedges cannot know, so that traffic
-    that begins is sent.
+def _with_new_demands(problem: Problem, splits: Tensor, is_new: Tensor) -> Tensor:
+    """Add the shortest live path to the splits (D, K) of demands that hedges cannot know, so that
+    new traffic is served.
 
     Args:
-        problem: network and objective; where all demand must be carried, whatever is missing takes
-            the shortest path.
+        problem: network and objective; if all demand must be carried, missing shares use the
+            shortest path.
         splits: (D, K) over live paths.
-        is_new: (D,) demands without traffic so far, which take it alone.
+        is_new: (D,) demands without traffic so far, which only use that path.
     """
     splits = torch.where(is_new[:, None], 0, splits)
     is_live = problem.path_mask[0]
     hops = torch.where(is_live, torch.from_numpy(problem.paths.hops.astype(np.float64)), torch.inf)
     shortest = torch.zeros_like(splits).scatter_(1, hops.argmin(1, keepdim=True), 1.0)
-    missing = (1 - splits.sum(1)).clamp(min=0) * is_live.any(1)
+    missing_share = (1 - splits.sum(1)).clamp(min=0) * is_live.any(1)
     if not problem.demand_set.carries_all:
-        missing = torch.where(is_new, missing, 0)
-    return splits + missing[:, None] * shortest
+        missing_share = torch.where(is_new, missing_share, 0)
+    return splits + missing_share[:, None] * shortest

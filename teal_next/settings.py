@@ -1,4 +1,4 @@
-"""Settings of `teal next-interval`."""
+"""Settings of ``teal next-interval``."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from teal.option import RESUME
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NextIntervalOptions(StudyOptions):
-    """Which hedges are measured, on which intervals, and what they know."""
+    """Hedges to evaluate, intervals, and the information that hedges have."""
 
     scheme: tuple[str, ...] = ()
     """A hedge: mixture, last, saa36, peak12, static, residual36, learned, or any other scheme,
-    which then acts on the last matrix; repeat for more.  Default: mixture, last, peak, saa12,
+    which then allocates for the last matrix; repeat for more.  Default: mixture, last, peak, saa12,
     saa36, saa144 and static."""
     limit: int = 0
-    """Number of matrices, at most, the first ones of the split; 0 for all."""
+    """Maximum number of matrices, the first ones of the split; 0 for all."""
     known: str = ""
-    """Matrices that schemes know, in the place of those of --traffic: estimates from counters
-    (matrices.npz of teal estimate), say, of the same times.  The splits still carry the matrices of
+    """Matrices that schemes see instead of those of --traffic, of the same times: estimates from
+    counters, for example (matrices.npz of teal estimate).  The splits still carry the matrices of
     --traffic."""
     lead: int = 1
-    """Intervals from the newest known matrix to the one that is allocated for; 0, with --known, for
-    the same interval."""
+    """Intervals from the newest known matrix to the allocated one; 0, with --known, for the same
+    interval."""
     lookback: int = 0
-    """Matrices that schemes are given, the newest ones; 0 for all that are known."""
+    """Number of newest matrices that schemes see; 0 for all known ones."""
     warm_up: int = 100
-    """Intervals before the measured ones in which schemes allocate too, unmeasured: they then have
-    a past of their own, and limits have seen ratios."""
+    """Intervals before the evaluated ones in which schemes allocate too, so that they have a past
+    of their own, and limits have ratios."""
 
     @property
     def cpu_alone(self) -> str:
-        """Hedges, whose splits are shared by scenarios."""
+        """Name of the restriction to CPUs: hedges, whose splits are shared by scenarios."""
         return "hedges"
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or an objective that does not suit."""
+        """Raise InputError for a number out of its range, or an unsupported objective."""
         super().__post_init__()
         require(
             self,
@@ -57,12 +57,12 @@ class NextIntervalOptions(StudyOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NextIntervalConfig(NextIntervalOptions, StudyConfig):
-    """Measure allocations for matrices that nobody knows yet: hedges for the next interval.
+    """Evaluate hedges: allocations for the next interval, whose traffic matrix is unknown.
 
-    A scheme is given the matrices before an interval, and its splits carry the matrix of the
-    interval.  Use with --objective max_link_utilisation.  Consecutive matrices are measured, the
-    first --limit of the split.  An interrupted run continues with --resume; schemes then warm up
-    again before the first interval that is missing.
+    A scheme sees the matrices before an interval, and its splits carry the matrix of the interval.
+    Use with --objective max_link_utilisation.  Consecutive matrices are evaluated, the first
+    --limit of the split.  An interrupted run continues with --resume; schemes then warm up again
+    before the first missing interval.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -78,6 +78,6 @@ class NextIntervalConfig(NextIntervalOptions, StudyConfig):
     resume: Annotated[bool, RESUME] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for settings that do not go together."""
+        """Raise InputError for options that exclude each other."""
         super().__post_init__()
         require(self, "known", "a single topology", not self.known or len(self.topology) == 1)

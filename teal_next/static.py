@@ -1,4 +1,4 @@
-"""The hedge ``static``: splits that are good on average over the whole past, computed once."""
+"""Hedge ``static``: splits with the least mean loss over the whole past, computed once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from teal.spec import Spec
 
 
 class Static:
-    """The hedge ``static`` (see the module).
+    """The hedge ``static``.
 
     Args:
-        window: matrices of the past, at most, evenly spread over it.
+        window: maximum number of past matrices, evenly spread.
     """
 
     def __init__(self, window: int = 48) -> None:

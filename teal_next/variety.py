@@ -1,14 +1,14 @@
-r"""Splits that differ on purpose from interval to interval, so that counters tell matrices apart.
+r"""Randomised splits that change from interval to interval, so that counters identify matrices.
 
-Under one routing, many matrices explain the same counters; under another one, others do.  Splits
-that are nearly optimal are many, and a random one of them costs little:
+Under one routing, many matrices explain the same counters; another routing excludes some of them.
+Many splits are nearly optimal, and a random one of them costs little:
 
     min <r, w>   over splits w   with   load(w) <= (1 + budget) U c,
     r random, uniform in [0, 1) for each path,
 
-where U is the least largest utilisation of the matrix that is believed in.  Of these, a share is
-put in force, the rest of each demand stays on the best splits.  Measured on Abilene and GEANT:
-docs/counters.md.
+where U is the optimal largest utilisation of the estimated matrix.  A share of each demand follows
+the random splits, the rest the optimal ones.  Measurements on Abilene and GEANT: docs/counters.md.
+Entry point: :func:`vary`.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ from teal.problem import Problem
 from teal.runtime.lp import solve_lp
 from teal.solvers.pdhg import solve
 
-_GAP = 1e-3  # certified, of the least largest utilisation
+# Certified gap of the optimal largest utilisation.
+_GAP = 1e-3
 
 
 def vary(problem: Problem, *, budget: float = 0.02, share: float = 0.5, seed: int = 0) -> Tensor:
-    """(D, K) splits for one matrix, a share of them random among those that are nearly optimal.
+    """Splits (D, K) for one matrix, a share of which is random among nearly optimal splits.
 
     Args:
         problem: one matrix under max_link_utilisation, such as an estimate.
-        budget: share by which the random splits may pass the least largest utilisation.
+        budget: relative excess of the optimal largest utilisation that is allowed.
         share: share of every demand that follows the random splits; 0 for none.
-        seed: seed of the random costs: another one for each interval.
+        seed: seed of the random costs, a different one for each interval.
 
     Raises:
         InputError: another objective, several matrices, or an option out of its range.
         SolverError: HiGHS failed.
     """
+    # Optimal splits.
     if problem.batch != 1 or problem.objective.name != "max_link_utilisation":
         expected = "one matrix under max_link_utilisation"
         raise InputError(
@@ -52,6 +54,7 @@ def vary(problem: Problem, *, budget: float = 0.02, share: float = 0.5, seed: in
     best = result.splits[0].to(torch.float64)
     if share == 0:
         return best
+    # Linear program with random costs.
     limit = (1 + budget) * float(result.value[0])
     slots = problem.paths.num_paths
     demand = problem.demand[0].to(torch.float64).cpu().numpy()
@@ -61,14 +64,15 @@ def vary(problem: Problem, *, budget: float = 0.02, share: float = 0.5, seed: in
     links = np.flatnonzero(capacity > 0)
     loads = problem.ops.incidence(problem.topology.num_links).tocsc()[:, column].tocsr()[links]
     loads = sp.diags_array(1 / capacity[links]) @ loads @ sp.diags_array(demand[column // slots])
-    has, row = np.unique(column // slots, return_inverse=True)
+    demands, demand_row = np.unique(column // slots, return_inverse=True)
     sums = sp.csr_array(
-        (np.ones(len(column)), (row, np.arange(len(column)))), shape=(len(has), len(column))
+        (np.ones(len(column)), (demand_row, np.arange(len(column)))),
+        shape=(len(demands), len(column)),
     )
     cost = np.random.default_rng(seed).random(len(column))
     shares = solve_lp(
-        cost, (loads, np.full(len(links), limit)), (sums, np.ones(len(has)))
+        cost, (loads, np.full(len(links), limit)), (sums, np.ones(len(demands)))
     ).solution("vary")
-    other = best.clone().reshape(-1)
-    other[torch.from_numpy(column)] = torch.from_numpy(np.maximum(shares, 0.0))
-    return (1 - share) * best + share * other.reshape(best.shape)
+    random_splits = best.clone().reshape(-1)
+    random_splits[torch.from_numpy(column)] = torch.from_numpy(np.maximum(shares, 0.0))
+    return (1 - share) * best + share * random_splits.reshape(best.shape)

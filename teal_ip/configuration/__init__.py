@@ -1,1 +1,1 @@
-"""Configuration of routers, and other forms in which they take an allocation: `teal export`."""
+"""Router configuration and other export formats of allocations: ``teal export``."""

@@ -1,14 +1,14 @@
-"""Flexible algorithms as routers take them: configuration of Cisco IOS-XR, Juniper Junos and FRR 9.
+"""Router configuration of flexible algorithms (RFC 9350): Cisco IOS-XR, Juniper Junos and FRR 9.
 
-Every router takes part in every algorithm: it has the affinities as bits, a node segment in each
+Every router participates in every algorithm: it has the affinities as bits, a node segment in each
 algorithm, and the affinities of its interfaces.  Two routers, those with the most links, advertise
-the definitions: one more than is needed, for the case that one fails.  The metric ``delay`` is the
-delays of the network on IOS-XR, which advertises them as constants, and is measured by Junos; FRR
-computes with the metric of the IGP alone, and others are refused there.
+the definitions, for redundancy.  The metric ``delay`` is the network's delays on IOS-XR, which
+advertises them as constants, and is measured by Junos; FRR supports the IGP metric only, and other
+metrics are rejected there.
 
 The texts follow Cisco's *Segment Routing Configuration Guide*, Juniper's reference of
 ``flex-algorithm`` and FRR's user guide (isisd); tests compare them with examples, and no router has
-loaded them.
+loaded them.  Entry point: :func:`algorithm_config`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ from teal.network import Topology
 from teal.network.flex_algo import FLEX_ALGO, FlexAlgo, delay_us
 from teal_ip.configuration.policies import check_routers, prefix_of, vendor_of
 
-_INSTANCE = "1"  # name of the IS-IS process, to be replaced by the network's own
-_ADVERTISING = 2  # routers that advertise the definitions
-_MAX_BIT = 255  # of an extended administrative group (RFC 7308)
-_MAX_FRR_SID = 65_535  # index of a node segment
-_MAX_JUNOS_BIT = 31  # of ``protocols mpls admin-groups``
+# Name of the IS-IS process, to be replaced by the network's own.
+_INSTANCE = "1"
+# Number of routers that advertise the definitions.
+_ADVERTISING = 2
+# Largest bit of an extended administrative group (RFC 7308).
+_MAX_BIT = 255
+# Largest index of a node segment in FRR.
+_MAX_FRR_SID = 65_535
+# Largest bit of ``protocols mpls admin-groups`` in Junos.
+_MAX_JUNOS_BIT = 31
 
 
 class _Interface(NamedTuple):
-    """An interface: its name, affinities, delay in whole microseconds, and TE metric, 0 for
-    none.
-    """
+    """An interface: name, affinities, delay in microseconds, and TE metric, 0 for none."""
 
     name: str
     affinities: list[str]
@@ -48,11 +51,11 @@ class _Node(NamedTuple):
     """Contents of the configuration of one router.
 
     Attributes:
-        router: its row of the table.
-        interfaces: those of its live links.
-        bits: position of each affinity.
-        algorithms: all of them.
-        advertises: whether it advertises their definitions.
+        router: row of the router table.
+        interfaces: interfaces of live links.
+        bits: bit of each affinity.
+        algorithms: all algorithms.
+        advertises: whether the router advertises the definitions.
     """
 
     router: Router
@@ -62,12 +65,12 @@ class _Node(NamedTuple):
     advertises: bool
 
     def uses(self, metric: str) -> bool:
-        """Whether an algorithm has a metric."""
+        """Whether an algorithm uses a metric."""
         return any(one.metric == metric for one in self.algorithms)
 
     def rules(self, algorithm: FlexAlgo, exclude: str) -> list[tuple[str, list[str]]]:
         """Name and affinities of each rule of an algorithm; ``exclude`` is the vendor's name of the
-        first one.
+        exclusion rule.
         """
         rules = (
             (exclude, algorithm.exclude),
@@ -78,8 +81,8 @@ class _Node(NamedTuple):
 
 
 def _bits(topology: Topology) -> dict[str, int]:
-    """A bit for each affinity of the network: N for ``bitN``, the first free ones for others in the
-    order of names.
+    """Assign a bit to each affinity of the network: N for ``bitN``, the first free ones to others
+    in the order of names.
     """
     names = sorted(frozenset[str]().union(*topology.affinities))
     numbers = {name: int(name[3:]) for name in names if re.fullmatch(r"bit(0|[1-9]\d{0,3})", name)}
@@ -107,10 +110,12 @@ def _iosxr(node: _Node) -> list[str]:
     ]
     lines += ["  !", " !"]
     for port in node.interfaces:
-        own = [f"  affinity flex-algo {' '.join(port.affinities)}"] if port.affinities else []
+        interface_lines = (
+            [f"  affinity flex-algo {' '.join(port.affinities)}"] if port.affinities else []
+        )
         if node.uses("te") and port.te_metric:
-            own += [family, f"   te-metric flex-algo {port.te_metric}", "  !"]
-        lines += [f" interface {port.name}", *own, " !"] if own else []
+            interface_lines += [family, f"   te-metric flex-algo {port.te_metric}", "  !"]
+        lines += [f" interface {port.name}", *interface_lines, " !"] if interface_lines else []
     lines.append("!")
     if node.uses("delay"):
         lines.append("performance-measurement")
@@ -127,11 +132,11 @@ def _iosxr(node: _Node) -> list[str]:
 
 
 def _frr(node: _Node) -> list[str]:
-    if other := sorted({one.metric for one in node.algorithms} - {"igp"}):
+    if unsupported := sorted({one.metric for one in node.algorithms} - {"igp"}):
         expected = (
             f"igp for {node.router.name}, a router of FRR (as where the table says no vendor)"
         )
-        raise InputError(FLEX_ALGO, "metric", expected, listed(other))
+        raise InputError(FLEX_ALGO, "metric", expected, listed(unsupported))
     if (
         largest := max(node.router.sid_of(one.number) or 0 for one in node.algorithms)
     ) > _MAX_FRR_SID:
@@ -165,11 +170,15 @@ def _frr(node: _Node) -> list[str]:
 
 
 def _junos(node: _Node) -> list[str]:
-    if above := [f"{name} ({bit})" for name, bit in node.bits.items() if bit > _MAX_JUNOS_BIT]:
+    if too_large := [f"{name} ({bit})" for name, bit in node.bits.items() if bit > _MAX_JUNOS_BIT]:
         raise InputError(
-            "affinities", "", f"bits from 0 to {_MAX_JUNOS_BIT} on routers of Junos", listed(above)
+            "affinities",
+            "",
+            f"bits from 0 to {_MAX_JUNOS_BIT} on routers of Junos",
+            listed(too_large),
         )
-    lines, metrics = list[str](), {"igp": "igp-metric", "delay": "delay-metric", "te": "te-metric"}
+    lines = list[str]()
+    metrics = {"igp": "igp-metric", "delay": "delay-metric", "te": "te-metric"}
     lines += [f"set protocols mpls admin-groups {name} {bit}" for name, bit in node.bits.items()]
     statement = "set policy-options policy-statement FLEX-ALGO term node"
     lines.append(f"{statement} from route-filter {prefix_of(node.router)[0]} exact")
@@ -213,34 +222,33 @@ def algorithm_config(
     routers: Routers,
     interfaces: Mapping[str, Sequence[str]],
 ) -> dict[str, str]:
-    """The configuration of every router, by its name, in the form of its vendor (FRR where none is
-    given).
+    """Return the configuration of every router, by name, in its vendor's format (FRR by default).
 
     Args:
         topology: the network; affinities, TE metrics and delays are those of its links.
         algorithms: definitions.
-        routers: table with the loopback and the SIDs of all.
-        interfaces: names of the interfaces of each link, by its name.
+        routers: table with loopback and SIDs of all routers.
+        interfaces: names of the interfaces of each link, by link name.
 
     Raises:
-        InputError: a router without loopback or SID, a link without an interface, an affinity that
-            no link has or that no bit is left for, or a metric or SID that a vendor does not take.
+        InputError: a router without loopback or SID, a link without an interface, an affinity
+            without links or without a free bit, or a metric or SID that a vendor does not support.
     """
     check_routers(Path("algorithms.conf"), topology, routers, [one.number for one in algorithms])
     for one in algorithms:
         one.admits(topology)
-    live, names = np.flatnonzero(topology.capacity > 0), topology.link_names()
-    if lacking := [names[link] for link in live if not interfaces.get(names[link])]:
+    live = np.flatnonzero(topology.capacity > 0)
+    names = topology.link_names()
+    if missing := [names[link] for link in live if not interfaces.get(names[link])]:
         raise InputError(
-            "--interfaces", "", "an interface of each link", f"none of {listed(lacking)}"
+            "--interfaces", "", "an interface of each link", f"none of {listed(missing)}"
         )
-    bits, degree = (
-        _bits(topology),
-        np.bincount(topology.link_source[live], minlength=topology.num_nodes),
-    )
+    bits = _bits(topology)
+    degree = np.bincount(topology.link_source[live], minlength=topology.num_nodes)
     advertising = set(np.argsort(-degree, kind="stable")[:_ADVERTISING].tolist())
-    texts, delay = {}, delay_us(topology)
-    for number, name in enumerate(topology.node_names):
+    texts = {}
+    delay = delay_us(topology)
+    for node_index, name in enumerate(topology.node_names):
         ports = [
             _Interface(
                 port,
@@ -248,9 +256,9 @@ def algorithm_config(
                 int(delay[link]),
                 0 if topology.te_metric is None else int(topology.te_metric[link]),
             )
-            for link in live[topology.link_source[live] == number]
+            for link in live[topology.link_source[live] == node_index]
             for port in interfaces[names[link]]
         ]
-        node = _Node(routers[name], ports, bits, algorithms, number in advertising)
+        node = _Node(routers[name], ports, bits, algorithms, node_index in advertising)
         texts[name] = "\n".join(_WRITERS[vendor_of(routers[name])](node)) + "\n"
     return texts

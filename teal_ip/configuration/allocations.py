@@ -1,30 +1,30 @@
-"""Allocations in the form in which routers take them: SR policies, and next-hop groups.
+"""Allocations in formats for routers: SR policies, and WCMP next-hop groups.
 
 Both read the .json file of an allocation (:mod:`teal.formats.allocations`).
 
-- ``sr-policy``: for each demand a policy with one segment list a path and a weight.
-  A path whose list is longer than the maximum SID depth (MSD), and those beyond the N heaviest of a
-  policy, are left out.
-  Each class of a pair of nodes has a policy of its own: a policy is known by headend, color and
-  endpoint (RFC 9256, section 2.1), so that class number c, counted from the highest, has the color
-  100 + c; without classes it is 100.
-- ``wcmp``: for each node and target a group of links with weights, as destination-based forwarding
-  has them (WCMP; Zhou et al., EuroSys 2014).  With f[t, e] the flow to target t on link e, link e
-  out of node v has the weight f[t, e] / sum over the links out of v.  Every link then carries what
-  the allocation says, less what flows to a target run in a circle: those are left out, since
-  destination-based forwarding would never deliver them.  Classes of a pair share the groups;
-  ``admitted`` has the sum of their rates, ``admitted_by_class`` the rate of each.
+- ``sr-policy``: for each demand a policy with one weighted segment list per path.
+  Paths whose list exceeds the maximum SID depth (MSD), and those beyond the N heaviest of a policy,
+  are dropped.
+  Each class of a pair of nodes has its own policy: a policy is identified by headend, color and
+  endpoint (RFC 9256, section 2.1), so class c, counted from the highest, has the color 100 + c;
+  without classes it is 100.
+- ``wcmp``: for each node and target a group of weighted links, for destination-based forwarding
+  (WCMP; Zhou et al., EuroSys 2014).  With f[t, e] the flow to target t on link e, link e out of
+  node v has the weight f[t, e] / sum over the links out of v.  Every link then carries its load in
+  the allocation, without cyclic flows to a target: those are dropped, since destination-based
+  forwarding would never deliver them.  Classes of a pair share the groups; ``admitted`` has the sum
+  of their rates, ``admitted_by_class`` the rate of each.
 
-Where something is left out, the admitted rate of the demand falls by the share of its paths; under
-max_link_utilisation, which carries all demand, its other paths take it up.
+If a path is dropped, the admitted rate of the demand falls by its share; under
+max_link_utilisation, which carries all demand, the demand's other paths take it over.
 
-Segment lists: the shortest list of segment identifiers (SIDs) that makes a packet take exactly one
-path.
-
-In segment routing (RFC 8402) a *node segment* sends a packet to a node along the shortest paths of
-the interior gateway protocol (IGP), all of equal cost at once, and an *adjacency segment* over one
-link of the node where it is.  A node segment from u to v stands for a part of a path only if that
-part is the one shortest path from u to v.  The shortest list takes O(n) steps for n links.
+A path becomes the shortest list of segment identifiers (SIDs) that makes a packet follow exactly
+this path.  In segment routing (RFC 8402) a *node segment* sends a packet to a node along the
+shortest paths of the interior gateway protocol (IGP), over all equal-cost ones at once, and an
+*adjacency segment* over one link of the current node.  A node segment from u to v can replace a
+part of a path only if that part is the unique shortest path from u to v.  The shortest list takes
+O(n) steps for n links.  Entry points: :func:`sr_policies`, :func:`next_hop_groups`,
+:func:`segment_list`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from teal.network.topology import Topology
 from teal.objectives import ObjectiveName
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 
-_EQUAL_COST_TOLERANCE = 1e-9  # relative: paths whose costs differ by less are of equal cost
+# Relative difference of path costs below which paths have equal cost.
+_EQUAL_COST_TOLERANCE = 1e-9
 
 
 class Segment(NamedTuple):
@@ -50,7 +51,7 @@ class Segment(NamedTuple):
 
     Attributes:
         kind: ``node`` or ``adjacency``.
-        number: number of the node that it leads to, or of the link.
+        number: index of its end node, or of the link.
     """
 
     kind: str
@@ -58,29 +59,30 @@ class Segment(NamedTuple):
 
 
 class Igp:
-    """The shortest paths of an IGP.
+    """Shortest paths of an IGP.
 
     Args:
         topology: the network; links without capacity have failed and are not used.
-        metric: (E,) of each link, above 0.
+        metric: (E,) metric of each link, above 0.
     """
 
     def __init__(self, topology: Topology, metric: FloatArray) -> None:
-        self._tail, self._head = topology.link_source, topology.link_target
+        self._tail = topology.link_source
+        self._head = topology.link_target
         self._metric = np.where(topology.capacity > 0, metric, np.inf)
         nodes = np.arange(topology.num_nodes, dtype=np.int32)
-        self._distance, into = shortest_trees(
+        self._distance, tree_link = shortest_trees(
             topology.num_nodes, self._tail, self._head, self._metric, nodes, topology.no_transit
         )
-        self._has_one = self._single_paths(into)
+        self._is_unique_shortest = self._find_unique_paths(tree_link)
 
-    def _single_paths(self, into: IntArray) -> BoolArray:
-        """(N, N) whether exactly one path from node s to node v is shortest.
+    def _find_unique_paths(self, tree_link: IntArray) -> BoolArray:
+        """Whether the shortest path from node s to node v is unique (N, N).
 
-        That is so if each node of the shortest-path tree between them has one link into it that
-        lies on a shortest path from s.
+        That is so if each node of the shortest-path tree between them has one incoming link on a
+        shortest path from s.
         """
-        nodes = len(into)
+        nodes = len(tree_link)
         has_one = np.empty((nodes, nodes), dtype=bool)
         for s in range(nodes):
             distance = self._distance[s]
@@ -89,35 +91,34 @@ class Igp:
             )
             is_tight &= np.isfinite(distance[self._head])
             has_one[s] = np.bincount(self._head[is_tight], minlength=nodes) <= 1
-        parent = np.where(into >= 0, self._tail[into], np.arange(nodes))  # of a root: itself
-        for _ in range(
-            nodes.bit_length()
-        ):  # each step doubles the part of the path that is covered
+        # The parent of a root is itself; each step doubles the covered part of the path.
+        parent = np.where(tree_link >= 0, self._tail[tree_link], np.arange(nodes))
+        for _ in range(nodes.bit_length()):
             has_one &= np.take_along_axis(has_one, parent, axis=1)
             parent = np.take_along_axis(parent, parent, axis=1)
         return has_one & np.isfinite(self._distance)
 
     def parts(self, path: list[int]) -> Iterator[tuple[int, int]]:
-        """Divide a path into the fewest parts that are only shortest paths, or one link that is
-        none.
+        """Divide a path into the fewest parts that are unique shortest paths, or single links.
 
         Args:
-            path: numbers of its links, from the source.
+            path: link indices, from the source.
 
         Yields:
-            first link of a part, and the first one after it; equal where the link is no only
+            first link of a part, and the first one after it; equal for a link that is no unique
             shortest path.
         """
         nodes = [int(self._tail[path[0]]), *self._head[path].tolist()]
-        along = [0.0, *np.cumsum(self._metric[path]).tolist()]
+        cumulative_metric = [0.0, *np.cumsum(self._metric[path]).tolist()]
         first = 0
         while first < len(path):
-            has_one, distance = self._has_one[nodes[first]], self._distance[nodes[first]]
+            is_unique = self._is_unique_shortest[nodes[first]]
+            distance = self._distance[nodes[first]]
             end = first
             while (
                 end < len(path)
-                and has_one[nodes[end + 1]]
-                and along[end + 1] - along[first]
+                and is_unique[nodes[end + 1]]
+                and cumulative_metric[end + 1] - cumulative_metric[first]
                 <= distance[nodes[end + 1]] * (1 + _EQUAL_COST_TOLERANCE)
             ):
                 end += 1
@@ -126,17 +127,17 @@ class Igp:
 
 
 def segment_list(igp: Igp, topology: Topology, path: list[int]) -> list[Segment]:
-    """The shortest list of segments that leads along a path, and along no other link.
+    """Return the shortest list of segments that follows a path exactly.
 
-    Of lists of equal length, the one with more node segments, which outlive failures better.
-    Taking the longest part that one segment stands for is optimal, since every part of an only
-    shortest path is one: no list has fewer segments, and a link needs an adjacency segment in every
-    list or in none.
+    Among lists of equal length, the one with more node segments, which survives more failures.  The
+    greedy choice, the longest part that one segment can replace, is optimal, since every part of a
+    unique shortest path is one: no list has fewer segments, and a link needs an adjacency segment
+    in every list or in none.
 
     Args:
         igp: shortest paths.
         topology: topology of the path.
-        path: numbers of its links, from the source.
+        path: link indices, from the source.
     """
     return [
         Segment("node", int(topology.link_target[path[end - 1]]))
@@ -146,21 +147,25 @@ def segment_list(igp: Igp, topology: Topology, path: list[int]) -> list[Segment]
     ]
 
 
-_MIN_FLOW = 1e-12  # share of a target's flow that counts as none
-_FIRST_COLOR = 100  # of SR policies of the highest class
-_MAX_REASONS = 10  # paths that could not be expressed and are named
+# Share of a target's flow below which a link's flow counts as 0.
+_MIN_FLOW = 1e-12
+# Color of SR policies of the highest class.
+_FIRST_COLOR = 100
+# Maximum number of dropped paths that are named.
+_MAX_REASONS = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """The exported allocation.
+    """An exported allocation.
 
     Attributes:
-        data: as JSON.
-        left_out: number of paths that could not be expressed.
-        reasons: for up to ten of them.
-        admitted_before, admitted: Gbit/s, of the allocation and of what was exported.
-        utilisation_before, utilisation: largest of a link, likewise.
+        data: JSON data.
+        left_out: number of dropped paths.
+        reasons: reasons for up to ten of them.
+        admitted_before, admitted: Gbit/s of the allocation, and of the export.
+        utilisation_before, utilisation: largest link utilisation of the allocation, and of the
+            export.
     """
 
     data: dict[str, Any]
@@ -175,45 +180,55 @@ class Exported:
 def sr_policies(
     allocation: dict[str, Any], topology: Topology, igp: Igp, msd: int, max_lists: int
 ) -> Exported:
-    """SR policies of an allocation.
+    """Convert an allocation to SR policies.
 
     Args:
         allocation: the parsed .json file.
         topology: its network.
         igp: shortest paths of the network.
-        msd: most segments of a list.
-        max_lists: most lists of a policy.
+        msd: maximum number of segments of a list.
+        max_lists: maximum number of lists of a policy.
 
     Raises:
-        InputError: links that the network does not have.
+        InputError: unknown links.
     """
     stored = stored_paths(allocation, topology, "allocation")
-    keeps_all, colors = _keeps_all(allocation), _colors(allocation, stored)
-    link_names, nodes = topology.link_names(), topology.node_names
+    keeps_all = _carries_all_demand(allocation)
+    colors = _colors(allocation, stored)
+    link_names = topology.link_names()
+    nodes = topology.node_names
     policies: list[dict[str, Any]] = []
     reasons: list[str] = []
-    left_out, admitted, before = 0, 0.0, 0.0
-    loads, loads_before = [0.0] * topology.num_links, [0.0] * topology.num_links
+    num_dropped = 0
+    admitted = 0.0
+    admitted_before = 0.0
+    loads = [0.0] * topology.num_links
+    loads_before = [0.0] * topology.num_links
     for (source, target, name), paths in stored.items():
-        kept: list[tuple[tuple[int, ...], list[Segment]]] = []
+        # Drop paths whose lists are too long or too many.
+        exported_paths: list[tuple[tuple[int, ...], list[Segment]]] = []
         for links, rate in sorted(paths.items(), key=lambda one: -one[1]):
             _add(loads_before, links, rate)
-            before += rate
+            admitted_before += rate
             segments = segment_list(igp, topology, list(links))
-            if rate > 0 and len(segments) <= msd and len(kept) < max_lists:
-                kept.append((links, segments))
+            if rate > 0 and len(segments) <= msd and len(exported_paths) < max_lists:
+                exported_paths.append((links, segments))
             elif rate > 0:
-                left_out += 1
-                why = (
+                num_dropped += 1
+                reason = (
                     f"{len(segments)} segments"
                     if len(segments) > msd
                     else f"more than {max_lists} lists"
                 )
-                along = [nodes[source], *(nodes[topology.link_target[link]] for link in links)]
-                reasons += [f"{' '.join(along)}: {why}"] if len(reasons) < _MAX_REASONS else []
-        total, carried = sum(paths.values()), sum(paths[links] for links, _ in kept)
+                path_names = [nodes[source], *(nodes[topology.link_target[link]] for link in links)]
+                reasons += (
+                    [f"{' '.join(path_names)}: {reason}"] if len(reasons) < _MAX_REASONS else []
+                )
+        # Rescale the others, and write the policy.
+        total = sum(paths.values())
+        carried = sum(paths[links] for links, _ in exported_paths)
         factor = total / carried if keeps_all and carried > 0 else 1.0
-        for links, _ in kept:
+        for links, _ in exported_paths:
             _add(loads, links, paths[links] * factor)
         admitted += carried * factor
         policies.append(
@@ -226,9 +241,9 @@ def sr_policies(
                 "segment_lists": [
                     {
                         "weight": paths[links] / carried,
-                        "segments": [_named(s, topology, link_names) for s in segments],
+                        "segments": [_segment_json(s, topology, link_names) for s in segments],
                     }
-                    for links, segments in kept
+                    for links, segments in exported_paths
                 ],
             }
         )
@@ -241,9 +256,9 @@ def sr_policies(
     }
     return Exported(
         data,
-        left_out,
+        num_dropped,
         tuple(reasons),
-        before,
+        admitted_before,
         admitted,
         _largest(loads_before, topology),
         _largest(loads, topology),
@@ -251,21 +266,25 @@ def sr_policies(
 
 
 def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
-    """Next-hop groups of an allocation, for destination-based forwarding.
+    """Convert an allocation to next-hop groups, for destination-based forwarding.
 
     Args:
         allocation: the parsed .json file.
         topology: its network.
 
     Raises:
-        InputError: links that the network does not have.
+        InputError: unknown links.
     """
+    # Flows by target and link.
     flows: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     rates: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     by_class: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-    loads, loads_before, admitted = [0.0] * topology.num_links, [0.0] * topology.num_links, 0.0
+    loads = [0.0] * topology.num_links
+    loads_before = [0.0] * topology.num_links
+    admitted = 0.0
     for (source, target, name), paths in stored_paths(allocation, topology, "allocation").items():
-        router, endpoint = topology.node_names[source], topology.node_names[target]
+        router = topology.node_names[source]
+        endpoint = topology.node_names[target]
         rates[router][endpoint] += sum(paths.values())
         if name:
             by_class[router][endpoint][name] = sum(paths.values())
@@ -274,24 +293,26 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
             _add(loads_before, links, rate)
             for link in links:
                 flows[endpoint][link] += rate
-    names, groups = topology.link_names(), []
+    # Groups by node and target.
+    names = topology.link_names()
+    groups = []
     for endpoint, by_link in flows.items():
         largest = max(by_link.values())
-        used = {link: flow for link, flow in by_link.items() if flow > _MIN_FLOW * largest}
-        used = _without_circles(used, topology)
+        acyclic_flow = {link: flow for link, flow in by_link.items() if flow > _MIN_FLOW * largest}
+        acyclic_flow = _without_cycles(acyclic_flow, topology)
         by_node: dict[int, dict[int, float]] = defaultdict(dict)
-        for link, flow in used.items():
+        for link, flow in acyclic_flow.items():
             loads[link] += flow
             by_node[int(topology.link_source[link])][link] = flow
-        for node, of_node in sorted(by_node.items()):
-            total = sum(of_node.values())
+        for node, node_links in sorted(by_node.items()):
+            total = sum(node_links.values())
             groups.append(
                 {
                     "node": topology.node_names[node],
                     "target": endpoint,
                     "next_hops": [
                         {"link": names[link], "weight": flow / total}
-                        for link, flow in sorted(of_node.items())
+                        for link, flow in sorted(node_links.items())
                     ],
                 }
             )
@@ -304,22 +325,23 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
     }
     if by_class:
         data["admitted_by_class"] = by_class
-    largest_before, largest_after = _largest(loads_before, topology), _largest(loads, topology)
+    largest_before = _largest(loads_before, topology)
+    largest_after = _largest(loads, topology)
     return Exported(data, 0, (), admitted, admitted, largest_before, largest_after)
 
 
 def _colors(allocation: dict[str, Any], stored: Iterable[Demand]) -> dict[str, int]:
-    """Color of each class by its name; of "" without classes."""
+    """Color of each class by name; of "" without classes."""
     names = [
         str(line.get("class", ""))
         for line in _figure(allocation, "classes") or ()
         if isinstance(line, dict)
     ]
     names += [name for *_, name in stored]
-    return {name: _FIRST_COLOR + number for number, name in enumerate(dict.fromkeys(names))}
+    return {name: _FIRST_COLOR + rank for rank, name in enumerate(dict.fromkeys(names))}
 
 
-def _keeps_all(allocation: dict[str, Any]) -> bool:
+def _carries_all_demand(allocation: dict[str, Any]) -> bool:
     return bool(_figure(allocation, "objective") == ObjectiveName.MAX_LINK_UTILISATION.value)
 
 
@@ -340,17 +362,18 @@ def _largest(loads: list[float], topology: Topology) -> float:
     )
 
 
-def _named(segment: Segment, topology: Topology, link_names: Sequence[str]) -> dict[str, str]:
+def _segment_json(
+    segment: Segment, topology: Topology, link_names: Sequence[str]
+) -> dict[str, str]:
     if segment.kind == "node":
         return {"node": topology.node_names[segment.number]}
     return {"adjacency": link_names[segment.number]}
 
 
-def _without_circles(flows: dict[int, float], topology: Topology) -> dict[int, float]:
-    """The flow to one target on each link, without those that run in a circle, which deliver
-    nothing.
+def _without_cycles(flows: dict[int, float], topology: Topology) -> dict[int, float]:
+    """Remove cycles from the flow to one target on each link, since they deliver nothing.
 
-    From each circle the least flow on its links is subtracted, until there is none.
+    From each cycle the least flow on its links is subtracted, until there is none.
     """
     import networkx as nx
 
@@ -361,11 +384,11 @@ def _without_circles(flows: dict[int, float], topology: Topology) -> dict[int, f
         )
     while True:
         try:
-            circle = nx.find_cycle(graph)
+            cycle = nx.find_cycle(graph)
         except nx.NetworkXNoCycle:
             return {key: data["flow"] for _, _, key, data in graph.edges(keys=True, data=True)}
-        least = min(graph.edges[edge]["flow"] for edge in circle)
-        for edge in circle:
-            graph.edges[edge]["flow"] -= least
+        min_flow = min(graph.edges[edge]["flow"] for edge in cycle)
+        for edge in cycle:
+            graph.edges[edge]["flow"] -= min_flow
             if graph.edges[edge]["flow"] <= 0:
                 graph.remove_edge(*edge)

@@ -1,4 +1,4 @@
-"""`teal export`: from an allocation, segment lists, metrics or algorithms to files for routers."""
+"""``teal export``: write allocations, segment lists, metrics or algorithms for routers."""
 
 from __future__ import annotations
 
@@ -25,34 +25,35 @@ from teal_ip.routing.flex_algo import lists_and_algorithms
 
 
 def export_outcome(config: ExportConfig, notify: Notify) -> Outcome:
-    """`teal export`.
+    """Run ``teal export``.
 
     Raises:
-        InputError: a fault in the settings or the files, or what a router cannot express.
+        InputError: invalid settings or files, or input that a router cannot express.
     """
     if config.allocation is not None:
-        return _exported_allocation(config, config.allocation, notify)
+        return _export_allocation(config, config.allocation, notify)
     if config.flex_algo:
-        return _exported_algorithms(config)
+        return _export_algorithms(config)
     if config.policies is not None:
-        return _exported_policies(config, config.policies)
+        return _export_policies(config, config.policies)
     assert config.metrics is not None
-    return _exported_metrics(config, config.metrics)
+    return _export_metrics(config, config.metrics)
 
 
-def _exported_allocation(config: ExportConfig, file: Path, notify: Notify) -> Outcome:
-    """SR policies or next-hop groups of an allocation, and what could not be expressed."""
+def _export_allocation(config: ExportConfig, file: Path, notify: Notify) -> Outcome:
+    """Export SR policies or next-hop groups of an allocation; report dropped paths."""
     check_out_file(config.out, (".json",), overwrite=config.overwrite)
-    exported = _of_allocation(config, file)
+    exported = _convert_allocation(config, file)
     with atomic_file(config.out) as temporary:
         temporary.write_text(json.dumps(exported.data) + "\n", encoding="utf-8")
     for reason in exported.reasons:
         notify(f"left out: {reason}")
-    now, before = f"{100 * exported.utilisation:.4g}%", f"{100 * exported.utilisation_before:.4g}%"
+    after_text = f"{100 * exported.utilisation:.4g}%"
+    before_text = f"{100 * exported.utilisation_before:.4g}%"
     return Outcome(
         text=f"{config.out}: {exported.admitted:.6g} of {exported.admitted_before:.6g} Gbit/s, "
-        f"{exported.left_out:,} paths left out; fullest link at {now}, "
-        + ("as before" if now == before else f"{before} before"),
+        f"{exported.left_out:,} paths left out; fullest link at {after_text}, "
+        + ("as before" if after_text == before_text else f"{before_text} before"),
         data={
             "out": str(config.out),
             "admitted": exported.admitted,
@@ -64,7 +65,7 @@ def _exported_allocation(config: ExportConfig, file: Path, notify: Notify) -> Ou
     )
 
 
-def _of_allocation(config: ExportConfig, file: Path) -> Exported:
+def _convert_allocation(config: ExportConfig, file: Path) -> Exported:
     topology = topology_of(config)
     allocation = read_allocation(file)
     if config.format == "wcmp":
@@ -73,8 +74,8 @@ def _of_allocation(config: ExportConfig, file: Path) -> Exported:
     return sr_policies(allocation, topology, igp, config.msd, config.max_lists)
 
 
-def _exported_policies(config: ExportConfig, file: Path) -> Outcome:
-    """The configuration of all headends, or candidate paths with labels."""
+def _export_policies(config: ExportConfig, file: Path) -> Outcome:
+    """Export the configuration of all headends, or candidate paths with labels."""
     check_out_file(config.out, (".json", ".conf"), overwrite=config.overwrite)
     topology = topology_of(config)
     policies = read_policies(file, topology)
@@ -86,44 +87,45 @@ def _exported_policies(config: ExportConfig, file: Path) -> Outcome:
     )
 
 
-def _exported_algorithms(config: ExportConfig) -> Outcome:
-    """The configuration of all routers with the algorithms."""
+def _export_algorithms(config: ExportConfig) -> Outcome:
+    """Export the configuration of all routers with the algorithms."""
     check_out_file(config.out, (".conf",), overwrite=config.overwrite)
     assert config.routers is not None
     assert config.interfaces is not None
-    topology, routers = topology_of(config), read_routers(config.routers)
-    _, known = lists_and_algorithms(None, config.flex_algo, topology)
+    topology = topology_of(config)
+    routers = read_routers(config.routers)
+    _, algorithms = lists_and_algorithms(None, config.flex_algo, topology)
     names = interface_names(config.interfaces, topology)
-    texts = algorithm_config(topology, known, routers, names)
+    texts = algorithm_config(topology, algorithms, routers, names)
     write_texts(config.out, texts, routers)
-    numbers = [one.number for one in known]
+    numbers = [one.number for one in algorithms]
     return Outcome(
         text=f"{config.out}: algorithms {', '.join(map(str, numbers))} on {len(texts):,} routers",
         data={"out": str(config.out), "algorithms": numbers, "routers": len(texts)},
     )
 
 
-def _exported_metrics(config: ExportConfig, file: Path) -> Outcome:
-    """Lines of FRR, a block a change."""
+def _export_metrics(config: ExportConfig, file: Path) -> Outcome:
+    """Export metric changes as lines of FRR, one block per change."""
     check_out_file(config.out, (".conf",), overwrite=config.overwrite)
     topology = topology_of(config)
     changes = load_changes(file, topology.link_names())
-    named = None
+    interfaces = None
     if config.interfaces is not None:
-        named = interface_names(config.interfaces, topology)
-        _check_interfaces(config.interfaces, topology, named)
+        interfaces = interface_names(config.interfaces, topology)
+        _check_interfaces(config.interfaces, topology, interfaces)
     with atomic_file(config.out) as temporary:
-        temporary.write_text(frr_lines(changes, named), encoding="utf-8")
+        temporary.write_text(frr_lines(changes, interfaces), encoding="utf-8")
     return Outcome(
         text=f"{config.out}: {len(changes)} changes",
         data={"out": str(config.out), "changes": len(changes)},
     )
 
 
-def _check_interfaces(table: Path, topology: Topology, named: dict[str, list[str]]) -> None:
-    """Raise InputError where the table lacks a link that works."""
+def _check_interfaces(table: Path, topology: Topology, interfaces: dict[str, list[str]]) -> None:
+    """Raise InputError if the table lacks a live link."""
     live = zip(topology.link_names(), topology.capacity > 0, strict=True)
-    lacking = [name for name, is_live in live if is_live and name not in named]
-    if lacking:
+    missing = [name for name, is_live in live if is_live and name not in interfaces]
+    if missing:
         expected = "an interface of each link"
-        raise InputError(str(table), "", expected, f"none of {listed(lacking)}")
+        raise InputError(str(table), "", expected, f"none of {listed(missing)}")

@@ -1,4 +1,4 @@
-"""Metrics as configuration lines of FRR, in the order in which they are to be changed."""
+"""Metric changes as configuration lines of FRR, in a safe order for single changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from teal_ip.metrics.changes import MetricChange
 def frr_lines(
     changes: Sequence[MetricChange], interfaces: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """Blocks for vtysh, one a change, in their order; lines that begin with ``!`` are comments.
+    """Format blocks for vtysh, one per change, in order; lines that begin with ``!`` are comments.
 
     Args:
         changes: the changes.
@@ -20,22 +20,29 @@ def frr_lines(
             ``to-NODE``.
 
     Raises:
-        InputError: a link that changes and has no interface in the table.
+        InputError: a changed link without an interface in the table.
     """
     hint = (
         "" if interfaces is not None else "; name the interfaces as your routers do (--interfaces)"
     )
     lines = [f"! metrics, in the order in which to change them{hint}"]
-    for number, one in enumerate(changes, 1):
-        named = [f"to-{one.target}"] if interfaces is None else interfaces.get(one.link, ())
-        if not named:
-            raise InputError(
-                "--interfaces", one.link, "an interface of each link whose metric changes", "none"
-            )
-        reached = percent(one.utilisation)  # "-" where the deadline came before it was measured
-        lines.append(
-            f"! {number}: on {one.source}, was {one.before}; largest utilisation then {reached}"
+    for index, change in enumerate(changes, 1):
+        interface_names = (
+            [f"to-{change.target}"] if interfaces is None else interfaces.get(change.link, ())
         )
-        for name in named:
-            lines += [f"interface {name}", f" isis metric {one.after}", "exit"]
+        if not interface_names:
+            raise InputError(
+                "--interfaces",
+                change.link,
+                "an interface of each link whose metric changes",
+                "none",
+            )
+        # "-" if the deadline came before the utilisation was computed.
+        utilisation = percent(change.utilisation)
+        lines.append(
+            f"! {index}: on {change.source}, was {change.before}; "
+            f"largest utilisation then {utilisation}"
+        )
+        for name in interface_names:
+            lines += [f"interface {name}", f" isis metric {change.after}", "exit"]
     return "\n".join(lines) + "\n"

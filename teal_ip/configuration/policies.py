@@ -1,18 +1,19 @@
-"""SR policies as routers take them: configuration of FRR, Cisco IOS-XR and Juniper Junos, and JSON
-in RFC 9256's terms.
+"""Router configuration of SR policies: FRR, Cisco IOS-XR and Juniper Junos, and JSON in RFC 9256's
+terms.
 
-A policy is known by headend, colour and endpoint.  Its endpoint is the loopback of the target, and
-its segment lists are stacks of MPLS labels.  The label of a node segment is the first label of the
-global block (SRGB) of the router that reads it, which is the headend for the first label and the
-end of the segment before for the others, plus the index (SID) of the node.  Adjacency SIDs are
-15000 plus the number of the link, to be configured likewise: routers otherwise choose labels of
-their own.  Weights of lists are whole numbers.
+A policy is identified by headend, colour and endpoint.  Its endpoint is the loopback of the target,
+and its segment lists are stacks of MPLS labels.  The label of a node segment is the first label of
+the global block (SRGB) of the router that reads it (the headend for the first label, the end of the
+previous segment for the others) plus the index (SID) of the node.  Adjacency SIDs are 15000 plus
+the index of the link, and must be configured accordingly: routers otherwise choose their own
+labels.  Weights of lists are integers.
 
-FRR's pathd uses one list at a time: demands that are split are refused there, not silently turned
-into backups. Transit policies are written for IOS-XR, whose ``autoroute`` steers what crosses a
+FRR's pathd uses one list at a time: split demands are rejected there, not silently turned into
+backups.  Transit policies are written for IOS-XR, whose ``autoroute`` steers the traffic crossing a
 router.  The texts follow FRR's user guide (pathd), Cisco's *Segment Routing Configuration Guide*
 and Juniper's reference of ``protocols source-packet-routing``; FRR's is loaded by ``vtysh -C`` in
-tests, the others are compared with examples.
+tests, the others are compared with examples.  Entry points: :func:`write_sr_policies`,
+:func:`to_json`, :func:`configuration`.
 """
 
 from __future__ import annotations
@@ -31,73 +32,75 @@ from teal.network import Topology
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.runtime.storage import atomic_file
 
-SRLB_BASE = 15_000  # the usual first label of a router's own block, which ends below the global one
-COLOUR = 100  # colour of all policies
-_WEIGHT_SUM = 1_000  # sum of the weights of a candidate path
-_PREFERENCE = (
-    100  # preference of the candidate path; a policy has one alone, so that any number does
-)
+# Usual first label of a router's local block (SRLB), which ends below the global one.
+SRLB_BASE = 15_000
+# Colour of all policies.
+COLOUR = 100
+# Sum of the weights of a candidate path.
+_WEIGHT_SUM = 1_000
+# Preference of the candidate path, arbitrary since a policy has only one.
+_PREFERENCE = 100
 
 
 def default_routers(topology: Topology, algorithm: int = 0) -> Routers:
-    """Routers whose SID is the number of their node, in the usual block, without addresses.
+    """Routers whose SID is the index of their node, in the usual block, without addresses.
 
-    In a flexible algorithm it is N plus that number.
+    In a flexible algorithm it is N plus the index.
     """
     nodes = topology.num_nodes
     return Routers(
         [
             Router(
-                name, sid=number, algorithm_sids=((algorithm, nodes + number),) if algorithm else ()
+                name, sid=index, algorithm_sids=((algorithm, nodes + index),) if algorithm else ()
             )
-            for number, name in enumerate(topology.node_names)
+            for index, name in enumerate(topology.node_names)
         ],
         topology.name,
     )
 
 
 def weights(lists: tuple[SegmentList, ...]) -> list[int]:
-    """Whole-number weights at least 1 that sum to 1,000 where they can, in proportion to the
-    shares.
-    """
-    return [max(1, round(one.share * _WEIGHT_SUM)) for one in lists]
+    """Integer weights, at least 1, proportional to the shares; they sum to 1,000 if possible."""
+    return [max(1, round(segment_list.share * _WEIGHT_SUM)) for segment_list in lists]
 
 
 def labels(
     topology: Topology,
-    one: SegmentList,
+    segment_list: SegmentList,
     source: int,
     target: int,
     routers: Routers,
     algorithm: int = 0,
 ) -> list[tuple[bool, int, int]]:
-    """The segments of a list: whether it is a node's, the number of the node or link, and the
-    label.
+    """Return the segments of a list: whether it is a node segment, the index of node or link, and
+    the label.
 
     Args:
         topology: the network.
-        one: the list.
-        source: node where it begins.
-        target: node where it ends.
+        segment_list: the list.
+        source: first node.
+        target: last node.
         routers: table with SIDs.
-        algorithm: number of the flexible algorithm of the nodes' SIDs; 0 for the IGP itself.
+        algorithm: number of the flexible algorithm of the node SIDs; 0 for the IGP itself.
     """
-    names, result, here = topology.node_names, list[tuple[bool, int, int]](), source
-    for stop, link in (*one.stops, (target, -1)):
+    names = topology.node_names
+    result = list[tuple[bool, int, int]]()
+    node = source
+    for stop, link in (*segment_list.stops, (target, -1)):
         end = stop if link < 0 else int(topology.link_source[link])
-        if end != here:
+        if end != node:
             result.append(
-                (True, end, routers[names[here]].srgb + _sid(routers[names[end]], algorithm))
+                (True, end, routers[names[node]].srgb + _sid(routers[names[end]], algorithm))
             )
         if link >= 0:
-            if SRLB_BASE + link >= min(each.srgb for each in routers.values()):
+            if SRLB_BASE + link >= min(router.srgb for router in routers.values()):
                 expected = (
                     f"a global block above the labels of adjacencies, {SRLB_BASE} + number of the "
                     "link"
                 )
                 raise InputError(routers.where, "srgb", expected, SRLB_BASE + link)
             result.append((False, link, SRLB_BASE + link))
-        here = stop
+        node = stop
     return result
 
 
@@ -110,8 +113,9 @@ def _sid(router: Router, algorithm: int) -> int:
 def to_json(
     topology: Topology, policies: SegmentPolicies, routers: Routers | None = None
 ) -> dict[str, Any]:
-    """Policies with colour, endpoint, and candidate paths of weighted lists of labels."""
-    names, algorithm = topology.node_names, policies.algorithm_number
+    """Convert policies to JSON: colour, endpoint, candidate paths of weighted label lists."""
+    names = topology.node_names
+    algorithm = policies.algorithm_number
     routers = routers or default_routers(topology, algorithm)
     return {
         "sr-policies": [
@@ -133,15 +137,15 @@ def to_json(
                             {
                                 "weight": weight,
                                 "segments": [
-                                    {"type": "node", "node": names[number], "label": label}
+                                    {"type": "node", "node": names[index], "label": label}
                                     if is_node
-                                    else {"type": "adjacency", "link": number, "label": label}
-                                    for is_node, number, label in labels(
-                                        topology, one, source, target, routers, algorithm
+                                    else {"type": "adjacency", "link": index, "label": label}
+                                    for is_node, index, label in labels(
+                                        topology, segment_list, source, target, routers, algorithm
                                     )
                                 ],
                             }
-                            for weight, one in zip(weights(lists), lists, strict=True)
+                            for weight, segment_list in zip(weights(lists), lists, strict=True)
                         ],
                     }
                 ],
@@ -162,13 +166,12 @@ class _Policy:
         routers: Routers,
         target: str,
     ) -> None:
-        self.name, self.end = f"to-{target}", routers[topology.node_names[pair[1]]]
+        self.name = f"to-{target}"
+        self.end = routers[topology.node_names[pair[1]]]
         self.endpoint = self.end.loopback
-        self.is_transit, lists, algorithm = (
-            policies.is_transit,
-            policies.lists[pair],
-            policies.algorithm_number,
-        )
+        self.is_transit = policies.is_transit
+        lists = policies.lists[pair]
+        algorithm = policies.algorithm_number
         self.lists = [
             (
                 f"{self.name}-{number}",
@@ -179,41 +182,40 @@ class _Policy:
         ]
 
 
-def _words(names: Sequence[str]) -> list[str]:
-    """A word for each name that every router takes, no two equal: other characters become _, and a
-    number follows.
+def _router_safe_names(names: Sequence[str]) -> list[str]:
+    """Return unique words for names that every router accepts: other characters become _, and an
+    index follows.
     """
-    words, taken = list[str](), set(names)
-    for number, name in enumerate(names):
+    words = list[str]()
+    used_words = set(names)
+    for index, name in enumerate(names):
         word = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
         if word != name:
-            word = f"{word}_{number}"
-            while word in taken:
+            word = f"{word}_{index}"
+            while word in used_words:
                 word += "_"
-            taken.add(word)
+            used_words.add(word)
         words.append(word)
     return words
 
 
 def _segment_lists(policies: list[_Policy], end: str) -> list[str]:
-    """The lists in the form that FRR and IOS-XR share, but for the line that ends one."""
+    """Format lists in the syntax shared by FRR and IOS-XR; ``end`` is the line that ends one."""
     lines = ["segment-routing", " traffic-eng"]
-    for name, _, stack in (part for one in policies for part in one.lists):
+    for name, _, stack in (entry for policy in policies for entry in policy.lists):
         lines.append(f"  segment-list {name}")
-        lines += [
-            f"   index {10 * number} mpls label {label}" for number, label in enumerate(stack, 1)
-        ]
+        lines += [f"   index {10 * hop} mpls label {label}" for hop, label in enumerate(stack, 1)]
         lines.append(f"  {end}")
     return lines
 
 
 def _frr(policies: list[_Policy]) -> list[str]:
     lines = _segment_lists(policies, "exit")
-    for one in policies:
-        lines += [f"  policy color {COLOUR} endpoint {one.endpoint}", f"   name {one.name}"]
+    for policy in policies:
+        lines += [f"  policy color {COLOUR} endpoint {policy.endpoint}", f"   name {policy.name}"]
         lines.append(
-            f"   candidate-path preference {_PREFERENCE} name {one.name} explicit segment-list "
-            f"{one.lists[0][0]}"
+            f"   candidate-path preference {_PREFERENCE} name {policy.name} explicit segment-list "
+            f"{policy.lists[0][0]}"
         )
         lines.append("  exit")
     return [*lines, " exit", "exit"]
@@ -221,10 +223,13 @@ def _frr(policies: list[_Policy]) -> list[str]:
 
 def _iosxr(policies: list[_Policy]) -> list[str]:
     lines = _segment_lists(policies, "!")
-    for one in policies:
-        prefix, kind = prefix_of(one.end)
-        lines += [f"  policy {one.name}", f"   color {COLOUR} end-point {kind} {one.endpoint}"]
-        if one.is_transit:
+    for policy in policies:
+        prefix, kind = prefix_of(policy.end)
+        lines += [
+            f"  policy {policy.name}",
+            f"   color {COLOUR} end-point {kind} {policy.endpoint}",
+        ]
+        if policy.is_transit:
             lines += [
                 "   autoroute",
                 "    force-sr-include",
@@ -232,7 +237,7 @@ def _iosxr(policies: list[_Policy]) -> list[str]:
                 "   !",
             ]
         lines += ["   candidate-paths", f"    preference {_PREFERENCE}"]
-        for name, weight, _ in one.lists:
+        for name, weight, _ in policy.lists:
             lines += [f"     explicit segment-list {name}", f"      weight {weight}", "     !"]
         lines += ["    !", "   !", "  !"]
     return [*lines, " !", "!"]
@@ -241,18 +246,18 @@ def _iosxr(policies: list[_Policy]) -> list[str]:
 def _junos(policies: list[_Policy]) -> list[str]:
     root = "set protocols source-packet-routing"
     lines = []
-    for one in policies:
-        for name, _, stack in one.lists:
+    for policy in policies:
+        for name, _, stack in policy.lists:
             lines += [
-                f"{root} segment-list {name} hop-{number} label {label}"
-                for number, label in enumerate(stack, 1)
+                f"{root} segment-list {name} hop-{hop} label {label}"
+                for hop, label in enumerate(stack, 1)
             ]
         lines += [
-            f"{root} source-routing-path {one.name} to {one.endpoint}",
-            f"{root} source-routing-path {one.name} color {COLOUR}",
+            f"{root} source-routing-path {policy.name} to {policy.endpoint}",
+            f"{root} source-routing-path {policy.name} color {COLOUR}",
             *(
-                f"{root} source-routing-path {one.name} primary {name} weight {weight}"
-                for name, weight, _ in one.lists
+                f"{root} source-routing-path {policy.name} primary {name} weight {weight}"
+                for name, weight, _ in policy.lists
             ),
         ]
     return lines
@@ -263,16 +268,17 @@ _WRITERS: dict[str, Callable[[list[_Policy]], list[str]]] = {
     "iosxr": _iosxr,
     "junos": _junos,
 }
-_COMMENTS = {"frr": "!", "iosxr": "!", "junos": "#"}  # what begins a comment
+# Prefixes of comments.
+_COMMENTS = {"frr": "!", "iosxr": "!", "junos": "#"}
 
 
 def vendor_of(router: Router) -> str:
-    """The vendor in whose form a router is configured: FRR where the table says none."""
+    """Vendor whose format a router uses: FRR by default."""
     return router.vendor or "frr"
 
 
 def prefix_of(router: Router) -> tuple[str, str]:
-    """The prefix of the loopback, such as 10.0.0.1/32, and its address family."""
+    """Prefix of the loopback, such as 10.0.0.1/32, and its address family."""
     family, bits = ("ipv6", 128) if ":" in router.loopback else ("ipv4", 32)
     return f"{router.loopback}/{bits}", family
 
@@ -280,10 +286,10 @@ def prefix_of(router: Router) -> tuple[str, str]:
 def check_routers(
     path: Path, topology: Topology, routers: Routers | None, algorithms: Sequence[int] = (0,)
 ) -> None:
-    """Raise InputError where the table lacks what a file needs: SIDs for JSON, loopbacks too for a
-    .conf file.
+    """Raise InputError if the table lacks fields that a file needs: SIDs for JSON, also loopbacks
+    for a .conf file.
 
-    JSON without a table has the SIDs of :func:`default_routers`.
+    JSON without a table uses the SIDs of :func:`default_routers`.
     """
     is_configuration = path.suffix.lower() == ".conf"
     if routers is None:
@@ -292,45 +298,50 @@ def check_routers(
             raise InputError("--out", "", expected, "no table of routers")
         return
     needed: dict[str, Callable[[Router], Any]] = {
-        f"sid_{number}" if number else "sid": functools.partial(Router.sid_of, algorithm=number)
-        for number in algorithms
+        f"sid_{algorithm}" if algorithm else "sid": functools.partial(
+            Router.sid_of, algorithm=algorithm
+        )
+        for algorithm in algorithms
     }
     if is_configuration:
         needed["loopback"] = operator.attrgetter("loopback")
     for field, value in needed.items():
-        lacking = [
+        missing = [
             name
             for name in topology.node_names
             if name not in routers or value(routers[name]) in (None, "")
         ]
-        if lacking:
+        if missing:
             raise InputError(
                 routers.where,
                 field,
                 "one of every router of the network",
-                f"none of {listed(lacking)}",
+                f"none of {listed(missing)}",
             )
 
 
 def configuration(
     topology: Topology, policies: SegmentPolicies, routers: Routers
 ) -> dict[str, str]:
-    """The configuration of every headend, by its name, in the form of its vendor (FRR where none is
-    given).
+    """Return the configuration of every headend, by name, in its vendor's format (FRR by default).
 
-    The table must have what :func:`check_routers` asks for.
+    The table must satisfy :func:`check_routers`.
 
     Raises:
-        InputError: a demand that is split on a router of FRR, a transit policy on one that is not
-            of IOS-XR, or labels of adjacencies inside a global block.
+        InputError: a split demand on a router of FRR, a transit policy on one that is not IOS-XR,
+            or labels of adjacencies inside a global block.
     """
-    names, words = topology.node_names, _words(topology.node_names)
-    other = sorted(
+    names = topology.node_names
+    words = _router_safe_names(topology.node_names)
+    unsupported = sorted(
         {names[source] for source, _ in policies.lists if routers[names[source]].vendor != "iosxr"}
     )
-    if policies.is_transit and other:
+    if policies.is_transit and unsupported:
         raise InputError(
-            "--out", "", "transit policies on routers of IOS-XR alone; or .json", listed(other)
+            "--out",
+            "",
+            "transit policies on routers of IOS-XR alone; or .json",
+            listed(unsupported),
         )
     split = sorted(
         {
@@ -346,10 +357,14 @@ def configuration(
         )
         raise InputError("--out", "", expected, f"splits on {listed(split)}")
     texts = {}
-    for head in sorted({source for source, _ in policies.lists}):
-        pairs = sorted(pair for pair in policies.lists if pair[0] == head)
-        own = [_Policy(topology, pair, policies, routers, words[pair[1]]) for pair in pairs]
-        texts[names[head]] = "\n".join(_WRITERS[vendor_of(routers[names[head]])](own)) + "\n"
+    for headend in sorted({source for source, _ in policies.lists}):
+        pairs = sorted(pair for pair in policies.lists if pair[0] == headend)
+        headend_policies = [
+            _Policy(topology, pair, policies, routers, words[pair[1]]) for pair in pairs
+        ]
+        texts[names[headend]] = (
+            "\n".join(_WRITERS[vendor_of(routers[names[headend]])](headend_policies)) + "\n"
+        )
     return texts
 
 
@@ -360,7 +375,7 @@ def write_sr_policies(
     with its name.
 
     Raises:
-        InputError: what :func:`check_routers` or :func:`configuration` refuses.
+        InputError: the errors of :func:`check_routers` and :func:`configuration`.
     """
     check_routers(path, topology, routers, (policies.algorithm_number,))
     if path.suffix.lower() == ".conf":
@@ -374,11 +389,10 @@ def write_sr_policies(
 
 
 def write_texts(path: Path, texts: Mapping[str, str], routers: Routers) -> None:
-    """Write the configuration of routers, by name, to one file, each under a comment with its
-    name.
-    """
+    """Write the configuration of routers to one file, each under a comment with its name."""
     with atomic_file(path) as temporary:
         text = "".join(
-            f"{_COMMENTS[vendor_of(routers[name])]} {name}\n{part}" for name, part in texts.items()
+            f"{_COMMENTS[vendor_of(routers[name])]} {name}\n{text_of_router}"
+            for name, text_of_router in texts.items()
         )
         temporary.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Settings of `teal export`."""
+"""Settings of ``teal export``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ _SOURCES = ("allocation", "policies", "metrics", "flex_algo")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportConfig(TopologyFileConfig):
-    """Write an allocation, segment lists, metrics or flexible algorithms in the form in which
-    routers take them.
+    """Export an allocation, segment lists, metrics or flexible algorithms in formats for routers.
 
     An allocation becomes SR policies or WCMP next-hop groups (.json); segment lists become
     configuration (.conf), or candidate paths with labels (.json); metrics and algorithms become
-    configuration (.conf).  What could not be expressed is counted and named.
+    configuration (.conf).  Paths that cannot be expressed are counted and named.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -33,24 +32,24 @@ class ExportConfig(TopologyFileConfig):
     }
 
     allocation: Path | None = None
-    """A .json file of teal solve --out."""
+    """Allocation, a .json file of teal solve --out."""
     policies: Path | None = None
     """Segment lists, a .json file of teal segments --out."""
     metrics: Path | None = None
-    """Changes of metrics, a .json or .csv file of teal metrics --out, as lines for FRR."""
+    """Metric changes, a .json or .csv file of teal metrics --out, exported as lines for FRR."""
     flex_algo: tuple[str, ...] = ()
-    """A flexible algorithm, as in teal simulate, for all routers (IOS-XR, Junos, FRR; sid_128 in
+    """Flexible algorithm, as in teal simulate, for all routers (IOS-XR, Junos, FRR; sid_128 in
     --routers); repeat for more."""
     topology: Annotated[str, TOPOLOGY]
     format: Literal["sr-policy", "wcmp"] = "sr-policy"
-    """sr-policy: for each demand, segment lists with weights that lead exactly along its paths.
-    wcmp: for each node and target, links with weights (destination-based forwarding)."""
+    """sr-policy: for each demand, weighted segment lists that follow exactly its paths.  wcmp: for
+    each node and target, weighted links (destination-based forwarding)."""
     igp: PathWeight = PathWeight.HOPS
-    """For sr-policy: the metric of the IGP's shortest paths: hops, latency or inverse-capacity."""
+    """For sr-policy: metric of the IGP's shortest paths: hops, latency or inverse-capacity."""
     msd: int = 10
-    """For sr-policy: maximum SID depth, the most segments of a list."""
+    """For sr-policy: maximum SID depth (MSD), the largest number of segments of a list."""
     max_lists: int = 16
-    """For sr-policy: most segment lists of a policy."""
+    """For sr-policy: maximum number of segment lists of a policy."""
     interfaces: Path | None = None
     """Table (.csv or .parquet) with the interfaces of links: router, interface, neighbour, number;
     for metrics and algorithms."""
@@ -59,21 +58,21 @@ class ExportConfig(TopologyFileConfig):
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or not one thing to write."""
+        """Raise InputError for a number out of its range, or not exactly one input."""
         for field in ("msd", "max_lists"):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
-        given = [name for name in _SOURCES if getattr(self, name)]
-        if len(given) != 1:
+        sources = [name for name in _SOURCES if getattr(self, name)]
+        if len(sources) != 1:
             options = " or ".join(f"--{name.replace('_', '-')}" for name in _SOURCES)
-            named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise InputError("export", "", f"one of {options}", named or "none")
+            source_options = ", ".join(f"--{name.replace('_', '-')}" for name in sources)
+            raise InputError("export", "", f"one of {options}", source_options or "none")
         for field in ("interfaces", "routers"):
             is_given = getattr(self, field) is not None
             require(self, field, "a table, with --flex-algo", is_given or not self.flex_algo)
-        takes_them = bool(self.metrics or self.flex_algo)
+        uses_interfaces = bool(self.metrics or self.flex_algo)
         require(
             self,
             "interfaces",
             "nothing: allocations and segment lists name no interface",
-            takes_them or self.interfaces is None,
+            uses_interfaces or self.interfaces is None,
         )

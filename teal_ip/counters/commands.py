@@ -1,4 +1,4 @@
-"""`teal estimate` and `teal check`: from settings to tables, page and files."""
+"""``teal estimate`` and ``teal check``: run from settings; write tables, an HTML page and files."""
 
 from __future__ import annotations
 
@@ -28,17 +28,21 @@ from teal_ip.counters.estimate import (
 )
 from teal_ip.counters.settings import CheckConfig, EstimateConfig
 
-_MAX_DEMANDS = 200  # rows of the page's table
-_MAX_CHECKS = 20  # rows of the table in the terminal
+# Maximum number of rows of the page's table.
+_MAX_DEMANDS = 200
+# Maximum number of rows of the table in the terminal.
+_MAX_CHECKS = 20
 
 
 def write_estimate_page(path: Path, run: EstimateRun) -> None:
-    """A page with the largest demands, their intervals and, where it is known, the truth; a map of
+    """Write a page with the largest demands, their intervals and, if known, the truth, and a map of
     the residuals.
     """
-    topology, traffic = run.topology, run.traffic
+    topology = run.topology
+    traffic = run.traffic
     mean = traffic.mean()
-    lower, upper = run.lower.mean(0), run.upper.mean(0)
+    lower = run.lower.mean(0)
+    upper = run.upper.mean(0)
     truth = None if run.truth is None or np.isnan(run.truth).all() else np.nanmean(run.truth, 0)
     names = topology.node_names
     width = upper - lower
@@ -52,15 +56,17 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
         Column("width, Gbit/s", lambda d: float(width[d]), digits(4), optional=True),
         *([] if truth is None else [Column("truth, Gbit/s", lambda d: float(truth[d]), digits(4))]),
     )
-    live = topology.capacity > 0
-    share = np.where(live, np.abs(run.residual) / np.where(live, topology.capacity, 1), np.nan)
-    shown = {"mean of what no matrix explains, share of the capacity": {"residual": share}}
+    is_live = topology.capacity > 0
+    share = np.where(
+        is_live, np.abs(run.residual) / np.where(is_live, topology.capacity, 1), np.nan
+    )
+    map_values = {"mean of what no matrix explains, share of the capacity": {"residual": share}}
     section = Section(
         title=topology.name,
         facts=f"{traffic.num_matrices:,} matrices of {traffic.num_demands:,} demands",
         traffic="counters",
         table=Table("", columns, np.argsort(-mean)[:_MAX_DEMANDS].tolist()),
-        map=utilisation_map(drawing_of(topology), shown),
+        map=utilisation_map(drawing_of(topology), map_values),
     )
     write_page(
         path, f"Matrices of {topology.name}, from counters", _sentences(run.describe()), [section]
@@ -68,7 +74,7 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
 
 
 def check_table(rows: Sequence[CheckedInterval]) -> Table:
-    """The intervals with an alarm, or, without any, those nearest to one."""
+    """Table of the intervals with an alarm, or else of those nearest to one."""
     alarms = [row for row in rows if row.alarm]
     nearest = sorted(rows, key=lambda row: row.mean_statistic - row.limit, reverse=True)
     columns = (
@@ -88,7 +94,7 @@ def check_table(rows: Sequence[CheckedInterval]) -> Table:
 
 
 def named_table(run: CheckRun) -> Table:
-    """All counters that contradict the others, a row a router and interface."""
+    """Table of the counters that contradict the others, one row per router and interface."""
     columns = (
         Column("router", "router"),
         Column("interface", "interface"),
@@ -104,7 +110,7 @@ def _decimals(value: float) -> str:
 
 
 def _sentences(text: str) -> str:
-    """Lines as sentences of a paragraph."""
+    """Join lines into a paragraph of sentences."""
     return " ".join(f"{line[:1].upper()}{line[1:]}." for line in text.splitlines())
 
 
@@ -118,11 +124,11 @@ FILES = MATRICES, INTERVALS, ROWS, PAGE, MANIFEST = (
 
 
 def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateRun:
-    """Estimate, and write the files if there is a folder for them: as intervals are done, also
-    before an interruption.
+    """Estimate; write the files to the output folder, if any, every few seconds and before an
+    interruption.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or existing results in OUT without --overwrite.
     """
     if config.out is not None:
         check_out_folder(config.out, FILES, overwrite=config.overwrite)
@@ -146,7 +152,7 @@ def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> Estim
 
 
 def estimate_files(run: EstimateRun) -> dict[str, Callable[[Path], None]]:
-    """The writers of the matrices, the tables and the page, by the names of the files."""
+    """Return the writers of matrices, tables and page, by file name."""
     files: dict[str, Callable[[Path], None]] = {
         MATRICES: lambda path: save_traffic(path, run.traffic, run.topology),
         ROWS: partial(write_csv, rows=run.intervals),
@@ -158,22 +164,22 @@ def estimate_files(run: EstimateRun) -> dict[str, Callable[[Path], None]]:
 
 
 class EstimateReport(EstimateRun):
-    """Estimated matrices, as frames, a page and files."""
+    """Estimated traffic matrices, with export to frames, a page and files."""
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
-        """Write the matrices, the tables and the page to a folder, as ``teal estimate`` does.
+        """Write matrices, tables and page to a folder, as ``teal estimate`` does.
 
         Raises:
-            InputError: there are results in it, and ``overwrite`` is false.
+            InputError: existing results, and ``overwrite`` is false.
         """
         write_files(folder, estimate_files(self), overwrite=overwrite)
 
 
 def run_check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
-    """Check, and write the rows if there is a file for them.
+    """Check; write the rows to the output file, if any.
 
     Raises:
-        InputError: a fault in the settings, or an output file that must not be replaced.
+        InputError: invalid settings, or an existing output file without --overwrite.
     """
     if config.out is not None:
         check_out_file(config.out, (".csv",), overwrite=config.overwrite)
@@ -185,7 +191,7 @@ def run_check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
 
 
 def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
-    """`teal estimate`."""
+    """Run ``teal estimate``."""
     run = run_estimate(config, notify)
     checked = run.checked
     return Outcome(
@@ -199,7 +205,7 @@ def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
 
 
 def check_outcome(config: CheckConfig, notify: Notify) -> Outcome:
-    """`teal check`."""
+    """Run ``teal check``."""
     run = run_check(config, notify)
     alarms = len(run.alarms)
     return Outcome(

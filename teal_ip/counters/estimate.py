@@ -1,4 +1,8 @@
-"""From counters to matrices and verdicts: what `teal estimate` and `teal check` compute."""
+"""Traffic matrices and consistency checks from counters: the computation behind ``teal estimate``
+and ``teal check``.
+
+Entry points: :func:`measured_on` (load network and counters), :func:`estimate`, :func:`check`.
+"""
 
 from __future__ import annotations
 
@@ -34,32 +38,33 @@ from teal_ip.readings.readings import Counters
 from teal_ip.routing.igp import load_igp
 from teal_ip.routing.simulate import measurements_of
 
-_MAX_SUSPECTS = 5  # counters that are named in words
-_UNEXPLAINED = 0.25  # share of what was counted, from which on the routing is doubted
-_SAVE_EVERY_S = 10.0  # seconds between two saves of the results so far, at least
-_SAVE_SHARE = (
-    0.05  # of the run, at most, that goes into saving: after a slow save the next one waits longer
-)
-_BETTER_FIT = (
-    0.7  # of the error of matrices at the counters, below which the other labels are the right ones
-)
+# Maximum number of counters that the summary names.
+_MAX_SUSPECTS = 5
+# Unexplained share of the counters above which the routing is doubted.
+_UNEXPLAINED = 0.25
+# Minimum time between two saves of the results so far, seconds.
+_SAVE_EVERY_S = 10.0
+# Maximum share of the run time spent on saving: after a slow save the next one waits longer.
+_SAVE_SHARE = 0.05
+# Ratio of the matrices' errors at the counters below which the other interval labels are suggested.
+_BETTER_FIT = 0.7
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EstimatedInterval:
-    """One interval.
+    """Summary of the estimate of one interval.
 
     Attributes:
         timestamp: end of the interval, or its start under ``--labels start``.
         total: Gbit/s of all demands.
-        prior: what was expected before the counters were read: history, tracked or gravity.
-        dispersion: Gbit/s, variance over mean of what the prior does not know.
+        prior: source of the prior: history, tracked or gravity.
+        dispersion: Gbit/s, variance over mean of the prior's error.
         unexplained: sum of the residuals' magnitudes over that of the counters.
         blamed: number of counters that repair replaced.
         missing: number of counters that were not measured.
         error: sum of abs(estimate - truth) over the truth, NMAE; NaN without the truth.
         covered: share of the demands whose interval holds the truth; NaN without.
-        covered_volume: the share of the true traffic that those demands have; NaN without.
+        covered_volume: share of the true traffic in these demands; NaN without.
     """
 
     timestamp: str
@@ -76,18 +81,18 @@ class EstimatedInterval:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckedInterval:
-    """The verdict on one interval.
+    """Result of the consistency check of one interval.
 
     Attributes:
         timestamp: end of the interval, or its start under ``--labels start``.
         statistic: T of :mod:`teal_ip.counters.check`.
-        mean_statistic: over the window.
-        limit: above which there is an alarm.
-        alarm: whether there is one.
+        mean_statistic: mean of T over the window.
+        limit: limit of the mean statistic above which the alarm is raised.
+        alarm: whether the alarm is raised.
         disagreeing: share of links whose two ends disagree.
         blamed: number of counters that are named.
         suspects: the most suspicious names.
-        unit: a mistaken unit that would explain it.
+        unit: a mistaken unit that would explain the deviation.
     """
 
     timestamp: str
@@ -102,11 +107,11 @@ class CheckedInterval:
 
 
 class CheckRun(NamedTuple):
-    """The result of a check.
+    """Result of a consistency check.
 
     Attributes:
-        intervals: a record each.
-        named: all counters that contradict the others, those of most intervals first.
+        intervals: one record per interval.
+        named: counters that contradict the others, those of most intervals first.
     """
 
     intervals: list[CheckedInterval]
@@ -118,27 +123,27 @@ class CheckRun(NamedTuple):
         return [row for row in self.intervals if row.alarm]
 
     def describe(self) -> str:
-        """How many intervals raise an alarm, and the counters that contradict the others most
-        often.
-        """
-        count = len(self.intervals)
+        """Summarise the alarms, and the counters that contradict the others most often."""
+        num_intervals = len(self.intervals)
         lines = [
-            f"{len(self.alarms):,} of {count:,} intervals raise an alarm: counters, matrix and "
-            "topology disagree"
+            f"{len(self.alarms):,} of {num_intervals:,} intervals raise an alarm: "
+            "counters, matrix and topology disagree"
             if self.alarms
-            else f"none of {count:,} intervals raises an alarm"
+            else f"none of {num_intervals:,} intervals raises an alarm"
         ]
         if self.named:
-            most = [
+            worst_counters = [
                 f"{one.interface} of {one.router} ({one.kind}, {100 * one.share:.3g}% of the "
                 "intervals)"
                 for one in self.named[:_MAX_SUSPECTS]
             ]
-            lines.append(f"counters that contradict the others most often: {'; '.join(most)}")
+            lines.append(
+                f"counters that contradict the others most often: {'; '.join(worst_counters)}"
+            )
         return "\n".join(lines)
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row for each interval."""
+        """Return a pandas frame with a row for each interval."""
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(row) for row in self.intervals])
@@ -146,20 +151,19 @@ class CheckRun(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EstimateRun:
-    """All intervals.
+    """Estimated traffic matrices of all intervals.
 
     Attributes:
         topology: the network.
         traffic: the estimated matrices.
-        lower: (T, D) Gbit/s, NaN without history.
-        upper: (T, D) likewise.
-        intervals: a record each.
-        residual: (E,) mean of counted less explained, Gbit/s, of the links.
-        truth: (T, D) Gbit/s; None if it was not given.
-        labels: end or start, which the timestamps of the intervals are.
-        expected_error: NMAE that the first matrix is expected to have without a history; NaN with
-            one.
-        checked: the matrices checked against the counters; None before the end, and without
+        lower: (T, D) lower ends of the prediction intervals, Gbit/s; NaN without history.
+        upper: (T, D) upper ends of the prediction intervals, Gbit/s; NaN without history.
+        intervals: one record per interval.
+        residual: (E,) mean of counted less explained traffic of the links, Gbit/s.
+        truth: (T, D) true matrices, Gbit/s; None if not given.
+        labels: end or start: the meaning of the intervals' timestamps.
+        expected_error: expected NMAE of the first matrix without a history; NaN with one.
+        checked: check of the matrices against the counters; None before the end, and without
             traffic.
     """
 
@@ -175,63 +179,61 @@ class EstimateRun:
     checked: CheckRun | None = None
 
     def __repr__(self) -> str:
-        """The run in a few lines."""
+        """Summarise the run in a few lines."""
         return self.describe()
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row for each interval."""
+        """Return a pandas frame with a row for each interval."""
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(one) for one in self.intervals])
 
     def to_json(self) -> dict[str, Any]:
-        """Means over the intervals, and a record of each; numbers that JSON cannot hold become
-        null.
+        """Means over the intervals and a record for each, as JSON values; numbers that JSON lacks
+        become null.
         """
         means = {
             name: float(np.mean([getattr(one, name) for one in self.intervals]))
             for name in ("total", "unexplained", "error", "covered", "covered_volume")
         }
-        others: dict[str, Any] = {"expected_error": self.expected_error, "labels": self.labels}
+        scalars: dict[str, Any] = {"expected_error": self.expected_error, "labels": self.labels}
         if self.checked is not None:
-            others["alarms"] = len(self.checked.alarms)
-            others["counters"] = self.checked.named
-        return dict(json_value({**means, **others, "intervals": self.intervals}))
+            scalars["alarms"] = len(self.checked.alarms)
+            scalars["counters"] = self.checked.named
+        return dict(json_value({**means, **scalars, "intervals": self.intervals}))
 
     def describe(self) -> str:
-        """The run in a few lines."""
+        """Summarise the run in a few lines."""
         rows = self.intervals
         lines = [
-            f"{len(rows):,} matrices of {self.traffic.num_demands:,} demands, {rows[0].timestamp} "
-            "to "
-            f"{rows[-1].timestamp} ({self.labels} of the intervals); "
-            f"{np.mean([one.total for one in rows]):.6g} Gbit/s "
-            "on average",
-            "what the matrices leave unexplained: "
-            f"{100 * np.mean([one.unexplained for one in rows]):.2f}% of what was "
-            f"counted; {sum(one.blamed for one in rows):,} readings replaced, "
+            f"{len(rows):,} matrices of {self.traffic.num_demands:,} demands, "
+            f"{rows[0].timestamp} to {rows[-1].timestamp} ({self.labels} of the intervals); "
+            f"{np.mean([one.total for one in rows]):.6g} Gbit/s on average",
+            "unexplained by the matrices: "
+            f"{100 * np.mean([one.unexplained for one in rows]):.2f}% of what was counted; "
+            f"{sum(one.blamed for one in rows):,} readings replaced, "
             f"{sum(one.missing for one in rows):,} missing",
         ]
         if not math.isnan(self.expected_error):
             lines.append(
-                "without a history, by what gravity leaves of the counters: a matrix has an error "
-                "(NMAE) of about "
-                f"{self.expected_error:.1g}, so single demands are not known; loads after the "
-                "failure of a cable, "
-                "which are sums of many, are mostly within 3% of themselves (docs/counters.md)"
+                "without a history, from the part of the counters that gravity does not explain: a "
+                f"matrix has an error (NMAE) of about {self.expected_error:.1g}, so single demands "
+                "are not known; loads after the failure of a cable, which are sums of many, are "
+                "mostly within 3% of themselves (docs/counters.md)"
             )
         if self.truth is not None:
             covered, volume = (
                 np.mean([getattr(one, name) for one in rows])
                 for name in ("covered", "covered_volume")
             )
-            held = (
+            coverage = (
                 f"; intervals hold {100 * covered:.1f}% of the demands and {100 * volume:.1f}% of "
                 "the traffic"
             )
-            held = "" if math.isnan(covered) else held
+            coverage = "" if math.isnan(covered) else coverage
             lines.append(
-                f"error (NMAE) {np.mean([one.error for one in rows]):.4f} against the truth{held}"
+                f"error (NMAE) {np.mean([one.error for one in rows]):.4f} "
+                f"against the truth{coverage}"
             )
         if self.checked is not None and self.checked.intervals:
             lines += self.checked.describe().splitlines()
@@ -239,12 +241,12 @@ class EstimateRun:
 
 
 class Measured(NamedTuple):
-    """A network, and the counters of its interfaces.
+    """A network and its interface counters.
 
     Attributes:
         topology: the network as its routers use it.
         dag: its shortest paths.
-        counters: readings of its interfaces.
+        counters: interface counters.
     """
 
     topology: Topology
@@ -255,22 +257,22 @@ class Measured(NamedTuple):
 def measured_on(
     topology: Any, counters: Any, options: CounterOptions, notify: Callable[[str], None]
 ) -> Measured:
-    """Network and counters, as they are or from files.
+    """Load network and counters from objects or files.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         counters: Counters, a pandas frame of readings, or a file.
-        options: how files are read, and the metrics in force.
-        notify: takes notes.
+        options: file options and current metrics.
+        notify: called with notes.
 
     Raises:
-        InputError: a fault in what the user gave.
+        InputError: invalid input.
     """
     network = topology_from(topology, options)
     for note in network.notes:
         notify(note)
     network, dag = load_igp(options, network, notify)
-    found = (
+    loaded = (
         counters
         if isinstance(counters, Counters)
         else load_counters(
@@ -282,48 +284,60 @@ def measured_on(
             ignore=options.ignore_interfaces,
         )
     )
-    found.check(network)
-    for note in found.notes:
+    loaded.check(network)
+    for note in loaded.notes:
         notify(note)
     if options.labels == "start":
-        found = dataclasses.replace(found, timestamps=found.timestamps - _step(found))
-    return Measured(network, dag, found)
+        loaded = dataclasses.replace(
+            loaded, timestamps=loaded.timestamps - _interval_length(loaded)
+        )
+    return Measured(network, dag, loaded)
 
 
-def _step(counters: Counters) -> np.timedelta64:
-    """An interval."""
+def _interval_length(counters: Counters) -> np.timedelta64:
+    """Length of an interval."""
     return np.timedelta64(round(counters.interval_s), "s")
 
 
 def _other_labels(
     config: CounterOptions, counters: Counters, matrices: TrafficMatrices, f: sp.csr_array
 ) -> str:
-    """A sentence if measured matrices fit the counters better by the other end of their intervals;
-    else nothing.
+    """Return a hint if measured matrices fit the counters better with the other interval labels;
+    else "".
 
     Args:
         config: settings.
-        counters: labelled by them.
-        matrices: matrices of the same times.
-        f: (E + 2 N, D) over the pairs of the matrices.
+        counters: counters, labelled as in the settings.
+        matrices: measured matrices of the same times.
+        f: (E + 2 N, D) measurement matrix over the pairs of the matrices.
     """
     other, shift = (
-        ("start", -_step(counters)) if config.labels == "end" else ("end", _step(counters))
+        ("start", -_interval_length(counters))
+        if config.labels == "end"
+        else ("end", _interval_length(counters))
     )
     errors: tuple[list[FloatArray], list[FloatArray]] = [], []
-    for values, stamp in zip(counters.values, counters.timestamps, strict=True):
-        counted = np.nan_to_num(values) > 0
-        found = [_at(matrices, at, matrices.pairs) for at in (stamp, stamp + shift)]
-        for of_labels, matrix in zip(errors, found, strict=True):
-            if matrix is not None and counted.any() and all(one is not None for one in found):
-                of_labels.append(np.abs(f @ matrix - values)[counted] / values[counted])
-    own, better = (float(np.median(np.concatenate(parts))) if parts else 0.0 for parts in errors)
-    if not better < _BETTER_FIT * own:
+    for values, timestamp in zip(counters.values, counters.timestamps, strict=True):
+        is_counted = np.nan_to_num(values) > 0
+        candidates = [
+            _matrix_at(matrices, time, matrices.pairs) for time in (timestamp, timestamp + shift)
+        ]
+        for label_errors, matrix in zip(errors, candidates, strict=True):
+            if (
+                matrix is not None
+                and is_counted.any()
+                and all(one is not None for one in candidates)
+            ):
+                label_errors.append(np.abs(f @ matrix - values)[is_counted] / values[is_counted])
+    current_error, other_error = (
+        float(np.median(np.concatenate(label_lists))) if label_lists else 0.0
+        for label_lists in errors
+    )
+    if not other_error < _BETTER_FIT * current_error:
         return ""
     return (
         f"matrices labelled by the {other} of their intervals would fit the counters better (error "
-        f"{100 * better:.2g}% "
-        f"for {100 * own:.2g}%): --labels {other}?"
+        f"{100 * other_error:.2g}% for {100 * current_error:.2g}%): --labels {other}?"
     )
 
 
@@ -331,20 +345,21 @@ def estimate(
     measured: Measured,
     config: EstimateOptions,
     notify: Callable[[str], None] = lambda _: None,
-    keep: Callable[[EstimateRun], None] = lambda _: None,
+    save: Callable[[EstimateRun], None] = lambda _: None,
 ) -> EstimateRun:
-    """The matrices of all intervals, checked against the counters.
+    """Estimate the matrices of all intervals and check them against the counters.
 
     Args:
         measured: network and counters.
-        config: what is known besides.
-        notify: takes notes.
-        keep: called every ten seconds, and when the run is interrupted, with the intervals so far.
+        config: settings, with history, measured flows and truth.
+        notify: called with notes.
+        save: called every ten seconds, and when the run is interrupted, with the intervals so far.
 
     Raises:
-        InputError: a fault in what the user gave.
-        KeyboardInterrupt: on Ctrl-C or SIGTERM, after the present interval.
+        InputError: invalid input.
+        KeyboardInterrupt: Ctrl-C or SIGTERM, after the current interval.
     """
+    # Load history, flows and truth.
     topology, dag, counters = measured
     history = (
         load_traffic(config.history, topology, unit=config.traffic_unit) if config.history else None
@@ -352,26 +367,30 @@ def estimate(
     pairs = all_pairs(topology) if history is None else history.pairs
     flows = _flows(config, topology, counters, notify) if config.flows else None
     truth = load_traffic(config.truth, topology, unit=config.traffic_unit) if config.truth else None
-    past = None if history is None else history.read(slice(None))
+    past_matrices = None if history is None else history.read(slice(None))
+    # Estimator, calibrated on the history.
     estimator = Estimator(
         pairs,
         topology.num_nodes,
-        history=past,
+        history=past_matrices,
         relative=config.counter_error,
         level=config.level,
         tracking=config.tracking,
     )
-    links_of = partial(measurements_of, config.policies, dag)
-    measurements = links_of(pairs)
+    measurements_for = partial(measurements_of, config.policies, dag)
+    measurements = measurements_for(pairs)
     estimator.route(measurements)
-    if past is not None:
-        notify(f"{len(past):,} past matrices: intervals from the second half of them")
+    if past_matrices is not None:
+        notify(f"{len(past_matrices):,} past matrices: intervals from the second half of them")
         estimator.calibrate()
-    count = counters.num_intervals
-    matrices, lower, upper = (np.zeros((count, len(pairs))) for _ in range(3))
-    known_truth = None if truth is None else np.full((count, len(pairs)), np.nan)
-    residual, rows = np.zeros(topology.num_links), list[EstimatedInterval]()
-    values, expected = counters.values, math.nan
+    # Results.
+    num_intervals = counters.num_intervals
+    matrices, lower, upper = (np.zeros((num_intervals, len(pairs))) for _ in range(3))
+    known_truth = None if truth is None else np.full((num_intervals, len(pairs)), np.nan)
+    residual = np.zeros(topology.num_links)
+    rows = list[EstimatedInterval]()
+    values = counters.values
+    expected_nmae = math.nan
 
     def so_far() -> EstimateRun:
         done = slice(len(rows))
@@ -391,49 +410,57 @@ def estimate(
             residual / max(1, len(rows)),
             None if known_truth is None else known_truth[done],
             config.labels,
-            expected,
+            expected_nmae,
         )
 
-    for t in _keeping(count, lambda: keep(so_far())):
-        y, blamed = values[t], 0
+    for t in _intervals_with_saves(num_intervals, lambda: save(so_far())):
+        # Repair the counters.
+        y = values[t]
+        blamed = 0
         if not config.no_repair:
             y, fixed = believed(estimator, topology, counters.at(t), config.counter_error)
             blamed = fixed.num_blamed
+        # Estimate the matrix.
         if not np.nansum(y) > 0:
-            found = None
+            interval_estimate = None
         else:
-            known_flows = _at(flows, counters.timestamps[t], pairs)
-            if past is None and not estimator.knows_traffic:
-                expected = expected_error(
+            known_flows = _matrix_at(flows, counters.timestamps[t], pairs)
+            if past_matrices is None and not estimator.knows_traffic:
+                expected_nmae = expected_error(
                     measurements, topology.num_links, pairs, y, config.counter_error
                 )
-            found = estimator.estimate(y, flows=known_flows, robust=not config.no_repair)
-            matrices[t], lower[t], upper[t] = found.matrix, found.lower, found.upper
-            residual += np.nan_to_num(found.residual[: topology.num_links])
+            interval_estimate = estimator.estimate(
+                y, flows=known_flows, robust=not config.no_repair
+            )
+            matrices[t] = interval_estimate.matrix
+            lower[t] = interval_estimate.lower
+            upper[t] = interval_estimate.upper
+            residual += np.nan_to_num(interval_estimate.residual[: topology.num_links])
+        # Compare with the truth.
         error = covered = covered_volume = math.nan
-        real = _at(truth, counters.timestamps[t], pairs)
+        true_matrix = _matrix_at(truth, counters.timestamps[t], pairs)
         if (
             known_truth is not None
-            and real is not None
-            and np.isfinite(real).any()
-            and found is not None
+            and true_matrix is not None
+            and np.isfinite(true_matrix).any()
+            and interval_estimate is not None
         ):
-            real = np.nan_to_num(real)
-            known_truth[t] = real
-            error = float(np.abs(matrices[t] - real).sum() / max(float(real.sum()), 1e-300))
-            if past is not None:
-                is_held = (real >= lower[t]) & (real <= upper[t])
-                covered, covered_volume = (
-                    float(is_held.mean()),
-                    float(real[is_held].sum() / max(real.sum(), 1e-300)),
-                )
+            true_matrix = np.nan_to_num(true_matrix)
+            known_truth[t] = true_matrix
+            error = float(
+                np.abs(matrices[t] - true_matrix).sum() / max(float(true_matrix.sum()), 1e-300)
+            )
+            if past_matrices is not None:
+                is_held = (true_matrix >= lower[t]) & (true_matrix <= upper[t])
+                covered = float(is_held.mean())
+                covered_volume = float(true_matrix[is_held].sum() / max(true_matrix.sum(), 1e-300))
         rows.append(
             EstimatedInterval(
                 timestamp=str(counters.timestamps[t]),
                 total=float(matrices[t].sum()),
-                prior="" if found is None else found.prior,
-                dispersion=0.0 if found is None else found.dispersion,
-                unexplained=0.0 if found is None else found.unexplained,
+                prior="" if interval_estimate is None else interval_estimate.prior,
+                dispersion=0.0 if interval_estimate is None else interval_estimate.dispersion,
+                unexplained=0.0 if interval_estimate is None else interval_estimate.unexplained,
                 blamed=blamed,
                 missing=int(np.isnan(values[t]).sum()),
                 error=error,
@@ -441,51 +468,52 @@ def estimate(
                 covered_volume=covered_volume,
             )
         )
+    # Hints, and the consistency check.
     unexplained = float(np.mean([one.unexplained for one in rows]))
     if unexplained > _UNEXPLAINED:
         notify(
             f"no matrix explains {100 * unexplained:.0f}% of what was counted under this routing: "
-            "are metrics, failed "
-            "links and the units of the counters those of the network?"
+            "are metrics, failed links and the units of the counters those of the network?"
         )
     if truth is not None and (
-        note := _other_labels(config, counters, truth, links_of(truth.pairs))
+        note := _other_labels(config, counters, truth, measurements_for(truth.pairs))
     ):
         notify(f"--truth: {note}")
     run = so_far()
-    calibrating = run.traffic if history is None else history
-    if not calibrating.mean().sum() > 0:  # an alarm is calibrated on matrices with traffic
+    calibration_matrices = run.traffic if history is None else history
+    # The alarm is calibrated on matrices with traffic.
+    if not calibration_matrices.mean().sum() > 0:
         return run
     checked = check_matrices(measured, run.traffic, history, CheckOptions(), config, notify)
     return dataclasses.replace(run, checked=checked)
 
 
-def _keeping(count: int, keep: Callable[[], None]) -> Iterator[int]:
-    """The numbers of all intervals; what is done is kept now and then, and when the run is
-    interrupted.
-    """
+def _intervals_with_saves(num_intervals: int, save: Callable[[], None]) -> Iterator[int]:
+    """Yield the indices of all intervals; call ``save`` from time to time and on interruption."""
     with interrupts_wait() as stop_if_requested:
-        due = time.monotonic() + _SAVE_EVERY_S
-        for t in progress_bar(range(count), desc="estimating", unit="interval"):
+        next_save = time.monotonic() + _SAVE_EVERY_S
+        for t in progress_bar(range(num_intervals), desc="estimating", unit="interval"):
             yield t
             try:
                 stop_if_requested()
             except Interrupted:
-                keep()
+                save()
                 raise
-            if (begin := time.monotonic()) >= due:
-                keep()
+            if (begin := time.monotonic()) >= next_save:
+                save()
                 end = time.monotonic()
-                due = end + max(_SAVE_EVERY_S, (end - begin) / _SAVE_SHARE)
+                next_save = end + max(_SAVE_EVERY_S, (end - begin) / _SAVE_SHARE)
 
 
 def _flows(
     config: EstimateOptions, topology: Topology, counters: Counters, notify: Callable[[str], None]
 ) -> TrafficMatrices:
-    """Measured demands, of a file of traffic or of flow records."""
+    """Load measured demands from a traffic file or from flow records."""
     if config.prefixes is None:
-        return _in_time(load_traffic(config.flows, topology, unit=config.traffic_unit), counters)
-    found = load_flows(
+        return _require_common_times(
+            load_traffic(config.flows, topology, unit=config.traffic_unit), counters
+        )
+    records = load_flows(
         Path(config.flows),
         topology,
         Prefixes.load(config.prefixes, topology),
@@ -493,16 +521,17 @@ def _flows(
         sampling=config.sampling,
         exporters=config.exporters,
     )
-    for note in found.notes:
+    for note in records.notes:
         notify(f"{config.flows}: {note}")
-    flows = found.traffic  # by the ends of intervals
+    # Labelled by the ends of intervals.
+    flows = records.traffic
     if config.labels == "start":
-        flows = dataclasses.replace(flows, timestamps=flows.timestamps - _step(counters))
-    return _in_time(flows, counters)
+        flows = dataclasses.replace(flows, timestamps=flows.timestamps - _interval_length(counters))
+    return _require_common_times(flows, counters)
 
 
-def _in_time(flows: TrafficMatrices, counters: Counters) -> TrafficMatrices:
-    """The flows; raises InputError if none is of an interval of the counters."""
+def _require_common_times(flows: TrafficMatrices, counters: Counters) -> TrafficMatrices:
+    """Return the flows; raise InputError if none is of an interval of the counters."""
     if not np.isin(flows.timestamps, counters.timestamps).any():
         times = (
             f"{counters.timestamps[0]} to {counters.timestamps[-1]}, every {counters.interval_s:g} "
@@ -517,16 +546,16 @@ def _in_time(flows: TrafficMatrices, counters: Counters) -> TrafficMatrices:
 def check(
     measured: Measured, traffic: Any, config: CheckOptions, notify: Callable[[str], None]
 ) -> CheckRun:
-    """Check counters and matrices against each other, for every interval that has a matrix.
+    """Check counters and matrices against each other, for every interval with a matrix.
 
     Args:
         measured: network and counters.
         traffic: the matrices: TrafficMatrices, a pandas frame, a file or a name.
-        config: the matrices that are believed, and the alarm.
-        notify: takes notes.
+        config: settings, with the trusted matrices and the alarm.
+        notify: called with notes.
 
     Raises:
-        InputError: a fault in settings or files, or no matrix of the times of the counters.
+        InputError: invalid settings or files, or no matrix with a timestamp of the counters.
     """
     matrices = load_traffic(traffic, measured.topology, unit=config.traffic_unit)
     history = (
@@ -554,16 +583,17 @@ def check_matrices(
     config: CounterOptions,
     notify: Callable[[str], None],
 ) -> CheckRun:
-    """A record of each interval that has a matrix; none where no matrix is of the counters' times.
+    """Check every interval with a matrix; the result is empty if no timestamps match.
 
     Args:
         measured: network and counters.
         traffic: the matrices.
-        history: past matrices that are believed, which calibrate the alarm; None for ``traffic``.
-        alarm: window and seed of the alarm.
-        config: how the counters were read.
-        notify: takes notes.
+        history: past trusted matrices, which calibrate the alarm; None for ``traffic``.
+        alarm: settings of the alarm: window and seed.
+        config: settings of the counters.
+        notify: called with notes.
     """
+    # Calibrate the alarm.
     topology, dag, counters = measured
     believed_matrices = traffic if history is None else history
     pairs = traffic.pairs
@@ -572,31 +602,34 @@ def check_matrices(
         topology, pairs, measurements, relative=config.counter_error, window=alarm.window
     )
     notify(f"calibrating the alarm on {believed_matrices.num_matrices:,} matrices")
-    checker.calibrate(_over(believed_matrices, pairs), seed=alarm.seed)
-    rows, named = list[CheckedInterval](), NamedCounters(topology)
+    checker.calibrate(_all_over(believed_matrices, pairs), seed=alarm.seed)
+    # Check all intervals.
+    rows = list[CheckedInterval]()
+    named = NamedCounters(topology)
     for t in progress_bar(range(counters.num_intervals), desc="checking", unit="interval"):
         matrix = (
             traffic.read([0])[0]
             if traffic.num_matrices == 1
-            else _at(traffic, counters.timestamps[t], pairs)
+            else _matrix_at(traffic, counters.timestamps[t], pairs)
         )
         if matrix is None or not np.isfinite(matrix).all():
             continue
-        one = checker.check(counters.at(t), matrix)
-        named.add(counters.at(t), one.repaired)
+        result = checker.check(counters.at(t), matrix)
+        named.add(counters.at(t), result.repaired)
         rows.append(
             CheckedInterval(
                 timestamp=str(counters.timestamps[t]),
-                statistic=one.statistic,
-                mean_statistic=one.mean_statistic,
-                limit=one.limit,
-                alarm=one.alarm,
-                disagreeing=one.disagreeing,
-                blamed=one.repaired.num_blamed,
-                suspects="; ".join(one.suspects[:8]),
-                unit=one.unit,
+                statistic=result.statistic,
+                mean_statistic=result.mean_statistic,
+                limit=result.limit,
+                alarm=result.alarm,
+                disagreeing=result.disagreeing,
+                blamed=result.repaired.num_blamed,
+                suspects="; ".join(result.suspects[:8]),
+                unit=result.unit,
             )
         )
+    # Hint at mistaken labels.
     if any(row.alarm for row in rows) and (
         note := _other_labels(config, counters, traffic, measurements)
     ):
@@ -613,33 +646,35 @@ def check_matrices(
     return CheckRun(rows, named.rows(*interfaces))
 
 
-def _at(traffic: TrafficMatrices | None, time: np.datetime64, pairs: IntArray) -> FloatArray | None:
-    """(D,) the matrix of a time over other pairs, NaN for demands that the traffic does not have;
-    None for none.
+def _matrix_at(
+    traffic: TrafficMatrices | None, time: np.datetime64, pairs: IntArray
+) -> FloatArray | None:
+    """Matrix (D,) of a timestamp over other pairs, NaN for demands that the traffic lacks; None if
+    there is no matrix.
     """
     if traffic is None:
         return None
     row = int(np.searchsorted(traffic.timestamps, time))
     if row >= traffic.num_matrices or traffic.timestamps[row] != time:
         return None
-    return _spread(traffic, traffic.read([row]), pairs)[0]
+    return _rates_over(traffic, traffic.read([row]), pairs)[0]
 
 
-def _over(traffic: TrafficMatrices, pairs: IntArray) -> FloatArray:
-    """(T, D) all matrices over other pairs, 0 for demands that the traffic does not have."""
-    return np.nan_to_num(_spread(traffic, traffic.read(slice(None)), pairs))
+def _all_over(traffic: TrafficMatrices, pairs: IntArray) -> FloatArray:
+    """All matrices (T, D) over other pairs, 0 for demands that the traffic lacks."""
+    return np.nan_to_num(_rates_over(traffic, traffic.read(slice(None)), pairs))
 
 
-def _spread(traffic: TrafficMatrices, rates: FloatArray, pairs: IntArray) -> FloatArray:
+def _rates_over(traffic: TrafficMatrices, rates: FloatArray, pairs: IntArray) -> FloatArray:
     if np.array_equal(traffic.pairs, pairs):
         return rates
-    place = {(int(s), int(t)): d for d, (s, t) in enumerate(traffic.pairs)}
-    at = np.array([place.get((int(s), int(t)), -1) for s, t in pairs])
-    return np.where(at >= 0, rates[:, at], np.nan)
+    index_by_pair = {(int(s), int(t)): d for d, (s, t) in enumerate(traffic.pairs)}
+    index = np.array([index_by_pair.get((int(s), int(t)), -1) for s, t in pairs])
+    return np.where(index >= 0, rates[:, index], np.nan)
 
 
 def save_intervals(path: Path, run: EstimateRun) -> None:
-    """Write the ends of all intervals to a .npz file: lower and upper (T, D), Gbit/s, in the order
+    """Write the prediction intervals to a .npz file: lower and upper (T, D), Gbit/s, in the order
     of matrices.npz.
     """
     from teal.runtime.storage import atomic_file

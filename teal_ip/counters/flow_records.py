@@ -1,15 +1,15 @@
 """Flow records -> measured demands of the routers that export them.
 
-Read are nfdump's CSV (``-o csv`` of versions 1.6 and 1.7, which has a duration in the place of an
-end from 1.7.5 on, and ``-o csv-fast``, whose times are milliseconds) and JSON (``-o json``), and
-pmacct's JSON, a line a record. A table of prefixes and routers says where addresses are: the
-longest prefix counts.  The source's router is where a record enters the network, the destination's
-where it leaves; records within a router, or of addresses in no prefix, are left out and counted.
-Bytes are spread evenly over the time of a record, and multiplied by the sampling rate (of the
-record, if it has one).
+Formats: nfdump's CSV (``-o csv`` of versions 1.6 and 1.7, which from 1.7.5 on has a duration
+    instead of an end, and ``-o csv-fast``, whose times are milliseconds) and JSON (``-o json``),
+    and pmacct's JSON, one record per line.  A table of prefixes and routers locates addresses by
+    longest-prefix match.  A record enters the network at the source's router and leaves it at the
+    destination's; records within a router, or of addresses without a prefix, are excluded and
+    counted.  Bytes are spread evenly over the duration of a record, and multiplied by the sampling
+    rate (of the record, if it has one).
 
-A router that exports has measured demands to all others, 0 where no record says anything; of a
-router that does not export nothing is known.
+A router that exports has measured demands to all others, 0 without records; the demands of a router
+that does not export are unknown.  Entry point: :func:`load_flows`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from teal.network import Topology, TrafficMatrices
 from teal.network.rates import ArrayRates
 
 _GBIT_OF_BYTE = 8e-9
-_FIELDS = {  # of a record: names in nfdump's CSV 1.6, 1.7, its JSON, and pmacct's JSON
+# Fields of a record: names in nfdump's CSV 1.6, 1.7, its JSON, and pmacct's JSON.
+_FIELDS = {
     "source": ("sa", "srcAddr", "src4_addr", "src6_addr", "ip_src"),
     "target": ("da", "dstAddr", "dst4_addr", "dst6_addr", "ip_dst"),
     "bytes": ("ibyt", "bytes", "in_bytes"),
@@ -41,7 +42,7 @@ _FIELDS = {  # of a record: names in nfdump's CSV 1.6, 1.7, its JSON, and pmacct
     "duration": ("td", "duration"),
 }
 _NEEDED = ("source", "target", "bytes", "first")
-_OTHERS = {
+_UNSUPPORTED = {
     "time_flow_start_ns": "goflow2",
     "sampler_address": "goflow2",
     "flowStartMilliseconds": "an IPFIX collector",
@@ -51,24 +52,27 @@ _PREFIXES = (
     side_tables.Column("router", required=True),
 )
 _MAX_INTERVALS = 1_000_000
-_TARGETS = ("da", "dstAddr")  # columns of nfdump's CSV files, by which their headings are known
-# Seconds by which a flow may end before it begins: exporters correct their clocks while flows last.
+# Columns of nfdump's CSV files that identify a heading.
+_TARGETS = ("da", "dstAddr")
+# Seconds by which a flow may end before it begins: exporters correct their clocks during flows.
 _MAX_CLOCK_STEP_S = 60.0
 
 
 class _Record(NamedTuple):
     source: str
     target: str
-    amount: float  # Gbit
-    first: float  # seconds since 1970
-    last: float  # before ``first`` where the exporter's clock was set back
+    # Gbit.
+    amount: float
+    # Seconds since 1970; ``last`` is before ``first`` if the exporter's clock was set back.
+    first: float
+    last: float
 
 
 class Prefixes:
-    """The router of an IP address, by the longest prefix that contains it.
+    """Routers of IP addresses, by longest-prefix match.
 
     Args:
-        routers: number of the router for each IP prefix.
+        routers: router index by IP prefix.
     """
 
     def __init__(self, routers: dict[Any, int]) -> None:
@@ -103,8 +107,8 @@ class Prefixes:
         return cls(routers)
 
     def router(self, address: str) -> int:
-        """Number of the router of an address; -1 for an address in no prefix, or for none at
-        all.
+        """Return the index of an address's router; -1 for an address without a prefix, or for an
+        invalid one.
         """
         if address not in self._known:
             self._known[address] = self._search(address)
@@ -112,24 +116,24 @@ class Prefixes:
 
     def _search(self, address: str) -> int:
         try:
-            parsed = ipaddress.ip_address(address)
+            parsed_address = ipaddress.ip_address(address)
         except ValueError:
             return -1
         for version, length in self._order:
-            if version == parsed.version:
-                shift = parsed.max_prefixlen - length
-                router = self._by_length[version, length].get(int(parsed) >> shift << shift)
+            if version == parsed_address.version:
+                shift = parsed_address.max_prefixlen - length
+                router = self._by_length[version, length].get(int(parsed_address) >> shift << shift)
                 if router is not None:
                     return router
         return -1
 
 
 class Flows(NamedTuple):
-    """The traffic that flow records measure.
+    """Traffic measured by flow records.
 
     Attributes:
-        traffic: the demands of the routers that export.
-        notes: what was left out.
+        traffic: demands of the exporting routers.
+        notes: excluded records.
     """
 
     traffic: TrafficMatrices
@@ -145,40 +149,45 @@ def load_flows(
     sampling: float = 1.0,
     exporters: tuple[str, ...] = (),
 ) -> Flows:
-    """Read flow records.
+    """Read flow records and aggregate them into traffic matrices.
 
     Args:
         path: a .csv or .json file.
         topology: the network.
         prefixes: routers of addresses, by prefix.
-        interval_s: seconds of an interval; each ends at a multiple of it.
-        sampling: packets for each one that was counted, for records that do not say.
-        exporters: routers whose records these are; () for all at which some record enters.
+        interval_s: length of an interval, seconds; each ends at a multiple of it.
+        sampling: packets per sampled packet, for records without a sampling rate.
+        exporters: routers that exported these records; () for all at which some record enters.
 
     Raises:
-        InputError: no such file, another format, a record without what is needed, or no record
+        InputError: no such file, another format, a record with missing fields, or no record
             between two routers.
     """
     if not interval_s > 0:
         raise InputError(str(path), "interval", "seconds above 0", interval_s)
+    # Validate the exporters.
     index = topology.node_index()
     unknown = [name for name in exporters if name not in index]
     if unknown:
         raise InputError(str(path), "exporters", f"nodes of {topology.name}", ", ".join(unknown))
-    only = {index[name] for name in exporters}
+    exporter_indices = {index[name] for name in exporters}
+    # Spread the records over intervals.
     amounts: dict[tuple[int, int, int], float] = {}
-    outside = inside = reversed_times = 0
+    num_without_prefix = num_within_router = num_reversed = 0
     for record in _records(path, sampling):
-        reversed_times += record.last < record.first
-        source, target = prefixes.router(record.source), prefixes.router(record.target)
+        num_reversed += record.last < record.first
+        source = prefixes.router(record.source)
+        target = prefixes.router(record.target)
         if source < 0 or target < 0:
-            outside += 1
+            num_without_prefix += 1
             continue
-        if source == target or (only and source not in only):
-            inside += 1
+        if source == target or (exporter_indices and source not in exporter_indices):
+            num_within_router += 1
             continue
-        begin, end = record.first, max(record.last, record.first)
-        first, last = int(begin // interval_s), int(end // interval_s)
+        begin = record.first
+        end = max(record.last, record.first)
+        first = int(begin // interval_s)
+        last = int(end // interval_s)
         if last - first > _MAX_INTERVALS:
             raise InputError(
                 str(path), "times", f"records of at most {_MAX_INTERVALS} intervals", end - begin
@@ -186,33 +195,39 @@ def load_flows(
         for interval in range(first, last + 1):
             overlap = min(end, (interval + 1) * interval_s) - max(begin, interval * interval_s)
             share = overlap / (end - begin) if end > begin else 1.0
-            key = interval, source, target
+            key = (interval, source, target)
             amounts[key] = amounts.get(key, 0.0) + share * record.amount
     if not amounts:
         raise InputError(
             str(path),
             "records",
-            "some between two routers",
-            f"none; {outside} outside all prefixes",
+            "records between two routers",
+            f"none; {num_without_prefix} outside all prefixes",
         )
-    routers = sorted(only or {source for _, source, _ in amounts})
+    # Matrices of the exporters.
+    routers = sorted(exporter_indices or {source for _, source, _ in amounts})
     pairs = np.array(
         [(s, t) for s in routers for t in range(topology.num_nodes) if s != t], dtype=np.int32
     )
-    place = {(int(s), int(t)): d for d, (s, t) in enumerate(pairs)}
+    pair_index = {(int(s), int(t)): d for d, (s, t) in enumerate(pairs)}
     intervals = sorted({interval for interval, _, _ in amounts})
-    row = {interval: number for number, interval in enumerate(intervals)}
+    row_of_interval = {interval: row for row, interval in enumerate(intervals)}
     rates = np.zeros((len(intervals), len(pairs)))
     for (interval, source, target), amount in amounts.items():
-        rates[row[interval], place[source, target]] += amount / interval_s
+        rates[row_of_interval[interval], pair_index[source, target]] += amount / interval_s
+    # Intervals are labelled by their ends.
     ends = (np.array(intervals) + 1) * interval_s
     times = np.round(ends).astype("int64").astype("datetime64[s]")
-    notes = [f"{outside:,} records of addresses in no prefix"] if outside else []
-    notes += (
-        [f"{inside:,} records within a router, or of one that does not export"] if inside else []
+    notes = (
+        [f"{num_without_prefix:,} records of addresses in no prefix"] if num_without_prefix else []
     )
-    if reversed_times:
-        notes.append(f"{reversed_times:,} records end before they begin: counted when they begin")
+    notes += (
+        [f"{num_within_router:,} records within a router, or of one that does not export"]
+        if num_within_router
+        else []
+    )
+    if num_reversed:
+        notes.append(f"{num_reversed:,} records end before they begin: counted when they begin")
     traffic = TrafficMatrices(
         path.stem, pairs, times, ArrayRates(rates), round(interval_s), origin=str(path)
     )
@@ -223,7 +238,7 @@ def _records(path: Path, sampling: float) -> Iterator[_Record]:
     try:
         if path.suffix.lower() == ".csv":
             with path.open(newline="", encoding="utf-8-sig") as stream:
-                for line, row in _rows_of_nfdump(stream, path):
+                for line, row in _nfdump_rows(stream, path):
                     yield _record(row, f"line {line}", path, sampling)
             return
         if path.suffix.lower() != ".json":
@@ -236,12 +251,12 @@ def _records(path: Path, sampling: float) -> Iterator[_Record]:
             if text.lstrip().startswith("[")
             else map(json.loads, filter(str.strip, text.splitlines()))
         )
-        for number, one in enumerate(objects):
-            if not isinstance(one, dict):
-                raise InputError(str(path), f"record {number}", "an object", repr(one)[:80])
-            _check_kind(one, path)
-            if one.get("type", "FLOW") == "FLOW":
-                yield _record(one, f"record {number}", path, sampling)
+        for index, record in enumerate(objects):
+            if not isinstance(record, dict):
+                raise InputError(str(path), f"record {index}", "an object", repr(record)[:80])
+            _check_kind(record, path)
+            if record.get("type", "FLOW") == "FLOW":
+                yield _record(record, f"record {index}", path, sampling)
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -250,11 +265,11 @@ def _records(path: Path, sampling: float) -> Iterator[_Record]:
         ) from None
 
 
-def _rows_of_nfdump(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line and fields of each record of nfdump's CSV.
+def _nfdump_rows(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield line number and fields of each record of nfdump's CSV.
 
-    A summary follows the records of a file; the heading of a further file, joined to the first one,
-    may follow the summary.
+    A summary follows the records of a file; if files were concatenated, the heading of the next one
+    follows the summary.
     """
     reader = csv.reader(stream)
     columns: list[str] = []
@@ -303,10 +318,10 @@ def _record(row: dict[str, Any], where: str, path: Path, sampling: float) -> _Re
 
 
 def _duration(value: Any, where: str, path: Path) -> float:
-    """Seconds of a number, or of hours, minutes and seconds: 00:20:00.000."""
+    """Parse seconds from a number, or from hours, minutes and seconds: 00:20:00.000."""
     parts = str(value).strip().split(":")
     try:
-        seconds = sum(float(part) * 60.0**place for place, part in enumerate(reversed(parts)))
+        seconds = sum(float(part) * 60.0**power for power, part in enumerate(reversed(parts)))
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
@@ -317,8 +332,8 @@ def _duration(value: Any, where: str, path: Path) -> float:
 
 
 def _check_kind(row: dict[str, Any], path: Path) -> None:
-    """Raise InputError for records of a program whose records are not read."""
-    for name, program in _OTHERS.items():
+    """Raise InputError for records of a known program that is not supported."""
+    for name, program in _UNSUPPORTED.items():
         if name in row:
             expected = "flow records of nfdump (-o csv or -o json) or pmacct"
             raise InputError(

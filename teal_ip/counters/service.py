@@ -1,19 +1,15 @@
-"""Estimates from counters, in a process of their own: no other request waits for the seconds that
-they may take.
+"""Traffic estimation from the counters that clients send to the service, in a separate process.
 
-The process has the :class:`teal_ip.counters.service.CountedTraffic` of every network whose counters
-were sent.  It begins with the first of them, and again should it end.  Intervals wait for it as
-requests wait for the engine: the next one is that of the client for which it has worked least.  One
-that could not be estimated by its deadline, by the times of those before, is refused when it
-arrives, and nothing is estimated that nobody waits for any more.
+The worker process holds one :class:`NetworkEstimator` for each network whose counters were sent, so
+no other request waits for the seconds that an estimate may take.  It starts with the first counters
+and restarts if it dies.  The queue is fair: the next interval is that of the client with the least
+worker time so far.  An interval that, by the service times before, would miss its deadline is
+rejected on arrival, and an estimate that nobody waits for any more is cancelled.
 
-Counters that are sent to the service: what matrix they say, and whether they agree with one sent
-beside them.
-
-The process has one :class:`CountedTraffic` a network.  Matrices that were measured themselves are
-its history; without any, estimates begin with gravity.  An interval whose counters contradict each
-other, or the matrix that was sent with them, raises an alarm: it is answered, and the matrix is not
-kept, so that the last good one stays in force.
+Measured matrices are the history of a network; without any, estimates start with gravity.  An
+interval whose counters contradict each other, or the matrix sent with them, raises an alarm: it is
+answered, but its matrix is not kept, so the last good one stays current.  Entry point:
+:class:`Counting` (entry point ``teal.service``).
 """
 
 from __future__ import annotations
@@ -53,23 +49,25 @@ from teal_ip.counters.repair import believed
 from teal_ip.readings.readings import Readings, without_own_traffic
 from teal_ip.routing.measurements import ecmp_measurements, path_measurements
 
-_MIN_HISTORY = 20  # measured matrices, from which on they are a history
-_MAX_UNEXPLAINED = (
-    0.1  # share of what was counted that no matrix explains, above which there is an alarm
-)
-_MAX_BLAMED = 0.3  # share of the counters that repair replaces or the estimate doubts, likewise
-_MAX_NAMES = 8  # suspects in an answer
+# Minimum number of measured matrices that form a history.
+_MIN_HISTORY = 20
+# Share of the counted traffic that no matrix explains, above which the alarm is raised.
+_MAX_UNEXPLAINED = 0.1
+# Share of counters that repair replaces or the estimate doubts, above which the alarm is raised.
+_MAX_BLAMED = 0.3
+# Maximum number of suspects in a response.
+_MAX_NAMES = 8
 
 
 class Interval(NamedTuple):
-    """The counters of an interval, and what was in force meanwhile.
+    """Counters of an interval, and the routing during it.
 
     Attributes:
         readings: the counters.
-        error: standard deviation of a counter, as a share of it.
-        capacity: (E,) in force, of whose working links the IGP has its paths.
-        splits: (D, K) that were in force; None for the IGP.
-        matrix: (1, D) that was sent beside the counters; None to estimate it.
+        error: relative standard deviation of a counter.
+        capacity: (E,) current capacities; the IGP routes over links with capacity.
+        splits: (D, K) installed split ratios; None for the IGP.
+        matrix: (1, D) matrix sent with the counters; None to estimate it.
     """
 
     readings: Readings
@@ -86,58 +84,65 @@ def interval_of(
     splits: FloatArray | None,
     matrix: FloatArray | None,
 ) -> Interval:
-    """The counters of a request as those of an interval.
+    """Convert the counters of a request to those of an interval.
 
     Args:
-        sent_counters: counters of the request, by the names of links and nodes.
+        sent_counters: counters of the request, by names of links and nodes.
         topology: the network.
         capacity, splits, matrix: as in :class:`Interval`.
 
     Raises:
-        ServiceError: links or nodes that the network does not have, or nothing that enters or
-            leaves.
+        ServiceError: unknown links or nodes, or no ingress and egress.
     """
-    index, nodes = topology.node_index(), topology.num_nodes
-    sent, received = np.full(topology.num_links, np.nan), np.full(topology.num_links, np.nan)
-    ingress, egress = np.full(nodes, np.nan), np.full(nodes, np.nan)
+    node_index = topology.node_index()
+    num_nodes = topology.num_nodes
+    sent = np.full(topology.num_links, np.nan)
+    received = np.full(topology.num_links, np.nan)
+    ingress = np.full(num_nodes, np.nan)
+    egress = np.full(num_nodes, np.nan)
+    # Links.
     links: dict[tuple[int, int], list[int]] = {}
     for link, ends in enumerate(
         zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     ):
         links.setdefault(ends, []).append(link)
-    for one in sent_counters.links:
-        found = links.get((index.get(one.source, -1), index.get(one.target, -1)), [])
-        if one.number >= len(found):
+    for reading in sent_counters.links:
+        parallel_links = links.get(
+            (node_index.get(reading.source, -1), node_index.get(reading.target, -1)), []
+        )
+        if reading.number >= len(parallel_links):
             raise wrong(
-                f"counters.links: there is no link {one.number} from {one.source!r} to "
-                f"{one.target!r}"
+                f"counters.links: there is no link {reading.number} from {reading.source!r} to "
+                f"{reading.target!r}"
             )
-        link = found[one.number]
-        sent[link] = np.nan if one.sent is None else one.sent
-        received[link] = np.nan if one.received is None else one.received
+        link = parallel_links[reading.number]
+        sent[link] = np.nan if reading.sent is None else reading.sent
+        received[link] = np.nan if reading.received is None else reading.received
+    # Ingress and egress.
     for border in sent_counters.nodes:
-        if border.node not in index:
+        if border.node not in node_index:
             raise wrong(f"counters.nodes: there is no node {border.node!r}")
-        node = index[border.node]
+        node = node_index[border.node]
         ingress[node] = np.nan if border.ingress is None else border.ingress
         egress[node] = np.nan if border.egress is None else border.egress
     if np.isnan(ingress).all() and np.isnan(egress).all():
         raise wrong("counters.nodes: what enters or leaves the network at some node")
+    # Nodes without external counters have no traffic of their own if their links balance.
     unnamed = ~np.isin(topology.node_names, [border.node for border in sent_counters.nodes])
-    inner = without_own_traffic(
+    is_transit_only = without_own_traffic(
         topology.with_capacity(capacity), unnamed, sent[None], received[None]
     )
-    ingress[inner] = egress[inner] = 0.0
+    ingress[is_transit_only] = egress[is_transit_only] = 0.0
     counters = Readings(sent, received, ingress, egress)
     return Interval(counters, sent_counters.counter_error, capacity, splits, matrix)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Counted:
-    """The estimate from the counters of an interval.
+class CounterEstimate:
+    """Traffic matrix from the counters of an interval.
 
     Attributes:
-        rates: (1, D) Gbit/s, the matrix to keep: the estimate, or what was sent.
+        rates: (1, D) Gbit/s, the matrix to keep: the estimate, or the matrix of the request.
         figures: :class:`teal.serving.engine.responses.CountedInfo`.
     """
 
@@ -146,76 +151,79 @@ class Counted:
 
     @property
     def alarm(self) -> bool:
-        """Whether the matrix must not be acted on."""
+        """Whether the matrix is unreliable and must not be used."""
         return bool(self.figures["alarm"])
 
 
-class CountedTraffic:
-    """The estimates of one network.
+class NetworkEstimator:
+    """Estimator and checker of one network.
 
     Args:
         topology: the network.
         paths: its candidate paths, of all pairs of nodes.
-        history: (T, D) matrices that were measured before, Gbit/s.
+        history: (T, D) previously measured matrices, Gbit/s.
 
     Attributes:
-        paths: as the argument; others may be added behind them.
+        paths: candidate paths; more may be appended.
     """
 
     def __init__(self, topology: Topology, paths: PathSet, history: FloatArray) -> None:
-        self._topology, self.paths, self._pairs = topology, paths, paths.pairs
+        self._topology = topology
+        self.paths = paths
+        self._pairs = paths.pairs
         self._matrices = list(history)
         self._estimator: Estimator | None = None
         self._checker: Checker | None = None
-        self._igp: tuple[bytes, sp.csr_array] | None = None  # working links, and F
+        # Key of the live links, and their measurement matrix F under the IGP.
+        self._igp: tuple[bytes, sp.csr_array] | None = None
 
     def observe(self, rates: FloatArray) -> None:
-        """Learn matrices (B, D) that were measured themselves."""
+        """Learn measured matrices (B, D)."""
         self._matrices = [*self._matrices, *rates][-MAX_KEPT_MATRICES:]
         if self._estimator is not None:
             for row in rates:
                 self._estimator.observe(row)
 
-    def take(self, interval: Interval) -> Counted:
-        """The matrix of an interval, and the verdict on it.
+    def take(self, interval: Interval) -> CounterEstimate:
+        """Estimate the matrix of an interval, or check the one sent with it.
 
         Raises:
-            ServiceError: a matrix to be checked before enough are known, or counters of which no
-                matrix can be made.
+            ServiceError: a matrix to be checked with too few known ones, or counters without a
+                consistent estimate.
         """
+        # A matrix from the request: check it.
         measurements = self._measurements(interval)
         topology = self._topology
         if interval.matrix is not None:
             return self._checked(interval.readings, measurements, interval.matrix)
+        # No matrix: repair and estimate.
         estimator = self._estimating(measurements, interval.error)
         try:
-            values, fixed = believed(estimator, topology, interval.readings, interval.error)
-            one = estimator.estimate(values, robust=True)
+            values, repaired = believed(estimator, topology, interval.readings, interval.error)
+            estimate = estimator.estimate(values, robust=True)
         except InputError as error:
             raise wrong(f"counters: {error}") from None
-        counted = int(sum(np.isfinite(rates).sum() for rates in interval.readings))
-        share = (fixed.num_blamed + one.doubted) / max(1, counted)
-        alarm = one.unexplained > _MAX_UNEXPLAINED or share > _MAX_BLAMED
+        num_counted = int(sum(np.isfinite(rates).sum() for rates in interval.readings))
+        share = (repaired.num_blamed + estimate.doubted) / max(1, num_counted)
+        alarm = estimate.unexplained > _MAX_UNEXPLAINED or share > _MAX_BLAMED
         if alarm:
             estimator.forget_last()
-        return Counted(
-            one.matrix[None],
+        return CounterEstimate(
+            estimate.matrix[None],
             {
-                "found_by": one.prior,
-                "total_gbps": float(one.matrix.sum()),
-                "unexplained": one.unexplained,
+                "found_by": estimate.prior,
+                "total_gbps": float(estimate.matrix.sum()),
+                "unexplained": estimate.unexplained,
                 "alarm": alarm,
-                "replaced": fixed.num_blamed,
-                "suspects": fixed.blamed_names(topology)[:_MAX_NAMES],
+                "replaced": repaired.num_blamed,
+                "suspects": repaired.blamed_names(topology)[:_MAX_NAMES],
             },
         )
 
     def _checked(
         self, readings: Readings, measurements: sp.csr_array, matrix: FloatArray
-    ) -> Counted:
-        """The verdict on a matrix that was sent, by a checker that is calibrated on the matrices
-        before.
-        """
+    ) -> CounterEstimate:
+        """Check the matrix of a request, with an alarm calibrated on previous matrices."""
         if self._checker is None:
             if len(self._matrices) < _MIN_HISTORY:
                 raise wrong(
@@ -226,18 +234,18 @@ class CountedTraffic:
             self._checker = Checker(self._topology, self._pairs, measurements)
             self._checker.calibrate(np.array(self._matrices))
         self._checker.route(measurements)
-        found = self._checker.check(readings, matrix[0])
+        check = self._checker.check(readings, matrix[0])
         predicted = measurements @ matrix[0]
-        total = max(float(found.repaired.values.sum()), 1e-300)
-        return Counted(
+        total = max(float(check.repaired.values.sum()), 1e-300)
+        return CounterEstimate(
             matrix,
             {
                 "found_by": "sent",
                 "total_gbps": float(matrix.sum()),
-                "unexplained": float(np.abs(predicted - found.repaired.values).sum()) / total,
-                "alarm": found.alarm,
-                "replaced": found.repaired.num_blamed,
-                "suspects": [*([found.unit] if found.unit else []), *found.suspects][:_MAX_NAMES],
+                "unexplained": float(np.abs(predicted - check.repaired.values).sum()) / total,
+                "alarm": check.alarm,
+                "replaced": check.repaired.num_blamed,
+                "suspects": [*([check.unit] if check.unit else []), *check.suspects][:_MAX_NAMES],
             },
         )
 
@@ -268,16 +276,14 @@ class CountedTraffic:
 
 
 def warm_up() -> None:
-    """Estimate and check the counters of an interval of B4, so that all kernels of it are
-    compiled.
-    """
+    """Estimate and check the counters of an interval of B4, so that all kernels are compiled."""
     topology = load_topology("b4")
     paths = compute_paths(topology, num_paths=1, cache=False)
     rng = np.random.default_rng(0)
     series = rng.lognormal(0, 0.1, (_MIN_HISTORY + 1, paths.num_demands))
     first_paths = np.ones((paths.num_demands, 1))
-    igp = ecmp_measurements(EcmpDag.of(topology, igp_metric(topology, "file")), paths.pairs)
-    own = path_measurements(paths, first_paths, topology.num_nodes)
+    igp_matrix = ecmp_measurements(EcmpDag.of(topology, igp_metric(topology, "file")), paths.pairs)
+    path_matrix = path_measurements(paths, first_paths, topology.num_nodes)
     # Estimates with and without a history, over the IGP and over splits; then a check of a matrix.
     for history, splits, matrix in (
         (series[:1], None, None),
@@ -285,45 +291,49 @@ def warm_up() -> None:
         (series[:-1], first_paths, None),
         (series[:-1], None, series[-1:]),
     ):
-        values = (igp if splits is None else own) @ series[-1]
+        values = (igp_matrix if splits is None else path_matrix) @ series[-1]
         links, ingress, egress = np.split(values, [topology.num_links, -topology.num_nodes])
         readings = Readings(links, links.copy(), ingress, egress)
         interval = Interval(readings, 0.01, topology.capacity, splits, matrix)
-        CountedTraffic(topology, paths, history).take(interval)
+        NetworkEstimator(topology, paths, history).take(interval)
 
 
-_NEWEST_SHARE = 0.2  # weight of the newest estimate in the usual time of a network
-_AGAIN_S = 0.05  # seconds after which an estimate that nobody waits for is told to stop again
-_STOP = signal.SIGURG  # which a process that has not begun to listen ignores
-_NICENESS = 10  # of the process: allocations come first
+# Weight of the newest estimate in the moving average of a network's service time.
+_NEWEST_WEIGHT = 0.2
+# Interval at which a cancelled estimate is signalled again, seconds.
+_RESIGNAL_S = 0.05
+# Cancellation signal; a process that has not installed its handler yet ignores it.
+_STOP = signal.SIGURG
+# Niceness of the worker process: allocations have priority.
+_NICENESS = 10
 
 
 class _Stopped(Exception):  # noqa: N818, it is no error
-    """Nobody waits for the estimate."""
+    """Cancellation of an estimate that nobody waits for."""
 
 
 @dataclasses.dataclass(eq=False)
-class _Waiting:
-    """Counters that wait for their estimate.
+class _QueuedInterval:
+    """A queued interval.
 
     Attributes:
-        key: key of the registration of the network.
-        client: whom they count for.
-        work: the estimate, to be called in the thread that talks to the process.
-        answer: done too if nobody waits for it any more.
+        key: key of the network's registration.
+        client: client whose quota it uses.
+        work: computes the estimate; called in the thread that talks to the process.
+        answer: the result; also done if nobody waits for it any more.
     """
 
     key: str
     client: str
-    work: Callable[[], Counted]
-    answer: asyncio.Future[Counted]
+    work: Callable[[], CounterEstimate]
+    answer: asyncio.Future[CounterEstimate]
 
 
 class Counting:
-    """The estimates of all networks.  Its methods are called on one event loop.
+    """Queue of estimates of all networks.  All methods run on one event loop.
 
     Args:
-        most_waiting: intervals that may wait; more are turned away.
+        most_waiting: maximum number of queued intervals; more are rejected.
     """
 
     interval_of = staticmethod(interval_of)
@@ -333,10 +343,12 @@ class Counting:
         self._most_waiting = most_waiting
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="counting")
         self._process: _Process | None = None
-        self._queue: list[_Waiting] = []  # the first one may be under way
-        self._draining: asyncio.Task[None] | None = None
-        self._usual: dict[str, float] = {}  # seconds of an estimate, by network
-        self._worked: dict[str, float] = {}  # seconds, by client
+        # The first entry may be running.
+        self._queue: list[_QueuedInterval] = []
+        self._drain_task: asyncio.Task[None] | None = None
+        # Service-time estimates by network, and worker time by client, seconds.
+        self._service_times: dict[str, float] = {}
+        self._client_times: dict[str, float] = {}
 
     async def take(
         self,
@@ -347,26 +359,25 @@ class Counting:
         interval: Interval,
         client: str,
         deadline: float,
-    ) -> Counted:
-        """The matrix of an interval, and the verdict on it.
+    ) -> CounterEstimate:
+        """Estimate the matrix of an interval, or check the one sent with it.
 
         Args:
-            key: key of the registration of the network.
+            key: key of the network's registration.
             topology: the network.
             paths: its candidate paths.
-            matrices: matrices that were measured before: the history of the first estimate.
+            matrices: previously measured matrices: the history of the first estimate.
             interval: the counters.
-            client: whom they count for.
-            deadline: by time.perf_counter().
+            client: client whose quota the interval uses.
+            deadline: deadline on the clock of time.perf_counter().
 
         Raises:
-            ServiceError: see :meth:`CountedTraffic.take`; or the estimate is not there by the
-                deadline.
+            ServiceError: see :meth:`NetworkEstimator.take`; or no result by the deadline.
         """
         self._refuse_late(key, client, deadline)
         answer = asyncio.get_running_loop().create_future()
 
-        def work() -> Counted:
+        def work() -> CounterEstimate:
             process = self._running()
             if process.begun.get(key) is None:
                 matrices.refresh()
@@ -377,74 +388,81 @@ class Counting:
             try:
                 return process.call("take", key, interval)
             except _Stopped:
-                del process.begun[key]  # what the estimates had learnt is gone too
+                # The state of the network's estimator is lost, too.
+                del process.begun[key]
                 raise
 
-        self._queue.append(_Waiting(key, client, work, answer))
-        if self._draining is None or self._draining.done():
-            self._draining = asyncio.create_task(self._drain())
+        self._queue.append(_QueuedInterval(key, client, work, answer))
+        if self._drain_task is None or self._drain_task.done():
+            self._drain_task = asyncio.create_task(self._drain())
         try:
             return await asyncio.wait_for(answer, max(0.0, deadline - time.perf_counter()))
         except TimeoutError:
             raise overloaded() from None
 
     def _refuse_late(self, key: str, client: str, deadline: float) -> None:
-        """Raise ServiceError if too many wait, or if this one would be late; a client may have
-        three quarters.
+        """Raise ServiceError if the queue is full, or if the interval would miss its deadline; one
+        client may use three quarters of queue and time.
         """
-        here = [one for one in self._queue if not one.answer.done()]
-        of_client = Counter(one.client for one in here)
-        if len(here) >= self._most_waiting or of_client[client] >= places_of_one(
+        queued = [entry for entry in self._queue if not entry.answer.done()]
+        num_by_client = Counter(entry.client for entry in queued)
+        if len(queued) >= self._most_waiting or num_by_client[client] >= places_of_one(
             self._most_waiting
         ):
             raise overloaded()
-        if not here:  # an estimate that took long once may be short now
+        # With an empty queue always try: an estimate that took long once may be short now.
+        if not queued:
             return
-        left = deadline - time.perf_counter()
-        own, total = (
-            sum(self._usual.get(one.key, 0.0) for one in some) + self._usual.get(key, 0.0)
-            for some in ([one for one in here if one.client == client], here)
+        remaining = deadline - time.perf_counter()
+        client_time, total = (
+            sum(self._service_times.get(entry.key, 0.0) for entry in entries)
+            + self._service_times.get(key, 0.0)
+            for entries in ([entry for entry in queued if entry.client == client], queued)
         )
-        late = max(total - left, own - CLIENT_SHARE * left)
-        if late > 0:
-            raise overloaded(math.ceil(max(1.0, late)))
+        excess = max(total - remaining, client_time - CLIENT_SHARE * remaining)
+        if excess > 0:
+            raise overloaded(math.ceil(max(1.0, excess)))
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
-        while here := [one for one in self._queue if not one.answer.done()]:
-            one = min(here, key=lambda one: self._worked.get(one.client, 0.0))
+        while queued := [entry for entry in self._queue if not entry.answer.done()]:
+            entry = min(queued, key=lambda entry: self._client_times.get(entry.client, 0.0))
             begin = time.perf_counter()
-            job = loop.run_in_executor(self._thread, one.work)
+            job = loop.run_in_executor(self._thread, entry.work)
             try:
-                await asyncio.wait({job, one.answer}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({job, entry.answer}, return_when=asyncio.FIRST_COMPLETED)
                 while not job.done():
                     if self._process is not None:
                         self._process.stop()
-                    await asyncio.wait({job}, timeout=_AGAIN_S)
+                    await asyncio.wait({job}, timeout=_RESIGNAL_S)
             finally:
-                if not job.done() and self._process is not None:  # the event loop ends
+                # The event loop ends.
+                if not job.done() and self._process is not None:
                     self._process.end()
             seconds = time.perf_counter() - begin
-            self._worked[one.client] = self._worked.get(one.client, 0.0) + seconds
+            self._client_times[entry.client] = self._client_times.get(entry.client, 0.0) + seconds
             error = job.exception()
             if error is None:
-                usual = self._usual.get(one.key, seconds)
-                self._usual[one.key] = usual + _NEWEST_SHARE * (seconds - usual)
-            if not one.answer.done():
+                service_time = self._service_times.get(entry.key, seconds)
+                self._service_times[entry.key] = service_time + _NEWEST_WEIGHT * (
+                    seconds - service_time
+                )
+            if not entry.answer.done():
                 if error is None:
-                    one.answer.set_result(job.result())
+                    entry.answer.set_result(job.result())
                 else:
-                    one.answer.set_exception(error)
+                    entry.answer.set_exception(error)
             self._queue = [other for other in self._queue if not other.answer.done()]
-        self._queue, self._worked = [], {}
+        self._queue = []
+        self._client_times = {}
 
     def observe(self, key: str, rates: FloatArray) -> None:
-        """Learn matrices (B, D) that were measured themselves; nobody waits for it."""
+        """Learn measured matrices (B, D), in the background."""
         self._tell("observe", key, rates)
 
     def forget(self, key: str) -> None:
-        """Drop what is known of a network that is gone."""
-        self._usual.pop(key, None)
+        """Drop the state of a deregistered network."""
+        self._service_times.pop(key, None)
         self._tell("forget", key)
 
     def _tell(self, method: str, key: str, *arguments: Any) -> None:
@@ -468,33 +486,33 @@ class Counting:
 
 
 class _Process:
-    """The process, as the thread that talks to it sees it.
+    """Client side of the worker process, used by one thread.
 
     Attributes:
         begun: paths of each network that the process knows.
-        has_ended: whether it answers no more.
+        has_ended: whether the process has ended.
     """
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context(
-            "spawn"
-        )  # threads of torch and Numba do not survive a fork
-        self._connection, theirs = context.Pipe()
+        # Threads of torch and Numba do not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        self._connection, child_connection = context.Pipe()
         self._process = context.Process(
-            target=_estimates, args=(theirs,), name="counting", daemon=True
+            target=_estimates, args=(child_connection,), name="counting", daemon=True
         )
         self._process.start()
-        theirs.close()
+        child_connection.close()
         self.begun: dict[str, PathSet] = {}
         self.has_ended = False
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """The result of a method of :class:`_Estimates`, or its error."""
+        """Return the result of a method of :class:`_Estimates`, or raise its error."""
         try:
             self._connection.send((method, arguments))
             outcome = self._connection.recv()
         except (EOFError, OSError):
-            self.end()  # it may be half gone
+            # The process may still run without its connection.
+            self.end()
             raise ServiceError(
                 503, "unavailable", "the process for counters has ended; try again", 1.0
             ) from None
@@ -503,24 +521,25 @@ class _Process:
         return outcome
 
     def end(self) -> None:
-        """End it, whatever it is at."""
+        """Kill the process."""
         self.has_ended = True
         self._process.kill()
 
     def stop(self) -> None:
-        """End the estimate that is under way, if one is."""
+        """Cancel the running estimate, if any."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid or 0, _STOP)
 
 
 def _estimates(connection: Connection) -> None:
-    """Answer calls until the service ends."""
+    """Main loop of the worker process: answer calls until the service ends."""
     ignore_interrupts()
     os.nice(_NICENESS)
     limit_threads(1)
     estimates = _Estimates()
     signal.signal(_STOP, lambda *_: estimates.stop())
-    with contextlib.suppress(EOFError, OSError):  # the service has ended
+    # The connection closes when the service ends.
+    with contextlib.suppress(EOFError, OSError):
         while True:
             method, arguments = connection.recv()
             try:
@@ -528,35 +547,37 @@ def _estimates(connection: Connection) -> None:
             except (TealError, _Stopped) as error:
                 outcome = error
             except Exception:
-                outcome = RuntimeError(traceback.format_exc())  # the error itself may not travel
+                # The error itself may not be picklable.
+                outcome = RuntimeError(traceback.format_exc())
             connection.send(outcome)
 
 
 class _Estimates:
-    """Estimates of the traffic of each network, by the network's key, in one process."""
+    """Estimators of all networks, by network key, in the worker process."""
 
     def __init__(self) -> None:
-        self._known: dict[str, CountedTraffic] = {}
+        self._estimators: dict[str, NetworkEstimator] = {}
         self._may_stop = False
 
     def begin(self, key: str, topology: Topology, paths: PathSet, history: FloatArray) -> None:
-        self._known[key] = CountedTraffic(topology, paths, history.astype(np.float64))
+        self._estimators[key] = NetworkEstimator(topology, paths, history.astype(np.float64))
 
     def use(self, key: str, paths: PathSet) -> None:
-        self._known[key].paths = paths
+        self._estimators[key].paths = paths
 
     def observe(self, key: str, rates: FloatArray) -> None:
-        self._known[key].observe(rates)
+        self._estimators[key].observe(rates)
 
     def forget(self, key: str) -> None:
-        del self._known[key]
+        del self._estimators[key]
 
-    def take(self, key: str, interval: Interval) -> Counted:
+    def take(self, key: str, interval: Interval) -> CounterEstimate:
         try:
             self._may_stop = True
-            return self._known[key].take(interval)
+            return self._estimators[key].take(interval)
         except _Stopped:
-            del self._known[key]  # it may have stopped between two steps that belong together
+            # The state may be inconsistent: it may have stopped between two updates.
+            del self._estimators[key]
             raise
         finally:
             self._may_stop = False

@@ -1,6 +1,4 @@
-"""Settings that the commands about counters share, and those of `teal estimate` and `teal
-check`.
-"""
+"""Settings of ``teal estimate`` and ``teal check``."""
 
 from __future__ import annotations
 
@@ -13,7 +11,8 @@ from teal.app.settings import TopologyFileConfig, require
 from teal.option import OVERWRITE, TOPOLOGY
 from teal_ip.routing.settings import IgpConfig
 
-_COUNTER_OPTIONS = (  # of both commands, in the order of --help
+# Options of both commands, in the order of --help.
+_COUNTER_OPTIONS = (
     "counters",
     "interfaces",
     "ignore_interfaces",
@@ -26,27 +25,27 @@ _COUNTER_OPTIONS = (  # of both commands, in the order of --help
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CounterOptions(IgpConfig, TopologyFileConfig):
-    """How the byte counters of interfaces are read."""
+    """Interpretation of interface byte counters and files."""
 
     interfaces: Path | None = None
-    """Table (.csv or .parquet) that leads interfaces back to links: router, interface, neighbour
-    (empty: external) and, for parallel links, number, from 1 on as in the names of links.
-    Interfaces of one link are summed.  Default: an interface that is named like a neighbour (b, or
-    b#2 for the second of parallel links) is the link to it, and any other one is external."""
+    """Table (.csv or .parquet) that maps interfaces to links: router, interface, neighbour (empty:
+    external) and, for parallel links, number, counted from 1 as in the names of links.  Interfaces
+    of one link are summed.  Default: an interface named like a neighbour (b, or b#2 for the second
+    of parallel links) is the link to it, and any other one is external."""
     ignore_interfaces: str = ""
-    """Regular expression of the names of interfaces that are left out, such as 'lo\\d*|.*\\.\\d+';
-    a column ignore (yes) of the table of interfaces does the same for single ones."""
+    """Regular expression of names of interfaces to ignore, such as 'lo\\d*|.*\\.\\d+'; a column
+    ignore (yes) of the table of interfaces does the same for single ones."""
     counter_unit: str = ""
     """Unit of the column rate, such as Mbit/s; Gbit/s by default."""
     labels: Literal["end", "start"] = "end"
-    """Whether the time of a matrix, read or written, is the start or the end of its interval; the
-    time of a counter's reading is always the end."""
+    """Whether timestamps of matrices, read or written, are the start or the end of the interval;
+    timestamps of counter readings are always the end."""
     interval: float = 0.0
-    """Seconds of an interval; 0 for the median time between two readings."""
+    """Length of an interval, seconds; 0 for the median time between two readings."""
     counter_error: float = 0.01
-    """Standard deviation of a counter, as a share of it."""
+    """Relative standard deviation of a counter."""
     policies: Path | None = None
-    """Installed segment lists, a .json file of teal segments; all other demands take the IGP's
+    """Installed segment lists, a .json file of teal segments; all other demands follow the IGP's
     shortest paths."""
     traffic_unit: str = ""
     """Unit of the rates in traffic files, such as Mbit/s; Gbit/s by default."""
@@ -59,45 +58,46 @@ class CounterOptions(IgpConfig, TopologyFileConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CounterConfig(CounterOptions):
-    """A network, and the byte counters of its interfaces."""
+    """A network and the byte counters of its interfaces."""
 
     topology: Annotated[str, TOPOLOGY]
     counters: Path
     """Readings of interface counters: a .csv or .parquet table with the columns time, router,
-    interface or neighbour, direction (in or out), and bytes (a counter that rises) or rate; or a
+    interface or neighbour, direction (in or out), and bytes (a cumulative counter) or rate; or a
     .npz file of teal simulate --counters.  The time of a rate is the end of its interval, or its
-    start in a column start in the place of time."""
+    start in a column start instead of time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EstimateOptions(CounterOptions):
-    """Facts that are known besides the counters, and how matrices follow from both."""
+    """Additional knowledge for the estimation, and its parameters."""
 
     TRAFFIC_OPTIONS: ClassVar[tuple[str, ...]] = ("history", "flows", "truth")
 
     history: str = ""
-    """Past traffic matrices, a file as for teal solve: with a week of them errors halve, and
-    demands get intervals."""
+    """Past traffic matrices, a file as for teal solve: a week of them halves the errors, and gives
+    demands prediction intervals."""
     flows: str = ""
     """Measured demands (flow records, tunnel counters): a .csv, .parquet or .npz file of traffic;
-    its demands, and only those, are taken as measured in the intervals of its times."""
+    its demands, and only those, count as measured in the intervals of its times."""
     prefixes: Path | None = None
-    """Table (.csv: prefix, router) that says where addresses are; --flows is then a file of flow
-    records: nfdump's .csv or .json, or pmacct's .json."""
+    """Table (.csv: prefix, router) that locates addresses; --flows is then a file of flow records:
+    nfdump's .csv or .json, or pmacct's .json."""
     sampling: float = 1.0
-    """Packets for each one that was counted, for flow records that do not say."""
+    """Packets per sampled packet, for flow records without a sampling rate."""
     exporters: tuple[str, ...] = ()
-    """A router whose flow records these are; repeat for more.  Default: all at which some record
+    """Router that exported the flow records; repeat for more.  Default: all at which some record
     enters."""
     no_repair: bool = False
-    """Take the counters as they are."""
+    """Do not repair the counters."""
     tracking: float = 0.1
-    """Share, 0 to 1, of each estimate in what is expected next."""
+    """Weight, 0 to 1, of each estimate in the prior of the next interval."""
     level: float = 0.9
-    """Probability of the interval of each demand."""
+    """Probability of the prediction interval of each demand."""
     truth: str = ""
-    """Traffic matrices of the same times to compare with: the error of the estimates, and how often
-    intervals hold."""
+    """True traffic matrices of the same times, to report the error of the estimates and the
+    coverage of the intervals.
+    """
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
@@ -120,9 +120,9 @@ class EstimateOptions(CounterOptions):
 class EstimateConfig(EstimateOptions, CounterConfig):
     """Estimate traffic matrices from the byte counters of interfaces.
 
-    Each interval's matrix is the one nearest to what is expected (from past matrices if there are
-    any, else from gravity and the estimates before) that explains the counters, after repair of
-    counters that contradict the others.
+    Each interval's matrix is the one nearest to its prior (from past matrices if there are any,
+    else from gravity and previous estimates) that explains the counters, after repair of counters
+    that contradict the others.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -143,22 +143,21 @@ class EstimateConfig(EstimateOptions, CounterConfig):
 
     out: Path | None = None
     """Folder for matrices.npz (which --traffic reads), intervals.npz, estimate.csv, estimate.html
-    and manifest.json: written every ten seconds, and when the run is interrupted."""
+    and manifest.json, written every ten seconds and when the run is interrupted."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckOptions(CounterOptions):
-    """The matrices that are believed, and the alarm."""
+    """Trusted matrices, and the alarm."""
 
     history: str = ""
-    """Past traffic matrices that are believed, to calibrate the alarm; default: those of
-    --traffic."""
+    """Past trusted traffic matrices, to calibrate the alarm; default: those of --traffic."""
     window: int = 1
-    """Intervals over which the statistic is averaged: more find smaller faults that last, and take
-    longer."""
+    """Number of intervals over which the statistic is averaged: more detect smaller persistent
+    faults, but later."""
     seed: int = 0
-    """Seed of the calibration's draws."""
+    """Seed of the calibration."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
@@ -168,11 +167,11 @@ class CheckOptions(CounterOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckConfig(CheckOptions, CounterConfig):
-    """Check counters, traffic matrix and topology against each other.
+    """Check counters, traffic matrix and topology for consistency.
 
     Counters that contradict all others are named and repaired; an alarm says that the matrix does
-    not explain what was counted, at a level that is calibrated on past matrices.  The exit code is
-    4 if any interval raises an alarm.
+    not explain the counters, at a level that is calibrated on past matrices.  The exit code is 4 if
+    any interval raises an alarm.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -184,8 +183,7 @@ class CheckConfig(CheckOptions, CounterConfig):
     }
 
     traffic: str
-    """The matrices that are to be acted on: those of the same times as the counters, or a single
-    one for all."""
+    """Traffic matrices to check: one per timestamp of the counters, or a single one for all."""
     out: Path | None = None
     """Write a row for each interval to this .csv file."""
     overwrite: Annotated[bool, OVERWRITE] = False

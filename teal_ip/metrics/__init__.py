@@ -1,1 +1,1 @@
-"""Metrics of the IGP under which the fullest link is least full."""
+"""IGP metric optimisation: metrics that minimise the largest link utilisation."""

@@ -1,4 +1,4 @@
-"""Changes of metrics as files: what `teal metrics --out` writes, and other commands read."""
+"""Files of metric changes: the output of ``teal metrics --out``, which other commands read."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SUFFIXES = (".json", ".csv")
 
 @dataclasses.dataclass(frozen=True)
 class MetricChange:
-    """One change of a configuration.
+    """One metric change of a configuration.
 
     Attributes:
-        link: name.
+        link: name of the link.
         source: node whose configuration changes.
         target: node at the other end.
-        before: metric in force.
-        after: metric to come.
-        utilisation: largest of a link once this change and those before it are made.
+        before: current metric.
+        after: new metric.
+        utilisation: largest link utilisation after this change and the previous ones.
     """
 
     link: str
@@ -38,7 +38,7 @@ class MetricChange:
 
 
 def write_changes(path: Path, changes: Sequence[MetricChange], figures: dict[str, Any]) -> None:
-    """Write changes in their order.
+    """Write changes in order.
 
     Args:
         path: path of a .json or .csv file.
@@ -57,14 +57,14 @@ def write_changes(path: Path, changes: Sequence[MetricChange], figures: dict[str
 
 
 def load_changes(path: Path, links: Sequence[str]) -> list[MetricChange]:
-    """The changes of a file, in their order.
+    """Load the changes of a file, in order.
 
     Args:
-        path: what :func:`write_changes` wrote.
+        path: file written by :func:`write_changes`.
         links: names of the links of the network.
 
     Raises:
-        InputError: no such file, one of something else, or a link that the network does not have.
+        InputError: no such file, another format, or an unknown link.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:
@@ -87,17 +87,17 @@ def load_changes(path: Path, links: Sequence[str]) -> list[MetricChange]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         expected = "changes as teal metrics --out writes them, .json or .csv"
         raise InputError(str(path), "", expected, f"{type(error).__name__}: {error}") from None
-    known = set(links)
+    known_links = set(links)
     for change in changes:
-        if change.link not in known:
+        if change.link not in known_links:
             expected = "a link of the network"
             raise InputError(str(path), f"link {change.link}", expected, "none of this name")
     return changes
 
 
 def read_changes(path: Path, links: Sequence[str]) -> dict[int, int]:
-    """The metrics after all changes of a file, by the number of the link; arguments and errors of
+    """Load the metrics after all changes of a file, by link index; arguments and errors as in
     :func:`load_changes`.
     """
-    number = {name: link for link, name in enumerate(links)}
-    return {number[change.link]: change.after for change in load_changes(path, links)}
+    link_index = {name: link for link, name in enumerate(links)}
+    return {link_index[change.link]: change.after for change in load_changes(path, links)}

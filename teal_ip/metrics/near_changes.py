@@ -1,9 +1,9 @@
-"""Few changes of metrics around the fullest link, tried one by one: what a planner would try first.
+"""Local search for few metric changes around the most utilised link (beam search).
 
-A change matters where it makes a link as short as the way that traffic takes now, or one longer or
-shorter: for each link near the fullest one these metrics are tried, first under the scenarios that
-are fullest now, then, the best of them, under all.  The best few after each change are kept, since
-two changes may mend what neither does alone.
+A change matters if it makes a link as short as the current path, or one longer or shorter: these
+metrics are tried for each link near the most utilised one, first under the worst scenarios, then,
+the best of them, under all.  A beam of the best few is kept after each change, since two changes
+may repair an overload that neither repairs alone.  Entry point: :func:`near_changes`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ from teal.runtime.interruptible import Deadline
 from teal_ip.metrics.search import MetricSearch
 from teal_ip.routing.igp_failures import IgpFailures
 
-_NEAR = 1  # hops from the ends of the fullest link
-_FIRST_SCENARIOS = 8  # failures, the fullest ones, under which every change is tried
-_KEPT = 4  # metrics that are kept after each change
-_POWER = 10  # of the score beside the largest utilisation
+# Hops from the ends of the most utilised link.
+_NEAR = 1
+# Number of failures, the worst ones, under which every change is tried.
+_FIRST_SCENARIOS = 8
+# Beam width: metrics that are kept after each change.
+_KEPT = 4
+# Power of utilisations in the second part of the score.
+_POWER = 10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tried:
-    """Metrics that were tried.
+    """Evaluated metrics.
 
     Attributes:
-        metric: (E,).
+        metric: (E,) metrics.
         score: largest utilisation, then the sum of the tenth powers of those of all scenarios.
     """
 
@@ -39,72 +43,80 @@ class Tried:
 
 
 def near_changes(search: MetricSearch, deadline: Deadline) -> tuple[FloatArray, int]:
-    """The best metrics (E,) of at most ``search.at_most`` changes, one added at a time, and the
-    number of trials.
+    """Return the best metrics (E,) with at most ``search.at_most`` changes, added one at a time,
+    and the number of trials.
     """
-    sets = [[], *(list(one) for one in search.failures)]
+    sets = [[], *(list(member) for member in search.failures)]
     best = Tried(search.start, _score(search, search.start, sets))
-    kept, trials = [best], 0
+    beam = [best]
+    trials = 0
     for _ in range(search.at_most):
-        tried: dict[bytes, Tried] = {}
-        for one in kept:
-            fullest, busiest = _fullest(search, one.metric, sets)
-            for link, value in _values(search, one.metric, busiest):
+        candidates: dict[bytes, Tried] = {}
+        for member in beam:
+            worst_failures, busiest = _worst_failures(search, member.metric, sets)
+            for link, value in _candidate_values(search, member.metric, busiest):
                 if deadline.is_over:
                     return best.metric, trials
-                metric = one.metric.copy()
+                metric = member.metric.copy()
                 metric[link] = value
                 trials += 1
-                tried[metric.tobytes()] = Tried(metric, _score(search, metric, fullest))
-        first = sorted(tried.values(), key=lambda one: one.score)[: 4 * _KEPT]
-        exact = [Tried(one.metric, _score(search, one.metric, sets)) for one in first]
-        kept = sorted(exact, key=lambda one: one.score)[:_KEPT]
-        if not kept:
+                candidates[metric.tobytes()] = Tried(metric, _score(search, metric, worst_failures))
+        shortlist = sorted(candidates.values(), key=lambda member: member.score)[: 4 * _KEPT]
+        evaluated = [
+            Tried(member.metric, _score(search, member.metric, sets)) for member in shortlist
+        ]
+        beam = sorted(evaluated, key=lambda member: member.score)[:_KEPT]
+        if not beam:
             break
-        best = min(best, kept[0], key=lambda one: one.score)
+        best = min(best, beam[0], key=lambda member: member.score)
     return best.metric, trials
 
 
 def _score(search: MetricSearch, metric: FloatArray, sets: list[list[int]]) -> tuple[float, float]:
-    used = IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(sets).utilisation
-    return float(used.max()), float((used**_POWER).sum())
+    utilisation = (
+        IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(sets).utilisation
+    )
+    return float(utilisation.max()), float((utilisation**_POWER).sum())
 
 
-def _fullest(
+def _worst_failures(
     search: MetricSearch, metric: FloatArray, sets: list[list[int]]
 ) -> tuple[list[list[int]], int]:
-    """The failures under which links are fullest, and the fullest link of all."""
-    found = IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(sets)
-    most = found.utilisation.max(1)
-    worst = int(most.argmax())
-    order = np.argsort(-most, kind="stable")[:_FIRST_SCENARIOS]
-    return [sets[s] for s in order], int(found.busiest[worst, found.utilisation[worst].argmax()])
+    """Return the worst failures, and the most utilised link of all."""
+    results = IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(sets)
+    largest = results.utilisation.max(1)
+    worst = int(largest.argmax())
+    order = np.argsort(-largest, kind="stable")[:_FIRST_SCENARIOS]
+    return [sets[s] for s in order], int(
+        results.busiest[worst, results.utilisation[worst].argmax()]
+    )
 
 
-def _values(search: MetricSearch, metric: FloatArray, busiest: int) -> Iterator[tuple[int, float]]:
-    """Links near a link, the nearest first, and metrics at which some traffic comes to them or
-    leaves them.
-    """
+def _candidate_values(
+    search: MetricSearch, metric: FloatArray, busiest: int
+) -> Iterator[tuple[int, float]]:
+    """Yield links near a link, nearest first, with metrics at which they gain or lose traffic."""
     topology = search.topology
-    source, target = topology.link_source, topology.link_target
+    source = topology.link_source
+    target = topology.link_target
     hops = EcmpDag.of(topology, np.ones(len(source))).dags.distance
-    distance = EcmpDag.of(topology, metric).dags.distance  # to each destination, from each node
-    ends = source[busiest], target[busiest]
-    near = np.min([hops[end][side] for end in ends for side in (source, target)], axis=0)
-    for link in np.argsort(near, kind="stable").tolist():
-        if near[link] > _NEAR:
+    # To each destination, from each node.
+    distance = EcmpDag.of(topology, metric).dags.distance
+    ends = (source[busiest], target[busiest])
+    hops_away = np.min([hops[end][side] for end in ends for side in (source, target)], axis=0)
+    for link in np.argsort(hops_away, kind="stable").tolist():
+        if hops_away[link] > _NEAR:
             break
         if topology.capacity[link] <= 0:
             continue
         others = np.flatnonzero((source == source[link]) & (np.arange(len(source)) != link))
-        ways = [
-            distance[:, source[link]]
-        ]  # the way that is taken, and the best one without the link
+        # The current path, and the best one without the link.
+        path_lengths = [distance[:, source[link]]]
         if len(others):
-            ways.append((metric[others] + distance[:, target[others]]).min(1))
-        ties = np.concatenate([way - distance[:, target[link]] for way in ways])
-        around = np.unique(ties[np.isfinite(ties)][:, None] + np.array([-1.0, 0.0, 1.0]))
-        for value in around[
-            (around >= 1) & (around <= search.most) & (around != metric[link])
+            path_lengths.append((metric[others] + distance[:, target[others]]).min(1))
+        ties = np.concatenate([length - distance[:, target[link]] for length in path_lengths])
+        candidates = np.unique(ties[np.isfinite(ties)][:, None] + np.array([-1.0, 0.0, 1.0]))
+        for value in candidates[
+            (candidates >= 1) & (candidates <= search.most) & (candidates != metric[link])
         ].tolist():
             yield link, value

@@ -1,4 +1,4 @@
-"""Settings of `teal metrics`."""
+"""Settings of ``teal metrics``."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from teal_ip.routing.settings import IgpConfig, RoutedConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MetricsOptions(IgpConfig):
-    """The failures and matrices that count, and how long metrics are searched for."""
+    """Failures and matrices to optimise for, and the time limit of the search."""
 
     failures: Literal["none", "cables", "nodes"] = "none"
-    """none; cables, or nodes: the largest utilisation counts over the failure of every one of them
-    too.  What a failed node sends and receives takes no link."""
+    """none; cables, or nodes: the objective is the largest utilisation also under the failure of
+    every one of them.  Traffic of a failed node itself uses no link."""
     groups: Path | None = None
-    """Groups of cables that fail together, which count too: a .csv (group,source,target), .json or
-    .graphml file."""
+    """Shared-risk groups of cables that also count as failures: a .csv (group,source,target), .json
+    or .graphml file."""
     most: int = 0
-    """Largest metric; 0 for 100, or the largest in force if that is more."""
+    """Largest metric; 0 for 100, or the largest current one if that is more."""
     at_most: int = 0
-    """Number of links whose metrics may change, at most; 0 for all."""
+    """Maximum number of links whose metrics may change; 0 for all."""
     with_policies: bool = False
-    """Also say how few demands need a segment list to come within 1% of the optimum, with the
-    metrics in force and with the new ones, and keep those which need fewer."""
+    """Also compute how few demands need a segment list to come within 1% of the optimum, with the
+    current and with the new metrics, and keep the metrics that need fewer."""
     start: Path | None = None
-    """Go on from what an earlier search wrote (--out, .json or .csv); changes still count from the
-    metrics in force."""
+    """Continue from the output of an earlier search (--out, .json or .csv); changes still count
+    from the current metrics."""
     deadline: str = "10s"
-    """Length of the search, with the order of the changes and --with-policies: 500ms, 10s, 5m."""
+    """Time limit of the search, with the order of the changes and --with-policies: 500ms, 10s, 5m.
+    """
     seed: int = 0
-    """Seed of all draws."""
+    """Random seed."""
     index: int = -1
-    """Number of one matrix, counted from 0; -1 for all, of which the worst counts."""
+    """Index of one matrix, counted from 0; -1 for all, the worst of which counts."""
     limit: int = 0
-    """Number of matrices, at most, the first ones in time order; 0 for all."""
+    """Maximum number of matrices, the first ones in time order; 0 for all."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
@@ -52,10 +53,10 @@ class MetricsOptions(IgpConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MetricsConfig(MetricsOptions, RoutedConfig):
-    """Search for IGP metrics with which shortest paths and ECMP load the busiest link least.
+    """Optimise IGP metrics: minimise the largest link utilisation of shortest paths with ECMP.
 
-    Simulated annealing from the metrics in force, from prices of the certified optimum over segment
-    lists, and from random metrics.  Ctrl-C ends the search with the best so far.
+    Simulated annealing from the current metrics, from dual prices of the certified optimum over
+    segment lists, and from random metrics.  Ctrl-C ends the search with the best so far.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -75,6 +76,6 @@ class MetricsConfig(MetricsOptions, RoutedConfig):
     }
 
     out: Path | None = None
-    """Write the changes, in an order in which they can be made one by one, to this .json or .csv
-    file, which teal export turns into configuration."""
+    """Write the changes, in a safe order for single changes, to this .json or .csv file, which teal
+    export turns into configuration."""
     overwrite: Annotated[bool, OVERWRITE] = False

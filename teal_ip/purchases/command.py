@@ -1,4 +1,4 @@
-"""`teal upgrade`: from settings to tables, a page with a map and charts, and files."""
+"""``teal upgrade``: run from settings; write tables, a page with a map and charts, and files."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from teal_ip.purchases.search import plan_upgrade
 from teal_ip.purchases.settings import UpgradeConfig
 from teal_ip.routing.growth import forecast_table
 
-_MAX_LINES = 30  # of a table in the terminal
+# Maximum number of rows of a table in the terminal.
+_MAX_LINES = 30
 
 
 def purchase_table(plan: UpgradePlan) -> Table:
-    """The purchases, a line each."""
+    """Table of the purchases, one row per cable."""
     columns = (
         Column("cable", lambda one: f"{one.source} - {one.target}"),
         Column("capacity, Gbit/s", "capacity", digits(6)),
@@ -43,8 +44,9 @@ def purchase_table(plan: UpgradePlan) -> Table:
 
 
 def tables(plan: UpgradePlan) -> Iterator[Table]:
-    """Tables: what to buy, by quarter, when links are full, and what other demands would need."""
-    cost, bound = Column("cost", "cost", digits(6)), Column("at least", "bound", rounding.at_least)
+    """Yield tables: purchases, by quarter, forecasts of full links, and other demands."""
+    cost = Column("cost", "cost", digits(6))
+    bound = Column("at least", "bound", rounding.at_least)
     if plan.purchases:
         yield purchase_table(plan)
     if plan.quarters:
@@ -83,17 +85,17 @@ def _share(value: float) -> str:
 
 
 def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
-    """A page: maps of what is bought and of utilisation before and after, the table of purchases,
-    and charts.
+    """Write a page with maps of the purchases and of utilisation before and after, the table of
+    purchases, and charts.
     """
     topology = plan.topology
-    bought = np.maximum(0.0, _on_links(plan))
+    bought = np.maximum(0.0, _bought_by_link(plan))
     share = bought / max(float(bought.max(initial=0.0)), 1e-300)
-    shown = {"what is bought, share of the largest purchase": share}
+    map_values = {"what is bought, share of the largest purchase": share}
     if plan.before is not None:
-        shown["largest utilisation in any scenario, before"] = plan.before
-        shown["largest utilisation in any scenario, with the purchase"] = plan.after
-    drawn = drawing_of(topology, np.maximum(topology.capacity + bought, 1e-9))
+        map_values["largest utilisation in any scenario, before"] = plan.before
+        map_values["largest utilisation in any scenario, with the purchase"] = plan.after
+    drawing = drawing_of(topology, np.maximum(topology.capacity + bought, 1e-9))
     section = Section(
         title=topology.name,
         facts=(
@@ -103,24 +105,26 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
         traffic="purchase",
         table=purchase_table(plan),
         charts=tuple(_charts(plan)),
-        map=utilisation_map(drawn, {case: {"purchase": links} for case, links in shown.items()}),
+        map=utilisation_map(
+            drawing, {case: {"purchase": links} for case, links in map_values.items()}
+        ),
     )
     write_page(
         path, f"What to buy for {topology.name}", plan.describe().replace("\n", ".  "), [section]
     )
 
 
-def _on_links(plan: UpgradePlan) -> np.ndarray:
-    """(E,) Gbit/s bought on each link of the network before."""
+def _bought_by_link(plan: UpgradePlan) -> np.ndarray:
+    """Gbit/s bought (E,) on each link of the original network."""
     topology = plan.topology
     bought = np.zeros(topology.num_links)
-    for number, links in enumerate(topology.link_pairs()):
-        bought[links] = plan.upgrade.bought[number]
+    for pair_index, links in enumerate(topology.link_pairs()):
+        bought[links] = plan.upgrade.bought[pair_index]
     return bought
 
 
 def _charts(plan: UpgradePlan) -> Iterator[Chart]:
-    """The charts of a plan, as far as it has the figures."""
+    """Yield the charts for which the plan has data."""
     if plan.purchases:
         by_cable: dict[str, float] = defaultdict(float)
         for one in plan.purchases:
@@ -137,7 +141,7 @@ def _charts(plan: UpgradePlan) -> Iterator[Chart]:
             x_scale="category",
         )
     if plan.before is not None:
-        both = [
+        series_by_state = [
             Series(
                 name,
                 "line",
@@ -152,7 +156,7 @@ def _charts(plan: UpgradePlan) -> Iterator[Chart]:
             "The largest utilisation of each link in any scenario, the fullest links first.",
             "links",
             "utilisation, %",
-            tuple(both),
+            tuple(series_by_state),
         )
     if plan.quarters:
         quarters = [one.by for one in plan.quarters]
@@ -170,16 +174,16 @@ def _charts(plan: UpgradePlan) -> Iterator[Chart]:
             x_scale="category",
         )
     if plan.curve:
-        kinds = {False: "without failures", True: "with failures"}
-        parts = [
+        labels = {False: "without failures", True: "with failures"}
+        curves = [
             Series(
-                kinds[kind],
+                labels[has_failures],
                 "marked",
-                [one.growth for one in plan.curve if one.failures is kind],
-                [one.cost for one in plan.curve if one.failures is kind],
+                [one.growth for one in plan.curve if one.failures is has_failures],
+                [one.cost for one in plan.curve if one.failures is has_failures],
             )
-            for kind in (False, True)
-            if any(one.failures is kind for one in plan.curve)
+            for has_failures in (False, True)
+            if any(one.failures is has_failures for one in plan.curve)
         ]
         yield Chart(
             "cost_by_growth",
@@ -188,7 +192,7 @@ def _charts(plan: UpgradePlan) -> Iterator[Chart]:
             "demands; the distance of the curves is what protection costs.",
             "factor of demands",
             "cost",
-            tuple(parts),
+            tuple(curves),
         )
 
 
@@ -203,10 +207,10 @@ FILES = PAGE, PURCHASES, SCENARIOS, FORECAST, TOPOLOGY, MANIFEST = (
 
 
 def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> UpgradePlan:
-    """Find what to buy, and write the files if there is a folder for them.
+    """Plan; write the files to the output folder, if any.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or existing results in OUT without --overwrite.
     """
     if config.out is not None:
         check_out_folder(config.out, FILES, overwrite=config.overwrite)
@@ -222,7 +226,7 @@ def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> Upgrade
 
 
 def plan_files(plan: UpgradePlan) -> dict[str, Callable[[Path], None]]:
-    """The writers of the tables, the upgraded network and the page, by the names of the files."""
+    """Return the writers of tables, expanded network and page, by file name."""
     nothing = [Purchase(source="", target="", capacity=0.0, bought=0.0, cost=0.0)]
     files: dict[str, Callable[[Path], None]] = {
         PURCHASES: partial(write_csv, rows=plan.purchases or nothing),
@@ -232,37 +236,37 @@ def plan_files(plan: UpgradePlan) -> dict[str, Callable[[Path], None]]:
     if plan.forecasts:
         files[FORECAST] = partial(write_csv, rows=plan.forecasts)
 
-    # The page comes last: tables must not be lost with it.
+    # The page is last, so that a failure does not lose the tables.
     return {**files, PAGE: partial(write_upgrade_page, plan=plan)}
 
 
 class UpgradeReport(UpgradePlan):
-    """A purchase, as a frame, a page and files."""
+    """Capacity expansion plan, with export to a frame, a page and files."""
 
     def __repr__(self) -> str:
-        """The plan in a few lines."""
+        """Summarise the plan in a few lines."""
         return self.describe()
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
-        """Write tables, upgraded network and page to a folder, as ``teal upgrade`` does.
+        """Write tables, expanded network and page to a folder, as ``teal upgrade`` does.
 
         Raises:
-            InputError: there are results in it, and ``overwrite`` is false.
+            InputError: existing results, and ``overwrite`` is false.
         """
         write_files(folder, plan_files(self), overwrite=overwrite)
 
 
 def upgrade_outcome(config: UpgradeConfig, notify: Notify) -> Outcome:
-    """`teal upgrade`."""
+    """Run ``teal upgrade``."""
     plan = run_upgrade(config, notify)
-    proved = ""
+    proof_text = ""
     if config.prove is not None and plan.proof is not None:
-        proved = f"\n{config.prove}: {proof.write_purchase_proof(config.prove, plan.proof)}"
-    beside = "open it in a browser; tables and the upgraded network are beside it"
+        proof_text = f"\n{config.prove}: {proof.write_purchase_proof(config.prove, plan.proof)}"
+    hint = "open it in a browser; tables and the upgraded network are beside it"
     return Outcome(
-        text=plan.describe() + proved,
+        text=plan.describe() + proof_text,
         tables=tables(plan),
-        written="" if config.out is None else f"{config.out / PAGE}: {beside}",
+        written="" if config.out is None else f"{config.out / PAGE}: {hint}",
         data=plan.to_json,
         exit_code=EXIT_FAILED if plan.failed else EXIT_OK if plan.upgrade.reached else EXIT_GAP,
     )

@@ -1,16 +1,14 @@
-r"""Demands of which only the sums at each node are known: the hose model (Duffield et al. 1999).
+r"""Hose model (Duffield et al. 1999): demands known only by their sums at each node.
 
     H = {x >= 0 of the pairs:  sum over t of x_{s,t} <= out_s,   sum over s of x_{s,t} <= in_t}.
 
-Which matrix of H is the worst for a network is no convex program: the largest utilisation max over
-x of min over splits is max over x, y of sum_d x_d dist_d(y), linear in each of the two.
-:func:`worst_matrices` improves x (a transport problem) and the prices y (the engine) in turn, from
-several starts: a lower limit of how bad H can be, and in :func:`buy_for_hose` the next scenario.
-:func:`static_limit` is an upper limit: splits that may not depend on x.  On small networks
-:func:`matrix_above` decides what lies between the two.
-
-Whether any matrix of a hose fills a link beyond a limit: an integer program that is exact when it
-is solved.
+Finding the worst matrix of H for a network is not convex: the largest utilisation, max over x of
+min over splits, is max over x, y of sum_d x_d dist_d(y), which is bilinear.
+:func:`worst_matrices` alternates between x (a transport problem) and the prices y (the engine),
+from several starts: a lower bound on the worst case, and in :func:`buy_for_hose` the next scenario.
+:func:`static_limit` is an upper bound, from splits that do not depend on x.  On small networks
+:func:`matrix_above` closes the gap between the two: an integer program, exact when solved, that
+decides whether any matrix of a hose fills a link beyond a limit.
 
 With prices y of the links, q_e = c_e y_e, sum of q_e = 1, the largest utilisation over all matrices
 x of the hose is
@@ -21,15 +19,14 @@ U_{d,e} stands for the product x_d q_e.  Multiplied by q_e, the limits of sums (
 
     sum over d in i of U_{d,e} <= l_i q_e,
 
-and these alone give the limit of splits fixed beforehand
-(:func:`teal_ip.purchases.hose.static_limit`).  Some worst x is a vertex: with binary z_d (demand d
-may be above 0) and v_i (limit i is kept with equality),
+and these alone give the limit of fixed splits (:func:`teal_ip.purchases.hose.static_limit`).  Some
+worst x is a vertex: with binary z_d (demand d may be above 0) and v_i (limit i is tight),
 
     U_{d,e} <= X_d z_d,   sum over d in i of U_{d,e} >= l_i q_e - l_i (1 - v_i),   sum z <= sum v,
 
-where X_d is the most that demand d can be.  A choice of z and v that determines x makes U the
-product; one that does not can only raise the value, so that what HiGHS proves holds in any case
-(reformulation-linearisation; Sherali and Adams 1990).
+where X_d is the largest value of demand d.  A choice of z and v that determines x makes U the
+product; any other choice can only raise the value, so HiGHS's bound holds in any case
+(reformulation-linearisation technique; Sherali and Adams 1990).
 """
 
 from __future__ import annotations
@@ -53,34 +50,49 @@ from teal_ip.purchases.benders import ReportRound, Upgrade, buy, buy_modules
 from teal_ip.purchases.cuts import Cuts
 from teal_ip.purchases.scenarios import Scenarios
 
-MAX_PRODUCTS = (
-    2000  # demands times links: of larger programs HiGHS seldom proves anything within a minute
-)
+# Demands times links above which matrix_above is not tried: HiGHS seldom proves anything within a
+# minute then.
+MAX_PRODUCTS = 2000
 
 
 def matrix_above(
     network: Problem, hose: Hose, least: float, seconds: float
 ) -> tuple[FloatArray | None, float]:
-    """A matrix (D,) that may fill a link to ``least`` or more, or None, and what no matrix passes;
-    infinite if unknown.
+    """Search for a matrix (D,) that fills a link to ``least`` or more (None if none is found); also
+    return a bound on the utilisation under any matrix, infinite if unknown.
 
     Args:
-        network: B = 1, with the capacities in force; its demand means nothing.
+        network: B = 1, with the current capacities; its demand is ignored.
         hose: the matrices.
-        least: utilisation below which no matrix is sought.
-        seconds: time that HiGHS may take.
+        least: utilisation below which no matrix is searched for.
+        seconds: time limit of HiGHS.
     """
-    capacity, live = network.capacity[0].numpy(), network.path_mask[0].numpy()
-    links, demands = np.flatnonzero(capacity > 0), np.flatnonzero(live.any(1))
-    path = np.flatnonzero(live.reshape(-1))
-    of_path = np.searchsorted(demands, path // network.paths.num_paths)
-    incidence = network.ops.incidence(network.topology.num_links).tocsr()[links][:, path].tocoo()
-    rows, limits = hose.rows.tocsc()[:, demands].tocsr(), hose.limits
+    # Live links, demands and paths.
+    capacity = network.capacity[0].numpy()
+    live = network.path_mask[0].numpy()
+    links = np.flatnonzero(capacity > 0)
+    demands = np.flatnonzero(live.any(1))
+    live_path = np.flatnonzero(live.reshape(-1))
+    path_demand = np.searchsorted(demands, live_path // network.paths.num_paths)
+    incidence = (
+        network.ops.incidence(network.topology.num_links).tocsr()[links][:, live_path].tocoo()
+    )
+    rows = hose.rows.tocsc()[:, demands].tocsr()
+    limits = hose.limits
     ends = hose.pairs[demands]
-    most = np.minimum(limits[ends[:, 0]], limits[len(hose.out) + ends[:, 1]])
-    width, count, each = len(links), len(demands), sp.eye_array(len(links))
-    sizes = {"U": count * width, "q": width, "w": count, "z": count, "v": len(limits)}
-    at = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
+    max_demand = np.minimum(limits[ends[:, 0]], limits[len(hose.out) + ends[:, 1]])
+    num_links = len(links)
+    num_demands = len(demands)
+    link_identity = sp.eye_array(len(links))
+    # Blocks of variables, and their first columns.
+    sizes = {
+        "U": num_demands * num_links,
+        "q": num_links,
+        "w": num_demands,
+        "z": num_demands,
+        "v": len(limits),
+    }
+    first_column = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
 
     def block(**parts: sp.sparray) -> sp.csr_array:
         height = next(iter(parts.values())).shape[0]
@@ -90,46 +102,63 @@ def matrix_above(
             )
         )
 
+    # Constraints (module docstring).
     per_path = sp.csr_array(
         (
             -1 / capacity[links][incidence.row],
-            (incidence.col, of_path[incidence.col] * width + incidence.row),
+            (incidence.col, path_demand[incidence.col] * num_links + incidence.row),
         ),
-        shape=(len(path), count * width),
+        shape=(len(live_path), num_demands * num_links),
     )
-    select = sp.csr_array(
-        (np.ones(len(path)), (np.arange(len(path)), of_path)), shape=(len(path), count)
+    demand_of_path = sp.csr_array(
+        (np.ones(len(live_path)), (np.arange(len(live_path)), path_demand)),
+        shape=(len(live_path), num_demands),
     )
-    sums, product = sp.kron(rows, each), sp.eye_array(count * width)
+    sums = sp.kron(rows, link_identity)
+    product = sp.eye_array(num_demands * num_links)
     by_link = {
-        name: sp.kron(sp.csr_array(-values[:, None]), each)
-        for name, values in (("limits", limits), ("most", most))
+        name: sp.kron(sp.csr_array(-values[:, None]), link_identity)
+        for name, values in (("limits", limits), ("most", max_demand))
     }
-    ones = np.ones((width, 1))
+    ones = np.ones((num_links, 1))
     constraints = [
-        Between(block(U=per_path, w=select), high=0),
+        Between(block(U=per_path, w=demand_of_path), high=0),
         Between(block(U=sums, q=by_link["limits"]), high=0),
         Between(
             block(U=sums, q=by_link["limits"], v=sp.kron(sp.diags_array(-limits), ones)),
-            low=-np.repeat(limits, width),
+            low=-np.repeat(limits, num_links),
         ),
         Between(block(U=product, q=by_link["most"]), high=0),
-        Between(block(U=product, z=sp.kron(sp.diags_array(-most), ones)), high=0),
-        Between(block(U=sp.kron(sp.eye_array(count), ones.T), z=sp.diags_array(-most)), high=0),
-        Between(block(q=sp.csr_array(ones.T)), low=1, high=1),
+        Between(block(U=product, z=sp.kron(sp.diags_array(-max_demand), ones)), high=0),
         Between(
-            block(z=sp.csr_array(np.ones((1, count))), v=sp.csr_array(-np.ones((1, len(limits))))),
+            block(U=sp.kron(sp.eye_array(num_demands), ones.T), z=sp.diags_array(-max_demand)),
             high=0,
         ),
-        Between(block(w=sp.csr_array(np.ones((1, count)))), low=least),
+        Between(block(q=sp.csr_array(ones.T)), low=1, high=1),
+        Between(
+            block(
+                z=sp.csr_array(np.ones((1, num_demands))),
+                v=sp.csr_array(-np.ones((1, len(limits)))),
+            ),
+            high=0,
+        ),
+        Between(block(w=sp.csr_array(np.ones((1, num_demands)))), low=least),
     ]
+    # Objective and bounds of the variables.
     total = sum(sizes.values())
-    cost, upper, integrality = np.zeros(total), np.full(total, np.inf), np.zeros(total)
-    cost[at["w"] : at["z"]] = -1
-    upper[at["q"] : at["w"]] = 1
-    upper[at["z"] :] = integrality[at["z"] :] = 1
+    cost = np.zeros(total)
+    upper_bounds = np.full(total, np.inf)
+    integrality = np.zeros(total)
+    cost[first_column["w"] : first_column["z"]] = -1
+    upper_bounds[first_column["q"] : first_column["w"]] = 1
+    upper_bounds[first_column["z"] :] = integrality[first_column["z"] :] = 1
     result = solve_milp(
-        cost, constraints, integrality, high=upper, seconds=max(0.1, seconds), relative_gap=1e-4
+        cost,
+        constraints,
+        integrality,
+        high=upper_bounds,
+        seconds=max(0.1, seconds),
+        relative_gap=1e-4,
     )
     if result.is_infeasible:
         return None, least
@@ -137,28 +166,34 @@ def matrix_above(
     if result.x is None:
         return None, bound
     matrix = np.zeros(len(hose.pairs))
-    matrix[demands] = np.maximum(result.x[: count * width].reshape(count, width).sum(1), 0.0)
+    matrix[demands] = np.maximum(
+        result.x[: num_demands * num_links].reshape(num_demands, num_links).sum(1), 0.0
+    )
     return matrix, bound
 
 
-_ENGINE_GAP = 3e-3  # certified, of the utilisations of matrices that are tried
-_MAX_TURNS = 8  # turns of matrix and prices, at most, from each start
-RANDOM_STARTS = (
-    3  # random starts of the search for worst matrices, beside those from earlier prices
-)
-_LAST_STARTS = 12  # the same before a purchase is taken to serve the hose
-_GAIN = 1e-3  # relative, of the largest utilisation, below which a search stops
-_MAX_STATIC_ROWS = 200_000  # of the program of static splits; with them HiGHS takes minutes
+# Certified gap of the utilisations of candidate matrices.
+_ENGINE_GAP = 3e-3
+# Maximum number of alternations between matrix and prices from each start.
+_MAX_TURNS = 8
+# Random starts of the search for worst matrices, besides those from earlier prices.
+RANDOM_STARTS = 3
+# The same before an expansion is accepted for the hose.
+_LAST_STARTS = 12
+# Relative gain of the largest utilisation below which a search stops.
+_GAIN = 1e-3
+# Maximum number of rows of the program of static splits, which take HiGHS minutes.
+_MAX_STATIC_ROWS = 200_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hose:
-    """Limits of what nodes send and receive.
+    """Limits on the ingress and egress traffic of nodes.
 
     Attributes:
         pairs: (D, 2) source and target of each demand.
-        out: (N,) Gbit/s that a node sends at most.
-        into: (N,) Gbit/s that it receives at most.
+        out: (N,) largest Gbit/s that a node sends.
+        into: (N,) largest Gbit/s that a node receives.
     """
 
     pairs: IntArray
@@ -166,7 +201,7 @@ class Hose:
     into: FloatArray
 
     def __post_init__(self) -> None:
-        """Raise InputError for a limit that is negative or no number."""
+        """Raise InputError for a limit that is negative or not finite."""
         for name in ("out", "into"):
             limits = getattr(self, name)
             if not (np.isfinite(limits) & (limits >= 0)).all():
@@ -174,7 +209,7 @@ class Hose:
 
     @classmethod
     def of_history(cls, pairs: IntArray, matrices: FloatArray, num_nodes: int) -> Hose:
-        """The peaks of what each node sent and received in matrices (M, D)."""
+        """Hose of the peaks that each node sent and received in matrices (M, D)."""
         out, into = (np.zeros((len(matrices), num_nodes)) for _ in range(2))
         for row, matrix in enumerate(matrices):
             out[row] = np.bincount(pairs[:, 0], matrix, num_nodes)
@@ -183,27 +218,29 @@ class Hose:
 
     @property
     def rows(self) -> sp.csr_array:
-        """(2 N, D) the sums that ``limits`` limits."""
-        demands, nodes = len(self.pairs), len(self.out)
+        """Matrix (2 N, D) of the sums that ``limits`` bounds."""
+        demands = len(self.pairs)
+        nodes = len(self.out)
         ends = np.concatenate([self.pairs[:, 0], nodes + self.pairs[:, 1]])
         columns = np.tile(np.arange(demands), 2)
         return sp.csr_array((np.ones(2 * demands), (ends, columns)), shape=(2 * nodes, demands))
 
     @property
     def limits(self) -> FloatArray:
-        """(2 N,) what nodes send, then what they receive, at most."""
+        """Limits (2 N,) of sent, then of received traffic."""
         return np.concatenate([self.out, self.into])
 
     def excess(self, matrix: FloatArray) -> float:
-        """By how much a matrix (D,) passes a limit, relative to the largest one; at most 0
-        inside.
+        """Largest violation of a limit by a matrix (D,), relative to the largest limit; at most 0
+        for a feasible matrix.
         """
         return float((self.rows @ matrix - self.limits).max()) / max(
             float(self.limits.max(initial=0.0)), 1e-300
         )
 
     def dearest(self, weight: FloatArray) -> FloatArray:
-        """(D,) the matrix of the hose with the largest weight (D,), by HiGHS.
+        """Return the matrix (D,) of the hose with the largest weight (D,), by a linear program
+        (HiGHS).
 
         Raises:
             SolverError: HiGHS failed.
@@ -213,18 +250,18 @@ class Hose:
 
 
 def pipe(matrices: FloatArray) -> FloatArray:
-    """(D,) every pair's peak, all at once: what planning by pairs provides for."""
+    """Every pair's peak (D,) at once (the pipe model)."""
     return np.asarray(matrices.max(0, initial=0.0))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorstMatrices:
-    """The worst matrices that a search found, one for each failure.
+    """Worst matrices found by a search, one for each failure.
 
     Attributes:
         matrix: (F, D) Gbit/s.
-        utilisation: (F,) largest of a link under the best splits, certified from below.
-        prices: (F, E) that certify it.
+        utilisation: (F,) certified lower bound on the largest utilisation under the best splits.
+        prices: (F, E) dual prices that certify it.
     """
 
     matrix: FloatArray
@@ -241,72 +278,78 @@ def worst_matrices(
     seed: int = 0,
     deadline: Deadline | None = None,
 ) -> WorstMatrices:
-    """For each failure the matrix of the hose with the largest utilisation that alternation finds.
+    """Search by alternation for the matrix of the hose with the largest utilisation, for each
+    failure.
 
     Args:
-        network: under max_link_utilisation; row f has the capacities of failure f, its demand means
-            nothing.
+        network: under max_link_utilisation; row f has the capacities of failure f, its demand is
+            ignored.
         hose: the matrices.
-        starts: (n, F, E) prices to start from, beside random ones.
-        random_starts: number of these.
+        starts: (n, F, E) starting prices, besides random ones.
+        random_starts: number of random starts.
         seed: seed of the random starts.
-        deadline: after which no further turn is made.
+        deadline: time limit, after which no further alternation begins.
     """
-    rng, end = np.random.default_rng(seed), deadline or Deadline(math.inf)
+    # Starting prices.
+    rng = np.random.default_rng(seed)
+    time_limit = deadline or Deadline(math.inf)
     failures, links = network.capacity.shape
-    regular = network.capacity.numpy()
-    random = rng.exponential(1.0, (random_starts, failures, links)) ** 2 / np.where(
-        regular > 0, regular, np.inf
+    capacity = network.capacity.numpy()
+    random_prices = rng.exponential(1.0, (random_starts, failures, links)) ** 2 / np.where(
+        capacity > 0, capacity, np.inf
     )
-    every = random if starts is None else np.concatenate([starts, random])
+    all_starts = random_prices if starts is None else np.concatenate([starts, random_prices])
     best = WorstMatrices(
         np.zeros((failures, len(hose.pairs))), np.zeros(failures), np.zeros((failures, links))
     )
-    for start in every:
-        prices, before, rising = start.copy(), np.zeros(failures), np.arange(failures)
+    # Alternate between matrix and prices, for the failures whose utilisation still rises.
+    for start in all_starts:
+        prices = start.copy()
+        previous = np.zeros(failures)
+        rising = np.arange(failures)
         for _ in range(_MAX_TURNS):
-            part = dataclasses.replace(
+            active = dataclasses.replace(
                 network, demand=network.demand[rising], capacity=network.capacity[rising]
             )
-            matrix = np.stack([hose.dearest(row) for row in _path_cost(part, prices[rising])])
-            matrix *= part.routable.numpy()
+            matrix = np.stack([hose.dearest(row) for row in _path_cost(active, prices[rising])])
+            matrix *= active.routable.numpy()
             result = solve(
-                dataclasses.replace(part, demand=torch.from_numpy(matrix)),
+                dataclasses.replace(active, demand=torch.from_numpy(matrix)),
                 gap=_ENGINE_GAP,
-                deadline=end.remaining,
+                deadline=time_limit.remaining,
             )
             bound = result.bound.numpy()
             prices[rising] = result.prices.clamp(min=0).numpy()
-            better = bound > best.utilisation[rising]
-            best.matrix[rising[better]] = matrix[better]
-            best.utilisation[rising[better]] = bound[better]
-            best.prices[rising[better]] = prices[rising[better]]
-            still = bound > before[rising] * (1 + _GAIN)
-            before[rising] = bound
-            rising = rising[still]
-            if not len(rising) or end.is_over:
+            is_better = bound > best.utilisation[rising]
+            best.matrix[rising[is_better]] = matrix[is_better]
+            best.utilisation[rising[is_better]] = bound[is_better]
+            best.prices[rising[is_better]] = prices[rising[is_better]]
+            is_rising = bound > previous[rising] * (1 + _GAIN)
+            previous[rising] = bound
+            rising = rising[is_rising]
+            if not len(rising) or time_limit.is_over:
                 break
-        if end.is_over:
+        if time_limit.is_over:
             break
     return best
 
 
 def _path_cost(network: Problem, prices: FloatArray) -> FloatArray:
-    """(F, D) the cheapest live path of each demand under prices (F, E)."""
-    one = torch.from_numpy(np.ascontiguousarray(prices)).to(network.demand)
-    return np.asarray(network.cheapest_path_cost(network.ops.path_sum(one)).numpy())
+    """Cost (F, D) of the cheapest live path of each demand under prices (F, E)."""
+    price_tensor = torch.from_numpy(np.ascontiguousarray(prices)).to(network.demand)
+    return np.asarray(network.cheapest_path_cost(network.ops.path_sum(price_tensor)).numpy())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HosePlan:
-    """A purchase for a hose.
+    """Capacity expansion for a hose.
 
     Attributes:
-        upgrade: the purchase.
-        cuts: cuts of the purchase.
-        scenarios: the matrices that it was made for.
+        upgrade: the expansion.
+        cuts: cuts of the expansion.
+        scenarios: matrices that it was planned for.
         worst: (F,) utilisation of the worst matrix found under each failure.
-        limit: (F,) that no matrix passes, certified; infinite where it is not known.
+        limit: (F,) certified bound for any matrix; infinite if unknown.
     """
 
     upgrade: Upgrade
@@ -330,122 +373,136 @@ def buy_for_hose(
     report: ReportRound | None = None,
     notify: Callable[[str], None] | None = None,
 ) -> HosePlan:
-    """The cheapest purchase for all matrices of a hose, as far as the search for the worst ones
-    reaches.
+    """Find the cheapest expansion for all matrices of a hose, as far as the search for the worst
+    ones reaches.
 
-    Matrices that the purchase so far does not serve are added as scenarios, until the worst one
-    found passes the limit by ``target`` at most; on small networks (demands times links at most
-    2,000) until HiGHS proves that none does, if it can in time.  The bound is certified: a part of
-    the hose's matrices has to fit in any case.
+    Matrices that do not fit are added as scenarios, until the worst one found exceeds the limit by
+    at most ``target``; on small networks (demands times links at most 2,000) until HiGHS proves
+    that none does, if it can in time.  The bound is certified: these matrices are a subset of the
+    hose.
 
     Args:
-        start: scenarios to begin with, such as one matrix under each failure.
-        live: (F, E) whether links work, for each failure.
+        start: initial scenarios, such as one matrix under each failure.
+        live: (F, E) whether links are up, for each failure.
         hose: the matrices.
-        gap: certified gap of the purchase for the scenarios.
-        target: part by which the worst matrix may pass the limit.
-        sizes: sizes of modules and their prices, with ``cuts`` of the purchase in any amounts; ()
-            for any amounts.
-        cuts: cuts that are known to hold; more are added to them.
-        exact_seconds: time that the integer programs of one search may take.
-        deadline: after which the purchase so far is returned.
+        gap: certified gap of the expansion for the scenarios.
+        target: relative excess of the limit that is allowed for the worst matrix.
+        sizes: module sizes and prices, with ``cuts`` of the expansion in any amounts; () for any
+            amounts.
+        cuts: valid cuts, extended in place.
+        exact_seconds: time limit of the integer programs of one search.
+        deadline: time limit, after which the expansion so far is returned.
         report: see :data:`ReportRound`.
         notify: called with a line after each search.
     """
-    scenarios, end = start, deadline or Deadline(math.inf)
-    begin, number = time.perf_counter(), 0
+    scenarios = start
+    end = deadline or Deadline(math.inf)
+    begin = time.perf_counter()
+    num_searches = 0
     while True:
+        # Expand.
         if sizes and cuts is not None:
             upgrade = buy_modules(scenarios, cuts, sizes, deadline=end, report=report)
         else:
             upgrade, cuts = buy(scenarios, gap=gap, deadline=end, report=report, cuts=cuts)
-        network, most = _network(scenarios, live, upgrade.bought), scenarios.limit * (1 + target)
-        earlier, limit = _last_prices(cuts, scenarios, live), np.full(len(live), np.inf)
-        # From the prices of earlier cuts alone as long as they lead to something; random starts
-        # have the last word.
-        for starts in (0 if earlier is not None else RANDOM_STARTS, _LAST_STARTS):
-            found = worst_matrices(
-                network, hose, starts=earlier, random_starts=starts, seed=number, deadline=end
+        # Search for worst matrices from the prices of earlier cuts; random starts only if that
+        # finds none.
+        network = _network(scenarios, live, upgrade.bought)
+        max_utilisation = scenarios.limit * (1 + target)
+        earlier_prices = _last_prices(cuts, scenarios, live)
+        limit = np.full(len(live), np.inf)
+        for starts in (0 if earlier_prices is not None else RANDOM_STARTS, _LAST_STARTS):
+            worst = worst_matrices(
+                network,
+                hose,
+                starts=earlier_prices,
+                random_starts=starts,
+                seed=num_searches,
+                deadline=end,
             )
-            number += 1
-            passing = found.utilisation > most
-            if passing.any() or end.is_over:
+            num_searches += 1
+            exceeds = worst.utilisation > max_utilisation
+            if exceeds.any() or end.is_over:
                 break
+        # Decide small networks exactly.
         if (
-            not passing.any()
+            not exceeds.any()
             and not end.is_over
             and network.topology.num_links * len(hose.pairs) <= MAX_PRODUCTS
         ):
-            limit = _limits(network, hose, most, found, min(exact_seconds, end.left))
-            passing = found.utilisation > most
+            limit = _limits(network, hose, max_utilisation, worst, min(exact_seconds, end.left))
+            exceeds = worst.utilisation > max_utilisation
         if notify is not None:
             notify(
                 "worst demands found: the fullest link at "
-                f"{100 * float(found.utilisation.max()):.2f}%, "
-                f"{int(passing.sum())} of {len(live)} failures above the limit"
+                f"{100 * float(worst.utilisation.max()):.2f}%, "
+                f"{int(exceeds.sum())} of {len(live)} failures above the limit"
             )
-        if not passing.any() or end.is_over:
+        if not exceeds.any() or end.is_over:
             break
-        scenarios = scenarios.and_more(found.matrix[passing], live[passing])
+        scenarios = scenarios.and_more(worst.matrix[exceeds], live[exceeds])
     upgrade = dataclasses.replace(
-        upgrade, solve_s=time.perf_counter() - begin, reached=upgrade.reached and not passing.any()
+        upgrade, solve_s=time.perf_counter() - begin, reached=upgrade.reached and not exceeds.any()
     )
-    return HosePlan(upgrade, cuts, scenarios, found.utilisation, limit)
+    return HosePlan(upgrade, cuts, scenarios, worst.utilisation, limit)
 
 
 def _limits(
-    network: Problem, hose: Hose, most: float, found: WorstMatrices, seconds: float
+    network: Problem, hose: Hose, max_utilisation: float, worst: WorstMatrices, seconds: float
 ) -> FloatArray:
-    """(F,) what no matrix passes; infinite where HiGHS did not prove that it is at most ``most``.
+    """Bounds (F,) for any matrix; infinite if HiGHS did not prove that it is at most
+    ``max_utilisation``.
 
-    A worse matrix than those found is written into ``found``, and ends the search.
+    A worse matrix than those found is written into ``worst``, and ends the search.
     """
-    end, limit = Deadline.after(seconds), np.full(len(found.matrix), np.inf)
+    end = Deadline.after(seconds)
+    limit = np.full(len(worst.matrix), np.inf)
     for row in range(len(limit)):
-        one = dataclasses.replace(
+        failure = dataclasses.replace(
             network, demand=network.demand[row : row + 1], capacity=network.capacity[row : row + 1]
         )
-        fixed = static_limit(one, hose)[0]
-        if fixed <= most:
-            limit[row] = fixed
+        static_bound = static_limit(failure, hose)[0]
+        if static_bound <= max_utilisation:
+            limit[row] = static_bound
             continue
         if end.is_over:
             continue
-        matrix, bound = matrix_above(one, hose, most, end.left)
+        matrix, bound = matrix_above(failure, hose, max_utilisation, end.left)
         if matrix is not None:
-            again = solve(
-                dataclasses.replace(one, demand=torch.from_numpy(matrix[None])),
+            solution = solve(
+                dataclasses.replace(failure, demand=torch.from_numpy(matrix[None])),
                 gap=_ENGINE_GAP / 10,
             )
-            if float(again.bound[0]) > found.utilisation[row]:
-                found.matrix[row], found.utilisation[row] = matrix, float(again.bound[0])
-                found.prices[row] = again.prices[0].clamp(min=0).numpy()
-            if found.utilisation[row] > most:
+            if float(solution.bound[0]) > worst.utilisation[row]:
+                worst.matrix[row] = matrix
+                worst.utilisation[row] = float(solution.bound[0])
+                worst.prices[row] = solution.prices[0].clamp(min=0).numpy()
+            if worst.utilisation[row] > max_utilisation:
                 break
-        limit[row] = bound if bound <= most else np.inf
-    return np.maximum(limit, found.utilisation)
+        limit[row] = bound if bound <= max_utilisation else np.inf
+    return np.maximum(limit, worst.utilisation)
 
 
 def _network(scenarios: Scenarios, live: BoolArray, bought: FloatArray) -> Problem:
-    """A row for each failure, with a purchase in force."""
+    """Network with an expansion, a row for each failure."""
     empty = np.zeros((len(live), scenarios.demand.shape[1]))
     return scenarios.some(empty, live).batch(np.arange(len(live)), bought)
 
 
 def _last_prices(cuts: Cuts, scenarios: Scenarios, live: BoolArray) -> FloatArray | None:
-    """(1, F, E) prices of the last cut of each failure; None if there are none."""
+    """Prices (1, F, E) of the last cut of each failure; None without cuts."""
     if not len(cuts):
         return None
     prices = np.zeros(live.shape)
-    for number, row in enumerate(cuts.row):
-        same = (live == scenarios.live[row]).all(1)
-        prices[same] = cuts.prices[number]
+    for cut_index, row in enumerate(cuts.row):
+        is_same_failure = (live == scenarios.live[row]).all(1)
+        prices[is_same_failure] = cuts.prices[cut_index]
     return prices[None]
 
 
 def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
-    r"""An upper limit of the largest utilisation over all matrices of a hose, one failure: by
-    splits fixed beforehand.
+    r"""Upper bound on the largest utilisation over all matrices of a hose, for one failure, from
+    splits that do not depend on the matrix.
 
     One linear program, by duality of the transport problem of each link: least theta with splits w
     and a_e, b_e >= 0,
@@ -465,14 +522,17 @@ def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
         InputError: a program of more than 200,000 rows.
         SolverError: HiGHS failed.
     """
-    paths, nodes = network.paths, len(hose.out)
+    # Incidences of live paths; one covering row per pair of link and demand.
+    paths = network.paths
+    nodes = len(hose.out)
     capacity = network.capacity[0].numpy()
     live = network.path_mask[0].numpy().reshape(-1)
     incidence = network.ops.incidence(network.topology.num_links).tocoo()
-    kept = live[incidence.col]
-    link, path = incidence.row[kept], incidence.col[kept]
+    is_live = live[incidence.col]
+    link = incidence.row[is_live]
+    path = incidence.col[is_live]
     demand = path // paths.num_paths
-    rows, row_of = np.unique(link * paths.num_demands + demand, return_inverse=True)
+    rows, row_index = np.unique(link * paths.num_demands + demand, return_inverse=True)
     if len(rows) > _MAX_STATIC_ROWS:
         raise InputError(
             "hose",
@@ -480,17 +540,20 @@ def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
             f"at most {_MAX_STATIC_ROWS:,} pairs of link and demand",
             f"{len(rows):,}",
         )
-    used = np.flatnonzero(live)
+    # Columns: splits, then a and b of every link, then theta.
+    live_paths = np.flatnonzero(live)
     column = np.cumsum(live) - 1
-    widths = len(used), len(capacity) * 2 * nodes
-    row_link, row_demand = rows // paths.num_demands, rows % paths.num_demands
-    source, target = hose.pairs[row_demand, 0], nodes + hose.pairs[row_demand, 1]
-    number = np.arange(len(rows))
-    cover = sp.csr_array(
+    widths = (len(live_paths), len(capacity) * 2 * nodes)
+    row_link = rows // paths.num_demands
+    row_demand = rows % paths.num_demands
+    source = hose.pairs[row_demand, 0]
+    target = nodes + hose.pairs[row_demand, 1]
+    row_number = np.arange(len(rows))
+    cover_rows = sp.csr_array(
         (
             np.concatenate([np.ones(len(path)), -np.ones(2 * len(rows))]),
             (
-                np.concatenate([row_of, number, number]),
+                np.concatenate([row_index, row_number, row_number]),
                 np.concatenate(
                     [
                         column[path],
@@ -502,8 +565,9 @@ def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
         ),
         shape=(len(rows), sum(widths) + 1),
     )
+    # Capacities, and sums of splits.
     links = np.flatnonzero(capacity > 0)
-    within = sp.csr_array(
+    capacity_rows = sp.csr_array(
         (
             np.concatenate([np.tile(hose.limits, len(links)), -capacity[links]]),
             (
@@ -520,18 +584,18 @@ def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
         ),
         shape=(len(links), sum(widths) + 1),
     )
-    has_path = np.unique(used // paths.num_paths)
-    sums = sp.csr_array(
+    has_path = np.unique(live_paths // paths.num_paths)
+    split_sums = sp.csr_array(
         (
-            np.ones(len(used)),
-            (np.searchsorted(has_path, used // paths.num_paths), np.arange(len(used))),
+            np.ones(len(live_paths)),
+            (np.searchsorted(has_path, live_paths // paths.num_paths), np.arange(len(live_paths))),
         ),
         shape=(len(has_path), sum(widths) + 1),
     )
     cost = np.zeros(sum(widths) + 1)
     cost[-1] = 1.0
-    at_most = sp.vstack([cover, within]), np.zeros(len(rows) + len(links))
-    result = solve_lp(cost, at_most, (sums, np.ones(len(has_path))))
+    at_most = (sp.vstack([cover_rows, capacity_rows]), np.zeros(len(rows) + len(links)))
+    result = solve_lp(cost, at_most, (split_sums, np.ones(len(has_path))))
     splits = np.zeros(paths.num_demands * paths.num_paths)
-    splits[used] = result.solution("hose")[: len(used)]
+    splits[live_paths] = result.solution("hose")[: len(live_paths)]
     return result.value, splits.reshape(paths.num_demands, -1)

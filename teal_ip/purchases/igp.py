@@ -1,9 +1,9 @@
-"""Purchases for the IGP's shortest paths: their loads, and the cheapest purchase over all sets of
-new cables.
+"""Expansion for the IGP's shortest paths: loads, and the cheapest expansion over all subsets of new
+cables.
 
-A new cable takes part in the IGP's routing as soon as it exists, whatever its capacity, so that
-every set of new cables has loads of its own.  A set of which some cable carries nothing routes as
-the set without it.
+The IGP routes over a new cable as soon as it exists, whatever its capacity, so every subset of new
+cables has its own loads.  A subset with an unused cable routes like the subset without it.  Entry
+points: :func:`buy_for_igp`; :class:`LeftOut` replays the matrices outside the plan.
 """
 
 from __future__ import annotations
@@ -30,26 +30,28 @@ from teal_ip.routing.igp_failures import IgpFailures
 from teal_ip.routing.installed import IgpRouting
 from teal_ip.routing.simulate import largest_loads
 
-_MAX_CANDIDATES = 10  # new cables: 1,024 sets, each of which is routed
-_EXACT = 1e-6  # relative, of the cost: rounding of HiGHS's bound
-# share of all demands, by which two sums of disconnected demand may differ and count as equal
+# Maximum number of new cables: 1,024 subsets, each of which is routed.
+_MAX_CANDIDATES = 10
+# Relative rounding error of HiGHS's bound on the cost.
+_EXACT = 1e-6
+# Rounding error of sums of disconnected demand, as a share of all demands.
 _ROUNDING = 1e-9
 
 
 def igp_loads(question: Question, scenarios: Scenarios, built: FloatArray) -> FloatArray:
-    """(S, E) Gbit/s along the IGP's shortest paths, converged after each failure.
+    """Loads (S, E) on the IGP's shortest paths, converged after each failure, Gbit/s.
 
     Args:
-        question: for the network and its failures.
+        question: supplies the network and its failures.
         scenarios: every matrix without failure, and under each of the question's failures in turn.
         built: (C,) above 0 for the new cables that exist.
     """
     is_built = (built > 0)[scenarios.cable]
-    return _routed(question, _dag(question), scenarios, question.failures, is_built)[0]
+    return _route(question, _dag(question), scenarios, question.failures, is_built)[0]
 
 
 def largest_igp_loads(question: Question) -> FloatArray:
-    """(1 + F, E) Gbit/s, the largest of all matrices, without new cables: without failure, then
+    """Largest loads (1 + F, E) of all matrices, without new cables, Gbit/s: without failure, then
     under each.
     """
     absent = np.isin(_cables(question), question.offer.candidates)
@@ -61,10 +63,10 @@ def largest_igp_loads(question: Question) -> FloatArray:
 
 
 def _cables(question: Question) -> Int64Array:
-    """(E,) number of the pair of links of each."""
+    """Index (E,) of the pair of links of each link."""
     cable = np.zeros(question.offer.topology.num_links, dtype=np.int64)
-    for number, links in enumerate(question.offer.topology.link_pairs()):
-        cable[links] = number
+    for pair_index, links in enumerate(question.offer.topology.link_pairs()):
+        cable[links] = pair_index
     return cable
 
 
@@ -74,19 +76,20 @@ def buy_for_igp(
     sizes: Sequence[tuple[float, float]],
     failures: Sequence[Failure],
 ) -> Upgrade:
-    """The cheapest purchase over all sets of new cables; its bound is 0 if the deadline comes
-    before the last set.
+    """Find the cheapest expansion over all subsets of new cables; its bound is 0 if the deadline
+    comes before the last subset.
 
     Args:
-        question: for the network, new cables and the deadline.
+        question: supplies the network, new cables and the deadline.
         scenarios: every matrix without failure, and under each failure in turn.
-        sizes: sizes of modules and their prices; () for any amounts.
+        sizes: module sizes and prices; () for any amounts.
         failures: failures of the scenarios.
 
     Raises:
-        InputError: more than 10 new cables, or no set within the limits of the cables.
+        InputError: more than 10 new cables, or no subset within the limits of the cables.
     """
-    begin, candidates = time.perf_counter(), question.offer.candidates
+    begin = time.perf_counter()
+    candidates = question.offer.candidates
     if len(candidates) > _MAX_CANDIDATES:
         raise InputError(
             "--candidates",
@@ -95,26 +98,28 @@ def buy_for_igp(
             len(candidates),
         )
     dag = _dag(question)
-    _, lost = _routed(question, dag, scenarios, failures, np.ones(len(scenarios.cable), dtype=bool))
+    _, lost = _route(question, dag, scenarios, failures, np.ones(len(scenarios.cable), dtype=bool))
     sets = itertools.chain(
         *(itertools.combinations(candidates, count) for count in range(len(candidates) + 1))
     )
     best: Upgrade | None = None
-    bound, tried, error = math.inf, 0, None
+    bound = math.inf
+    num_tried = 0
+    error = None
     for built in sets:
         if best is not None and question.deadline.is_over:
             bound = 0.0
             break
-        tried += 1
-        load, lost_too = _routed(
+        num_tried += 1
+        load, subset_lost = _route(
             question, dag, scenarios, failures, np.isin(scenarios.cable, built)
         )
-        if (lost_too > lost + _ROUNDING * scenarios.demand.sum(1).max(initial=0.0)).any():
+        if (subset_lost > lost + _ROUNDING * scenarios.demand.sum(1).max(initial=0.0)).any():
             continue
         try:
             upgrade = buy_for_loads(scenarios, load, sizes, question.deadline)
-        except InputError as limited:
-            error = limited
+        except InputError as infeasible:
+            error = infeasible
             continue
         bound = min(bound, upgrade.bound)
         if best is None or upgrade.cost < best.cost:
@@ -126,7 +131,7 @@ def buy_for_igp(
     return dataclasses.replace(
         best,
         bound=bound,
-        rounds=tried,
+        rounds=num_tried,
         solve_s=time.perf_counter() - begin,
         reached=best.cost <= bound * (1 + _EXACT),
     )
@@ -137,52 +142,53 @@ def _dag(question: Question) -> EcmpDag:
     return EcmpDag.of(question.offer.topology, igp_metric(question.offer.topology, "file"))
 
 
-def _routed(
+def _route(
     question: Question,
     dag: EcmpDag,
     scenarios: Scenarios,
     failures: Sequence[Failure],
     is_built: BoolArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """(S, E) Gbit/s on each link, and (S,) Gbit/s of demands whose ends are cut off from each
-    other.
+    """Loads of links (S, E), and disconnected demand (S,), Gbit/s.
 
     Args:
-        question: for its new cables.
-        dag: shortest paths with all of them.
+        question: supplies its new cables.
+        dag: shortest paths with all new cables.
         scenarios: every matrix without failure, and under each failure in turn.
         failures: failures of the scenarios.
         is_built: (E,) whether a new cable's link exists; ignored for the others.
     """
-    absent = np.flatnonzero(
+    absent_links = np.flatnonzero(
         np.isin(scenarios.cable, question.offer.candidates) & ~is_built
     ).tolist()
-    demand = scenarios.demand[
-        :: 1 + len(failures)
-    ]  # without failure: of all demands that have a path
+    # The scenarios without failure have all connected demands.
+    demand = scenarios.demand[:: 1 + len(failures)]
     loads = IgpFailures.of_demands(
         dag, scenarios.problem.paths.pairs, demand, SegmentPolicies.none()
     )
-    found = loads.under([absent, *(absent + list(one.links) for one in failures)], loads=True)
-    return found.load.transpose(1, 0, 2).reshape(len(scenarios.demand), -1), found.lost.T.reshape(
-        -1
+    results = loads.under(
+        [absent_links, *(absent_links + list(one.links) for one in failures)], loads=True
     )
+    return results.load.transpose(1, 0, 2).reshape(
+        len(scenarios.demand), -1
+    ), results.lost.T.reshape(-1)
 
 
-_MAX_SCENARIOS = 4096  # scenarios (a matrix under a failure) that are replayed at a time
-# demands and loads in memory at a time, and again kept between rounds: 8 bytes each, 200 MB
-_MAX_NUMBERS = 25_000_000
-_MAX_ADDED = (
-    8  # matrices that a round adds to those planned for, so that the next search stays small
-)
-_GAP = 1e-4  # relative, certified, of the least largest utilisation in a replay
+# Scenarios (a matrix under a failure) that are replayed at a time.
+_MAX_SCENARIOS = 4096
+# Entries of demands and loads in memory at a time, and of cached loads: 8 bytes each, 200 MB.
+_MAX_ENTRIES = 25_000_000
+# Matrices that a round adds to the plan, so that the next search stays small.
+_MAX_ADDED = 8
+# Certified relative gap of the least largest utilisation in a replay.
+_GAP = 1e-4
 
 
 class LeftOut:
-    """The matrices of a question that are not planned for at first.
+    """Replay of the matrices that are not planned for at first.
 
     Attributes:
-        rows: (n,) their numbers.
+        rows: (n,) indices of these matrices.
     """
 
     def __init__(self, question: Question) -> None:
@@ -196,64 +202,63 @@ class LeftOut:
         plans: Sequence[tuple[float, FloatArray]],
         cut_off: dict[int, list[int]],
     ) -> tuple[Replayed, Int64Array]:
-        """Replay the matrices under every failure; return the result and the numbers of the
-        matrices to add.
-
-        The matrices to add are those whose utilisation passes the limit by most.
+        """Replay the matrices under every failure; return the result and the indices of the
+        matrices to add, those that exceed the limit most.
 
         Args:
-            question: with the matrices that are planned for.
+            question: input with the matrices that are planned for.
             scenarios: scenarios whose paths are used.
-            plans: a factor of all demands, and the purchase (C,) for it, each.
-            cut_off: for each failure the demands that it cuts off; those of the matrices replayed
-                are added.
+            plans: pairs of a factor of all demands and the expansion (C,) for it.
+            cut_off: disconnected demands by failure; those of the replayed matrices are added.
         """
-        over, fits, done = np.zeros(len(self.rows)), np.ones(len(self.rows), dtype=bool), 0
-        per_matrix, width = (
-            1 + len(question.failures),
-            scenarios.demand.shape[1] + len(scenarios.cable),
-        )
-        count = max(1, min(_MAX_SCENARIOS, _MAX_NUMBERS // width) // per_matrix)
+        largest = np.zeros(len(self.rows))
+        fits = np.ones(len(self.rows), dtype=bool)
+        done = 0
+        per_matrix = 1 + len(question.failures)
+        width = scenarios.demand.shape[1] + len(scenarios.cable)
+        block_size = max(1, min(_MAX_SCENARIOS, _MAX_ENTRIES // width) // per_matrix)
+        # Blocks of matrices, each on all plans.
         while done < len(self.rows) and not question.deadline.is_over:
-            part = slice(done, done + count)
-            demand = question.config.growth * question.instance.traffic.read(self.rows[part])
-            more, cut = question.scenarios(demand, question.failures)
-            for failure, demands in cut.items():
+            block = slice(done, done + block_size)
+            demand = question.config.growth * question.instance.traffic.read(self.rows[block])
+            block_scenarios, disconnected = question.scenarios(demand, question.failures)
+            for failure, demands in disconnected.items():
                 cut_off[failure] = sorted({*cut_off.get(failure, []), *demands})
-            for number, (factor, bought) in enumerate(plans):
-                now = more.with_paths(scenarios.problem.paths).scaled(factor)
-                used = (
-                    self._utilisation(question, now, bought, (done, number))
+            for plan_index, (factor, bought) in enumerate(plans):
+                plan_scenarios = block_scenarios.with_paths(scenarios.problem.paths).scaled(factor)
+                utilisation = (
+                    self._utilisation(question, plan_scenarios, bought, (done, plan_index))
                     .reshape(-1, per_matrix)
                     .max(1)
                 )
-                over[part] = np.maximum(over[part], used)
-                fits[part] &= used <= scenarios.limit * (1 + FITS)
-            done = min(done + count, len(self.rows))
+                largest[block] = np.maximum(largest[block], utilisation)
+                fits[block] &= utilisation <= scenarios.limit * (1 + FITS)
+            done = min(done + block_size, len(self.rows))
             if done < len(self.rows):
                 question.notify(
-                    f"{done:,} of {len(self.rows):,} matrices that were left out are replayed"
+                    f"{done:,} of {len(self.rows):,} matrices outside the plan are replayed"
                 )
-        if len(plans) * len(self.rows) * per_matrix * width > _MAX_NUMBERS:
+        if len(plans) * len(self.rows) * per_matrix * width > _MAX_ENTRIES:
             self._tests.clear()
-        is_left = ~np.isin(self.rows, question.rows)
-        is_left[done:] = False
-        missed = np.flatnonzero(is_left & ~fits)
-        found = Replayed(
+        # Summary, and the matrices to add.
+        is_replayed = ~np.isin(self.rows, question.rows)
+        is_replayed[done:] = False
+        overloaded = np.flatnonzero(is_replayed & ~fits)
+        result = Replayed(
             matrices=question.num_matrices,
             planned=len(question.rows),
-            replayed=int(is_left.sum()),
+            replayed=int(is_replayed.sum()),
             added=len(question.rows) - question.num_matrices + len(self.rows),
-            overloaded=len(missed),
-            utilisation=float(over[is_left].max(initial=0.0)),
+            overloaded=len(overloaded),
+            utilisation=float(largest[is_replayed].max(initial=0.0)),
         )
-        return found, self.rows[missed[np.argsort(-over[missed])[:_MAX_ADDED]]]
+        return result, self.rows[overloaded[np.argsort(-largest[overloaded])[:_MAX_ADDED]]]
 
     def _utilisation(
         self, question: Question, scenarios: Scenarios, bought: FloatArray, key: tuple[int, int]
     ) -> FloatArray:
-        """(S,) largest of a link in each scenario; ``key`` names the test whose splits are tried
-        first.
+        """Largest link utilisation (S,) in each scenario; ``key`` identifies the tester with cached
+        loads.
         """
         if question.config.routing == "ecmp":
             return scenarios.utilisation(igp_loads(question, scenarios, bought), bought)

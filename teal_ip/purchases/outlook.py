@@ -1,4 +1,4 @@
-"""A plan of `teal upgrade` beside others: in time, for other demands, for other growths."""
+"""Comparisons of a plan: by quarter, for other demands, for other growths, and forecasts."""
 
 from __future__ import annotations
 
@@ -23,19 +23,23 @@ from teal_ip.purchases.schedule import Period
 from teal_ip.purchases.testing import Tester
 from teal_ip.routing.growth import Growth, LinkForecast, link_forecasts
 
-_CURVE = 0.8, 1.0, 1.2, 1.4, 1.6  # x the demands of the plan, of the chart of costs
-_REPLAYED = 24  # matrices at most, evenly spread, that are replayed
-_REPLAY_BATCH = 512  # scenarios at a time
-_FORECAST_GAP = 1e-3  # certified, of the engine in forecasts
+# Growth factors of the cost chart, relative to the plan's demands.
+_CURVE = 0.8, 1.0, 1.2, 1.4, 1.6
+# Maximum number of matrices that are replayed, evenly spread.
+_REPLAYED = 24
+# Number of scenarios that are replayed at a time.
+_REPLAY_BATCH = 512
+# Certified gap of the engine in forecasts.
+_FORECAST_GAP = 1e-3
 
 
 def alternative(
     question: Question, demands: str, scenarios: Scenarios, upgrade: Upgrade
 ) -> Alternative:
-    """A purchase for other demands, and the part of the replayed traffic that would not fit."""
+    """Summarise an expansion for other demands, and the replayed traffic that would not fit."""
     share = question.config.replay
     traffic = question.instance.traffic
-    none = failed = worst = math.nan
+    dropped_intact = dropped_failed = dropped_worst = math.nan
     if share:
         rows = np.arange(planned_matrices(traffic, question.config), traffic.num_matrices)
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _REPLAYED)).astype(int))]
@@ -43,31 +47,31 @@ def alternative(
         dropped = _dropped(
             scenarios, upgrade.bought, question.config.growth * traffic.read(rows), live
         )
-        none, failed = (
-            float(dropped[:, 0].mean()),
-            float(dropped[:, 1:].mean()) if live.shape[0] > 1 else math.nan,
-        )
-        worst = float(dropped.mean(0).max())
+        dropped_intact = float(dropped[:, 0].mean())
+        dropped_failed = float(dropped[:, 1:].mean()) if live.shape[0] > 1 else math.nan
+        dropped_worst = float(dropped.mean(0).max())
     return Alternative(
         demands=demands,
         bought=float(upgrade.bought.sum()),
         cost=upgrade.cost,
         bound=upgrade.bound,
-        dropped=none,
-        dropped_under_failure=failed,
-        dropped_at_worst=worst,
+        dropped=dropped_intact,
+        dropped_under_failure=dropped_failed,
+        dropped_at_worst=dropped_worst,
     )
 
 
 def _dropped(
     scenarios: Scenarios, bought: FloatArray, matrices: FloatArray, live: BoolArray
 ) -> FloatArray:
-    """(M, F) share of matrices (M, D) that the upgraded network does not carry, of demands that
-    have a live path.
+    """Share (M, F) of matrices (M, D) that the expanded network does not carry, among demands with
+    a live path.
     """
-    count, failures = len(matrices), len(live)
-    demand, alive = np.repeat(matrices, failures, axis=0), np.tile(live, (count, 1))
-    replayed = scenarios.some(demand, alive)
+    num_matrices = len(matrices)
+    num_failures = len(live)
+    demand = np.repeat(matrices, num_failures, axis=0)
+    live_by_scenario = np.tile(live, (num_matrices, 1))
+    replayed = scenarios.some(demand, live_by_scenario)
     share = np.zeros(len(demand))
     for first in range(0, len(demand), _REPLAY_BATCH):
         rows = np.arange(first, min(first + _REPLAY_BATCH, len(demand)))
@@ -78,45 +82,46 @@ def _dropped(
             capacity=scenarios.limit * balanced.capacity,
             demand_value=torch.ones_like(balanced.demand_value),
         )
-        wanted = problem.routable_demand.sum(1).clamp(min=1e-300)
-        share[rows] = (1 - solve(problem, gap=_FORECAST_GAP).bound / wanted).clamp(min=0).numpy()
-    return share.reshape(count, failures)
+        routable_total = problem.routable_demand.sum(1).clamp(min=1e-300)
+        share[rows] = (
+            (1 - solve(problem, gap=_FORECAST_GAP).bound / routable_total).clamp(min=0).numpy()
+        )
+    return share.reshape(num_matrices, num_failures)
 
 
 def by_quarter(
     question: Question, periods: Sequence[Period], months: Sequence[str]
 ) -> list[Purchase]:
-    """Purchases of each quarter, the earliest first; none is ever removed, so their costs sum up to
-    the plan's.
+    """Return the purchases of each quarter, the earliest first; capacity is never removed, so their
+    costs sum to the plan's.
     """
     rows: list[Purchase] = []
-    before: Period | None = None
-    for one, month in zip(periods, months, strict=True):
-        added, modules = one.bought, one.modules
-        if before is not None:
-            added = one.bought - before.bought
+    earlier: Period | None = None
+    for period, month in zip(periods, months, strict=True):
+        added = period.bought
+        modules = period.modules
+        if earlier is not None:
+            added = period.bought - earlier.bought
             modules = (
                 None
-                if one.modules is None or before.modules is None
-                else one.modules - before.modules
+                if period.modules is None or earlier.modules is None
+                else period.modules - earlier.modules
             )
         rows += purchases(question, added, modules, month)
-        before = one
+        earlier = period
     return rows
 
 
 def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[LinkForecast]:
-    """When each link is full, if nothing is bought, with today's demands in ``scenarios``.
+    """Forecast the months in which links are full without an expansion, with today's demands in
+    ``scenarios``.
 
-    Under the IGP these are its loads; else those of splits with the least largest utilisation of
-    each scenario, so that the first link to be full is certain and later ones depend on the splits
-    chosen.
+    The loads are those of the IGP, or of splits with the least largest utilisation in each
+    scenario: then the first full link is certain, and later ones depend on the chosen splits.
     """
     nothing = np.zeros(scenarios.num_cables)
-    topology, names = (
-        question.offer.topology,
-        [one.name for one in (NO_FAILURE, *question.failures)],
-    )
+    topology = question.offer.topology
+    names = [one.name for one in (NO_FAILURE, *question.failures)]
     if question.config.routing == "ecmp":
         per_link = largest_igp_loads(question)
     else:
@@ -128,39 +133,41 @@ def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[
             .load
         )
         per_link = load.reshape(-1, len(names), topology.num_links).max(0)
-    today, capacity = question.instance.traffic.timestamps[-1], question.offer.regular
+    today = question.instance.traffic.timestamps[-1]
+    capacity = question.offer.regular
     return link_forecasts(topology, capacity, per_link, names, scenarios.limit, growth, today)
 
 
 def curve(question: Question, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoint]:
-    """The cost of other growths, without failures and with them, in any amounts."""
-    points, config = [], question.config
+    """Cost of other growths, without failures and with them, in any amounts."""
+    points = []
+    config = question.config
     is_intact = np.zeros(scenarios.num_scenarios, dtype=bool)
     is_intact[:: 1 + len(question.failures)] = True
     intact = scenarios.some(scenarios.demand[is_intact], scenarios.live[is_intact])
-    for one, has_failures in ((scenarios, True), (intact, False)):
+    for case, has_failures in ((scenarios, True), (intact, False)):
         if has_failures and not question.failures:
             continue
-        known = cuts if has_failures else Cuts(scenarios.num_cables, len(scenarios.cable))
+        known_cuts = cuts if has_failures else Cuts(scenarios.num_cables, len(scenarios.cable))
         for factor in _CURVE:
             if config.routing == "ecmp":
                 failures = question.failures if has_failures else []
-                found = buy_for_igp(question, one.scaled(factor), (), failures)
+                upgrade = buy_for_igp(question, case.scaled(factor), (), failures)
             else:
-                found, grown = buy(
-                    one.scaled(factor),
+                upgrade, grown_cuts = buy(
+                    case.scaled(factor),
                     gap=config.gap,
                     deadline=question.deadline,
-                    cuts=known.at_growth(factor),
+                    cuts=known_cuts.at_growth(factor),
                 )
-                known = grown.at_growth(1 / factor)
+                known_cuts = grown_cuts.at_growth(1 / factor)
             points.append(
                 CurvePoint(
                     growth=factor * config.growth,
                     failures=has_failures,
-                    cost=found.cost,
-                    bound=found.bound,
+                    cost=upgrade.cost,
+                    bound=upgrade.bound,
                 )
             )
-            question.notify(f"demands x {factor * config.growth:.3g}: cost {found.cost:.6g}")
+            question.notify(f"demands x {factor * config.growth:.3g}: cost {upgrade.cost:.6g}")
     return points

@@ -1,5 +1,5 @@
-"""The proof that no purchase costs less: files that :mod:`teal_ip.purchases.check_purchase` checks
-with Python alone.
+"""Proof of the lower bound on the cost: files that :mod:`teal_ip.purchases.check_purchase` verifies
+in plain Python.
 
 With duals l >= 0 of the cuts and prices y of each, z = l y are prices that prove, over all paths of
 the network,
@@ -8,7 +8,8 @@ the network,
                - sum over cables of most m,
 
 where m = max(0, u sum of all z over a cable's links - its cost).  Prices are rounded down to
-multiples of 2^-60 of the largest, and the bound is what the checker's own sums give.
+multiples of 2^-60 of the largest, and the bound is that of the checker's own sums.  Entry point:
+:func:`write_purchase_proof`.
 """
 
 from __future__ import annotations
@@ -39,22 +40,19 @@ NETWORK, DEMANDS, FAILURES, PROOF, CHECKER = FILES = (
     "check_purchase.py",
 )
 _UNIT = float(1 << check_purchase.BITS)
-_ROUNDINGS = (
-    40,
-    34,
-    28,
-)  # s: prices are multiplied with 1 - 2^-s, so that rounded sums stay within costs
+# Values of s: prices are multiplied by 1 - 2^-s, so that rounded sums stay within the costs.
+_ROUNDINGS = (40, 34, 28)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CutProof:
-    """Prices of cuts that prove the bound of a purchase.
+    """Prices of cuts that prove the bound of an expansion.
 
     Attributes:
         scenarios: scenarios of the cuts.
         prices: (n, E) y times its dual, of the cuts with a dual above 0.
-        row: (n,) number of the scenario of each.
-        cost: cost of the purchase.
+        row: (n,) index of the scenario of each cut.
+        cost: cost of the expansion.
     """
 
     scenarios: Scenarios
@@ -64,21 +62,25 @@ class CutProof:
 
     @classmethod
     def of(cls, scenarios: Scenarios, cuts: Cuts, dual: FloatArray | None, cost: float) -> CutProof:
-        """The proof by the first cuts and their duals."""
+        """Proof from the first cuts and their duals."""
         duals = np.zeros(0) if dual is None else dual
-        used = np.flatnonzero(duals > 0)
-        return cls(scenarios, duals[used, None] * cuts.prices[used], cuts.row[used], cost)
+        positive = np.flatnonzero(duals > 0)
+        return cls(
+            scenarios, duals[positive, None] * cuts.prices[positive], cuts.row[positive], cost
+        )
 
 
 def write_purchase_proof(folder: Path, proof: CutProof) -> str:
-    """Write the files, and check them; returns the sentence that they prove.
+    """Write the files, verify them, and return the sentence that they prove.
 
     Raises:
-        SolverError: the checker refuses them however prices are rounded.
+        SolverError: the checker rejects them for any rounding of the prices.
     """
-    scenarios, topology = proof.scenarios, proof.scenarios.problem.topology
-    exists = np.flatnonzero(scenarios.live.any(0))
-    number = {int(link): i for i, link in enumerate(exists)}
+    # Network, demands and failures.
+    scenarios = proof.scenarios
+    topology = proof.scenarios.problem.topology
+    existing_links = np.flatnonzero(scenarios.live.any(0))
+    link_number = {int(link): i for i, link in enumerate(existing_links)}
     names = topology.node_names
     folder.mkdir(parents=True, exist_ok=True)
     _write(
@@ -95,10 +97,11 @@ def write_purchase_proof(folder: Path, proof: CutProof) -> str:
                 if math.isinf(scenarios.most[scenarios.cable[e]])
                 else repr(float(scenarios.most[scenarios.cable[e]])),
             )
-            for e in exists
+            for e in existing_links
         ),
     )
-    pairs, rows = scenarios.problem.paths.pairs, sorted({int(row) for row in proof.row})
+    pairs = scenarios.problem.paths.pairs
+    rows = sorted({int(row) for row in proof.row})
     _write(
         folder / DEMANDS,
         ("matrix", "source", "target", "rate"),
@@ -112,44 +115,48 @@ def write_purchase_proof(folder: Path, proof: CutProof) -> str:
         folder / FAILURES,
         ("failure", "link"),
         (
-            (row, number[int(e)])
+            (row, link_number[int(e)])
             for row in rows
             for e in np.flatnonzero(~scenarios.live[row])
-            if int(e) in number
+            if int(e) in link_number
         ),
     )
+    # Proof, with coarser rounding until the checker accepts it.
     shutil.copy(check_purchase.__file__, folder / CHECKER)
     arguments = [str(folder / name) for name in (NETWORK, DEMANDS, FAILURES, PROOF)]
     for bits in _ROUNDINGS:
         scaled = proof.prices * (1 - 2.0**-bits)
         units = [[int(y * _UNIT) for y in row] for row in scaled.tolist()]
         bound = max(0.0, _bound(proof, scaled) * (1 - 2.0**-bits))
-        _write_proof(folder, proof, number, units, int(bound * _UNIT))
+        _write_proof(folder, proof, link_number, units, int(bound * _UNIT))
         try:
             return check_purchase.check(*arguments)
         except ValueError as error:
-            refused = error
-    raise SolverError(f"the bound of the purchase cannot be proved in whole numbers: {refused}")
+            rejection = error
+    raise SolverError(f"the bound of the purchase cannot be proved in whole numbers: {rejection}")
 
 
 def _bound(proof: CutProof, prices: FloatArray) -> float:
-    """The right side of the inequality above."""
+    """Right-hand side of the inequality in the module docstring."""
     scenarios = proof.scenarios
-    topology, pairs, total = scenarios.problem.topology, scenarios.problem.paths.pairs, 0.0
+    topology = scenarios.problem.topology
+    pairs = scenarios.problem.paths.pairs
+    total = 0.0
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
-    ends = topology.num_nodes, topology.link_source, topology.link_target
-    used = np.zeros(scenarios.num_cables)
+    ends = (topology.num_nodes, topology.link_source, topology.link_target)
+    cable_price = np.zeros(scenarios.num_cables)
     for row, price in zip(proof.row.tolist(), prices, strict=True):
         live = scenarios.live[row]
         distance, _ = shortest_trees(
             *ends, np.where(live, price, np.inf), sources, topology.no_transit
         )
-        shortest, demand = distance[source_row, pairs[:, 1]], scenarios.demand[row]
-        wanted = (demand > 0) & np.isfinite(shortest)
-        total += float(demand[wanted] @ shortest[wanted])
+        shortest = distance[source_row, pairs[:, 1]]
+        demand = scenarios.demand[row]
+        has_demand = (demand > 0) & np.isfinite(shortest)
+        total += float(demand[has_demand] @ shortest[has_demand])
         total -= scenarios.limit * float((price * scenarios.regular)[live].sum())
-        np.add.at(used, scenarios.cable[live], scenarios.limit * price[live])
-    excess = np.maximum(0.0, used - scenarios.cost)
+        np.add.at(cable_price, scenarios.cable[live], scenarios.limit * price[live])
+    excess = np.maximum(0.0, cable_price - scenarios.cost)
     limited = np.isfinite(scenarios.most)
     return total - float(excess[limited] @ scenarios.most[limited])
 
@@ -167,7 +174,7 @@ def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]])
 def _write_proof(
     folder: Path,
     proof: CutProof,
-    number: dict[int, int],
+    link_number: dict[int, int],
     units: Sequence[Sequence[int]],
     bound: int,
 ) -> None:
@@ -177,8 +184,8 @@ def _write_proof(
     lines += [f"limit {proof.scenarios.limit!r}", f"cost {proof.cost!r}", f"bound {bound}"]
     for row, prices in zip(proof.row.tolist(), units, strict=True):
         live = proof.scenarios.live[row]
-        words = [f"{number[e]}:{y}" for e, y in enumerate(prices) if y and live[e]]
-        failure = row if any(not live[e] for e in number) else "-"
+        words = [f"{link_number[e]}:{y}" for e, y in enumerate(prices) if y and live[e]]
+        failure = row if any(not live[e] for e in link_number) else "-"
         if words:
             lines.append(" ".join(["cut", str(row), str(failure), *words]))
     with atomic_file(folder / PROOF) as temporary:

@@ -1,4 +1,7 @@
-"""The question of `teal upgrade`: network with candidate cables, demands and failures."""
+"""Input of ``teal upgrade``: network with candidate cables, demands, failures and settings.
+
+Entry point: :func:`load_question`; :func:`purchases` names the result.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +50,12 @@ class Offer:
     """A network with the cables that can be bought.
 
     Attributes:
-        topology: with candidate cables as links; their capacity is the median of the others', for
-            the path search.
-        regular: (E,) Gbit/s that are there; 0 on candidate cables.
-        cost: (C,) of a Gbit/s on each pair of links; a cable of parallel links has several.
-        most: (C,) Gbit/s that can be bought; infinite where nothing limits it.
-        candidates: numbers of the pairs of links that do not exist yet.
+        topology: network with candidate cables as links, whose capacity is the median of the
+            others', for the path search.
+        regular: (E,) existing Gbit/s; 0 on candidate cables.
+        cost: (C,) cost of a Gbit/s on each pair of links; a cable of parallel links has several.
+        most: (C,) Gbit/s that can be bought; infinite for no limit.
+        candidates: indices of the pairs of links that do not exist yet.
     """
 
     topology: Topology
@@ -63,32 +66,41 @@ class Offer:
 
 
 def offer(config: UpgradeOptions, topology: Topology) -> Offer:
-    """The network of the settings with its candidate cables, and what they cost.
+    """Return the network of the settings with its candidate cables, and the costs.
 
     Raises:
-        InputError: a fault in a file.
+        InputError: an invalid file.
     """
-    before = len(topology.link_pairs())
-    regular, whole, own_cost, most = topology.capacity, topology, np.zeros(0), np.zeros(0)
+    num_existing = len(topology.link_pairs())
+    regular = topology.capacity
+    extended_topology = topology
+    candidate_cost = np.zeros(0)
+    candidate_limit = np.zeros(0)
     if config.candidates is not None:
-        whole, own_cost, most = _with_candidates(str(config.candidates), topology)
-        regular = np.concatenate([regular, np.zeros(whole.num_links - topology.num_links)])
-    cost = _costs(config.cost, whole)
-    if len(own_cost):
-        cost[before:] = np.where(np.isnan(own_cost), cost[before:], own_cost)
+        extended_topology, candidate_cost, candidate_limit = _with_candidates(
+            str(config.candidates), topology
+        )
+        regular = np.concatenate(
+            [regular, np.zeros(extended_topology.num_links - topology.num_links)]
+        )
+    cost = _costs(config.cost, extended_topology)
+    if len(candidate_cost):
+        cost[num_existing:] = np.where(
+            np.isnan(candidate_cost), cost[num_existing:], candidate_cost
+        )
     missing = np.flatnonzero(np.isnan(cost))
     if len(missing):
-        name = whole.link_name(whole.link_pairs()[missing[0]][0])
+        name = extended_topology.link_name(extended_topology.link_pairs()[missing[0]][0])
         raise InputError(config.cost, "cost", "one for every cable", f"none for {name}")
-    limits = np.concatenate([np.full(before, np.inf), most])
-    return Offer(whole, regular, cost, limits, tuple(range(before, len(limits))))
+    limits = np.concatenate([np.full(num_existing, np.inf), candidate_limit])
+    return Offer(extended_topology, regular, cost, limits, tuple(range(num_existing, len(limits))))
 
 
 def failures_of(config: UpgradeOptions, topology: Topology) -> list[Failure]:
-    """The failures beside the network without failure.
+    """Return the failures to plan for, besides the network without failure.
 
     Raises:
-        InputError: a fault in the file of groups.
+        InputError: an invalid file of groups.
     """
     cables = cable_failures(topology) if config.failures != "none" else []
     failures = list(cables)
@@ -102,10 +114,10 @@ def failures_of(config: UpgradeOptions, topology: Topology) -> list[Failure]:
 def hose_of(
     config: UpgradeOptions, topology: Topology, pairs: IntArray, matrices: FloatArray
 ) -> Hose:
-    """The hose of a file, or of the peaks of matrices (M, D), times the growth.
+    """Return the hose of a file, or of the peaks of matrices (M, D), times the growth.
 
     Raises:
-        InputError: a fault in the file.
+        InputError: an invalid file.
     """
     if config.hose is None:
         peaks = Hose.of_history(pairs, matrices, topology.num_nodes)
@@ -128,95 +140,96 @@ def hose_of(
 
 
 def _costs(text: str, topology: Topology) -> FloatArray:
-    """(C,) cost of a Gbit/s on each pair of links; NaN where a file says none.
+    """Cost (C,) of a Gbit/s on each pair of links; NaN if a file has none.
 
     Raises:
-        InputError: a file with a cost that is not above 0, or of an unknown cable.
+        InputError: a cost that is not above 0, or an unknown cable.
     """
     pairs = topology.link_pairs()
     if text == "capacity":
         return np.ones(len(pairs))
     if text == "length":
         return np.array([float(topology.latency[links].min()) for links in pairs])
-    number = {link: c for c, links in enumerate(pairs) for link in links}
+    pair_index = {link: c for c, links in enumerate(pairs) for link in links}
     cost = np.full(len(pairs), np.nan)
     if not Path(text).is_file():
         expected = "capacity, length, or a table (.csv, .xlsx) of source, target, cost"
         raise InputError("--cost", "", expected, repr(text))
     rows = side_tables.read_side_table(text, (side_tables.SOURCE, side_tables.TARGET, _COST))
-    found = [
-        [number[link] for link in topology.find_links(row.text("source"), row.text("target"))]
+    cables_by_row = [
+        [pair_index[link] for link in topology.find_links(row.text("source"), row.text("target"))]
         for row in rows
     ]
     side_tables.require_once(
-        rows, map(tuple, found), "each cable", [row.number("cost") for row in rows]
+        rows, map(tuple, cables_by_row), "each cable", [row.number("cost") for row in rows]
     )
-    for row, cables in zip(rows, found, strict=True):
+    for row, cables in zip(rows, cables_by_row, strict=True):
         cost[cables] = row.number("cost")
     return cost
 
 
 def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArray, FloatArray]:
-    """The network with new cables, (n,) their costs, NaN where none is given, and (n,) their
-    limits.
-    """
-    taken = {tuple(sorted(one)) for one in _ends(topology)}
-    ends, latency, cost, most = [], [], [], []
+    """Return the network with new cables, their costs (n,), NaN if not given, and limits (n,)."""
+    existing = {tuple(sorted(one)) for one in _ends(topology)}
+    ends, latency, cost, limits = [], [], [], []
     for row in side_tables.read_side_table(path, _CANDIDATE):
         pair = [row.node("source", topology), row.node("target", topology)]
         key = (min(pair), max(pair))
-        if pair[0] == pair[1] or key in taken:
-            found = f"{row.text('source')} - {row.text('target')}"
-            raise InputError(row.where, "", "two nodes without a cable between them", found)
-        taken.add(key)
+        if pair[0] == pair[1] or key in existing:
+            pair_text = f"{row.text('source')} - {row.text('target')}"
+            raise InputError(row.where, "", "two nodes without a cable between them", pair_text)
+        existing.add(key)
         ends.append(pair)
         latency.append(row.number("latency"))
         has_cost = row.values.get("cost") is not None
         cost.append(row.number("cost") if has_cost else math.nan)
         has_limit = row.values.get("most") is not None
-        most.append(row.number("most") if has_limit else math.inf)
+        limits.append(row.number("most") if has_limit else math.inf)
     if not ends:
         raise InputError(path, "rows", "at least one cable", "none")
-    both = np.array(ends, dtype=topology.link_source.dtype)
+    end_array = np.array(ends, dtype=topology.link_source.dtype)
     capacity = float(np.median(topology.capacity[topology.capacity > 0]))
-    new = np.repeat(np.array(latency), 2)
-    whole = dataclasses.replace(
+    new_latency = np.repeat(np.array(latency), 2)
+    extended_topology = dataclasses.replace(
         topology,
-        link_source=np.concatenate([topology.link_source, both.reshape(-1)]),
-        link_target=np.concatenate([topology.link_target, both[:, ::-1].reshape(-1)]),
-        capacity=np.concatenate([topology.capacity, np.full(len(new), capacity)]),
-        latency=np.concatenate([topology.latency, new]),
+        link_source=np.concatenate([topology.link_source, end_array.reshape(-1)]),
+        link_target=np.concatenate([topology.link_target, end_array[:, ::-1].reshape(-1)]),
+        capacity=np.concatenate([topology.capacity, np.full(len(new_latency), capacity)]),
+        latency=np.concatenate([topology.latency, new_latency]),
         metric=None
         if topology.metric is None
         else np.concatenate(
-            [topology.metric, np.maximum(1, np.round(new)).astype(topology.metric.dtype)]
+            [topology.metric, np.maximum(1, np.round(new_latency)).astype(topology.metric.dtype)]
         ),
-        te_metric=None if topology.te_metric is None else np.pad(topology.te_metric, (0, len(new))),
-        affinities=(*topology.affinities, *[frozenset[str]()] * len(new))
+        te_metric=None
+        if topology.te_metric is None
+        else np.pad(topology.te_metric, (0, len(new_latency))),
+        affinities=(*topology.affinities, *[frozenset[str]()] * len(new_latency))
         if topology.affinities
         else (),
     )
-    return whole, np.array(cost), np.array(most)
+    return extended_topology, np.array(cost), np.array(limits)
 
 
 def _ends(topology: Topology) -> Iterator[tuple[int, int]]:
     yield from zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
 
 
-_ROUNDING = 1e-9  # Gbit/s, up to which nothing is bought
+# Gbit/s below which a purchase counts as rounding.
+_ROUNDING = 1e-9
 Notify = Callable[[str], None]
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Question:
-    """Network with candidate cables, the matrices and failures to plan for, and the settings.
+    """Input of the search: network, matrices, failures and settings.
 
     Attributes:
-        num_matrices: number of matrices, but for those that --replay holds back.
-        rows: numbers of those that are planned for.
-        matrices: (M, D) Gbit/s of these.
-        failed: steps after the search that failed, and why.
+        num_matrices: number of matrices, without those held back by --replay.
+        rows: indices of the matrices to plan for.
+        matrices: (M, D) these matrices, Gbit/s.
+        failed: messages of failed steps after the search.
         proves: whether the plan carries a proof of its bound.
     """
 
@@ -236,7 +249,7 @@ class Question:
     def scenarios(
         self, matrices: FloatArray, failures: Sequence[Failure]
     ) -> tuple[Scenarios, dict[int, list[int]]]:
-        """Matrices (M, D), as they are, under no failure and under each."""
+        """Scenarios of matrices (M, D), unscaled, under no failure and under each."""
         return scenarios_of(
             self.problem,
             matrices,
@@ -249,73 +262,87 @@ class Question:
         )
 
     def with_more(self, rows: Int64Array, scenarios: Scenarios) -> tuple[Question, Scenarios]:
-        """The question with more matrices to plan for, and their scenarios behind the others."""
+        """Add matrices to plan for: return the input and the scenarios, the new ones last."""
         self.notify(f"{len(rows)} matrices that do not fit are planned for too")
-        more = self.instance.traffic.read(rows)
-        added, _ = self.scenarios(self.config.growth * more, self.failures)
-        both = np.concatenate([self.rows, rows]), np.concatenate([self.matrices, more])
-        return dataclasses.replace(self, rows=both[0], matrices=both[1]), scenarios.joined(added)
+        new_matrices = self.instance.traffic.read(rows)
+        added, _ = self.scenarios(self.config.growth * new_matrices, self.failures)
+        extended = (
+            np.concatenate([self.rows, rows]),
+            np.concatenate([self.matrices, new_matrices]),
+        )
+        return dataclasses.replace(self, rows=extended[0], matrices=extended[1]), scenarios.joined(
+            added
+        )
 
-    def attempt(self, what: str, step: Callable[[], T]) -> T | None:
-        """The result of a step after the search; None where it fails, so that the plan is kept."""
+    def attempt(self, step_name: str, step: Callable[[], T]) -> T | None:
+        """Run a step after the search; log a failure and return None, so that the plan survives."""
         try:
             return step()
-        except Exception as error:  # whatever it is: the search may have taken hours
-            said = f"{what} failed: {type(error).__name__}: {error}"
-            self.failed[:] = [*(one for one in self.failed if one != said), said]
-            self.notify(said)
+        # Any exception: the search may have taken hours.
+        except Exception as error:
+            message = f"{step_name} failed: {type(error).__name__}: {error}"
+            self.failed[:] = [*(one for one in self.failed if one != message), message]
+            self.notify(message)
             return None
 
     def report(self, number: int, cost: float, bound: float) -> None:
-        """A line of progress."""
+        """Report a round of the search."""
         self.notify(f"round {number}: cost {cost:.6g}, at least {rounding.at_least(bound)}")
 
 
 def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notify) -> Question:
-    """Network, traffic, paths over candidate cables, failures.
+    """Load network, traffic, candidate paths and failures.
 
     Args:
         topology: the network, or a file or name.
         traffic: its matrices, or a file or name.
-        config: what is planned for, and what can be bought.
+        config: settings.
         notify: called with the progress.
     """
-    network, given = load_network(topology, traffic, config.program, notify)
-    if config.demands == "hose":  # any two nodes may exchange traffic, whatever pairs the file has
-        given = given.over(all_pairs(network))
+    network, all_traffic = load_network(topology, traffic, config.program, notify)
+    # With a hose any two nodes may exchange traffic, whatever pairs the file has.
+    if config.demands == "hose":
+        all_traffic = all_traffic.over(all_pairs(network))
 
-    # The IGP's routing asks no candidate paths: one a demand is enough, unless demands are
+    # The IGP's routing needs no candidate paths: one per demand is enough, unless demands are
     # calibrated over them.
     is_igp = config.routing == "ecmp" and config.calibrate is None and config.paths is None
-    chosen = dataclasses.replace(config.program, num_paths=1 if is_igp else config.num_paths)
+    program_config = dataclasses.replace(
+        config.program, num_paths=1 if is_igp else config.num_paths
+    )
     deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
-    first = given.part(0, planned_matrices(given, config))
-    instance = instance_of(network, first, chosen, notify, deadline)
-    bought = offer(config, instance.topology)
-    if bought.candidates:
-        paths = _with_candidate_paths(config, instance.paths, bought.topology)
-        instance = dataclasses.replace(instance, topology=bought.topology, paths=paths)
-    scaled = instance.traffic
-    count = scaled.num_matrices
-    rows = np.unique(np.linspace(0, count - 1, min(count, config.matrices or count)).astype(int))
+    first_traffic = all_traffic.part(0, planned_matrices(all_traffic, config))
+    instance = instance_of(network, first_traffic, program_config, notify, deadline)
+    network_offer = offer(config, instance.topology)
+    if network_offer.candidates:
+        paths = _with_candidate_paths(config, instance.paths, network_offer.topology)
+        instance = dataclasses.replace(instance, topology=network_offer.topology, paths=paths)
+    # Matrices to plan for; calibration scales all of them.
+    scaled_traffic = instance.traffic
+    num_matrices = scaled_traffic.num_matrices
+    rows = np.unique(
+        np.linspace(0, num_matrices - 1, min(num_matrices, config.matrices or num_matrices)).astype(
+            int
+        )
+    )
     if config.demands != "matrices":
-        rows = np.arange(count)
+        rows = np.arange(num_matrices)
     factor = 1.0
-    if config.calibrate is not None and given.num_matrices:
-        raw = given.read([0]).sum()
-        factor = float(scaled.read([0]).sum() / raw) if raw > 0 else 1.0
-    whole = given if factor == 1.0 else given.scaled(factor)
-    instance = dataclasses.replace(instance, traffic=whole)
-    matrices, failures = whole.read(rows), failures_of(config, bought.topology)
-    instance = instance.surviving(
-        [one.links for one in failures], notify
-    )  # once, not for each block of matrices
+    if config.calibrate is not None and all_traffic.num_matrices:
+        raw_total = all_traffic.read([0]).sum()
+        factor = float(scaled_traffic.read([0]).sum() / raw_total) if raw_total > 0 else 1.0
+    planned_traffic = all_traffic if factor == 1.0 else all_traffic.scaled(factor)
+    instance = dataclasses.replace(instance, traffic=planned_traffic)
+    matrices = planned_traffic.read(rows)
+    failures = failures_of(config, network_offer.topology)
+    # Once, not for each block of matrices.
+    instance = instance.surviving([one.links for one in failures], notify)
     return Question(
         config,
         instance,
-        bought,
+        network_offer,
         instance.problem(matrices[:1]),
-        count,
+        num_matrices,
         rows,
         matrices,
         failures,
@@ -325,13 +352,12 @@ def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: N
 
 
 def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topology) -> PathSet:
-    """The candidate paths without new cables, and those that a search with them finds: no new cable
-    is presumed.
+    """Add the paths that a search with the new cables finds to the candidate paths without them,
+    which stay, since no new cable may be bought.
 
-    The links of new cables are the last ones of ``topology``, so that the numbers of the others
-    stay.
+    The links of new cables are the last ones of ``topology``, so the indices of the others stay.
     """
-    found = compute_paths(
+    new_paths = compute_paths(
         topology,
         paths.pairs,
         num_paths=config.first_paths,
@@ -342,51 +368,55 @@ def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topo
     paths = dataclasses.replace(
         paths, num_links=topology.num_links, topology_key=topology.graph_key()
     )
-    more = {
-        d: [found.links_of(d, k) for k in range(found.num_paths) if found.mask[d, k]]
-        for d in range(found.num_demands)
+    paths_by_demand = {
+        d: [new_paths.links_of(d, k) for k in range(new_paths.num_paths) if new_paths.mask[d, k]]
+        for d in range(new_paths.num_demands)
     }
-    return with_listed_paths(paths, more)
+    return with_listed_paths(paths, paths_by_demand)
 
 
 def planned_matrices(traffic: TrafficMatrices, config: UpgradeOptions) -> int:
-    """Number of matrices that the plan is made for."""
+    """Number of matrices available for planning."""
     return max(1, round((1 - config.replay) * traffic.num_matrices))
 
 
 def purchases(
     question: Question, bought: FloatArray, modules: Int64Array | None, by: str = ""
 ) -> list[Purchase]:
-    """The cables of which something is bought, the dearest first; parallel links are one cable.
+    """Return the purchases by cable, the most expensive first; parallel links are one cable.
 
     Args:
-        question: for names, costs and sizes.
+        question: supplies names, costs and sizes.
         bought: (C,) Gbit/s on each pair of links.
-        modules: (C, J) number of modules of each size; None where any amounts can be bought.
+        modules: (C, J) number of modules of each size; None for any amounts.
         by: see :class:`Purchase`.
     """
-    topology, sizes, found = question.offer.topology, question.config.sizes, []
-    pair_of = {link: number for number, links in enumerate(topology.link_pairs()) for link in links}
+    topology = question.offer.topology
+    sizes = question.config.sizes
+    result = []
+    pair_index = {
+        link: number for number, links in enumerate(topology.link_pairs()) for link in links
+    }
     price = np.array([one for _, one in sizes])
     cost = question.offer.cost * (bought if modules is None else modules @ price)
     for links in topology.cables():
-        pairs = sorted({pair_of[link] for link in links})
+        pairs = sorted({pair_index[link] for link in links})
         if not (bought[pairs] > _ROUNDING).any():
             continue
         first = links[0]
-        forth = [e for e in links if topology.link_source[e] == topology.link_source[first]]
-        count = [] if modules is None else modules[pairs].sum(0).tolist()
-        found.append(
+        forward_links = [e for e in links if topology.link_source[e] == topology.link_source[first]]
+        num_modules = [] if modules is None else modules[pairs].sum(0).tolist()
+        result.append(
             Purchase(
                 source=topology.node_names[topology.link_source[first]],
                 target=topology.node_names[topology.link_target[first]],
-                capacity=float(question.offer.regular[forth].sum()),
+                capacity=float(question.offer.regular[forward_links].sum()),
                 bought=float(bought[pairs].sum()),
                 cost=float(cost[pairs].sum()),
                 by=by,
                 modules=" + ".join(
-                    f"{n} x {size:g}" for n, (size, _) in zip(count, sizes, strict=False) if n
+                    f"{n} x {size:g}" for n, (size, _) in zip(num_modules, sizes, strict=False) if n
                 ),
             )
         )
-    return sorted(found, key=lambda one: -one.cost)
+    return sorted(result, key=lambda one: -one.cost)

@@ -1,5 +1,6 @@
-"""The scenarios that must fit after a purchase: matrices, failures, costs, and the limit of
-utilisation.
+"""Scenarios that must fit after an expansion: matrices, failures, costs, and the utilisation limit.
+
+Entry point: :func:`scenarios_of`.
 """
 
 from __future__ import annotations
@@ -17,26 +18,25 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
-# Gbit/s of a cable that exists in the plan alone, over the median capacity: with none of it the
-# engine would take the cable for failed, and would find no price for it.
+# Capacity of a candidate cable without purchase, over the median capacity: with a capacity of 0 the
+# engine would treat it as failed, and would compute no price for it.
 _UNBOUGHT_SHARE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenarios:
-    """The scenarios that must fit.
+    """Scenarios that must fit.
 
     Attributes:
-        problem: network and paths, under max_link_utilisation; B = 1, its demand means nothing.
-        demand: (S, D) Gbit/s; 0 where the network cannot connect a demand.
-        live: (S, E) whether a link works; links that can be bought and do not exist yet work.
-        cable: (E,) number of the cable of each link; parallel links are cables of their own here.
-        cost: (C,) of a Gbit/s on each cable, above 0.
-        limit: u, largest utilisation.
-        regular: (E,) Gbit/s before the purchase; 0 on candidate cables.
-        most: (C,) Gbit/s that can be bought at most; infinite where nothing limits it.
-        intact: (S,) number of the scenario of the same matrix without failure; its own where there
-            is no other.
+        problem: network and paths, under max_link_utilisation; B = 1, its demand is ignored.
+        demand: (S, D) Gbit/s; 0 for disconnected demands.
+        live: (S, E) whether a link is up; candidate links are up.
+        cable: (E,) index of the cable of each link; parallel links are separate cables here.
+        cost: (C,) cost of a Gbit/s on each cable, above 0.
+        limit: largest allowed utilisation, u.
+        regular: (E,) Gbit/s before the expansion; 0 on candidate cables.
+        most: (C,) Gbit/s that can be bought; infinite for no limit.
+        intact: (S,) index of the scenario of the same matrix without failure, or its own.
     """
 
     problem: Problem
@@ -58,24 +58,24 @@ class Scenarios:
 
     @property
     def num_cables(self) -> int:
-        """C."""
+        """Number of cables, C."""
         return len(self.cost)
 
     @property
     def num_scenarios(self) -> int:
-        """S."""
+        """Number of scenarios, S."""
         return len(self.demand)
 
     def with_paths(self, paths: PathSet) -> Scenarios:
-        """The scenarios over other candidate paths."""
+        """Return the scenarios over other candidate paths."""
         return dataclasses.replace(self, problem=self.problem.with_paths(paths))
 
     def and_more(self, demand: FloatArray, live: BoolArray) -> Scenarios:
-        """These scenarios and, behind them, others: (n, D) Gbit/s and (n, E)."""
+        """Append scenarios with demands (n, D), Gbit/s, and live links (n, E)."""
         return self.joined(self.some(demand, live))
 
     def joined(self, more: Scenarios) -> Scenarios:
-        """These scenarios and, behind them, others of the same network."""
+        """Append other scenarios of the same network."""
         return dataclasses.replace(
             self,
             demand=np.concatenate([self.demand, more.demand]),
@@ -84,46 +84,46 @@ class Scenarios:
         )
 
     def some(self, demand: FloatArray, live: BoolArray) -> Scenarios:
-        """The network and costs with other scenarios: (n, D) Gbit/s and (n, E), each on its own."""
+        """Return other scenarios of the same network and costs, each independent of the others."""
         return dataclasses.replace(self, demand=demand, live=live, intact=np.arange(len(demand)))
 
     def scaled(self, factor: float) -> Scenarios:
-        """The scenarios with all demands times a factor."""
+        """Return the scenarios with all demands times a factor."""
         return dataclasses.replace(self, demand=factor * self.demand)
 
     def batch(self, rows: IntArray | Int64Array, bought: FloatArray) -> Problem:
-        """Some of the scenarios as matrices of a problem, with a purchase (C,) in force."""
+        """Return some scenarios as matrices of a problem with an expansion (C,)."""
         capacity = torch.from_numpy(np.ascontiguousarray(self.capacity(bought, rows)))
         return dataclasses.replace(
             self.problem, demand=torch.from_numpy(self.demand[rows]), capacity=capacity
         )
 
     def capacity(self, bought: FloatArray, rows: IntArray | Int64Array) -> FloatArray:
-        """(n, E) Gbit/s of some scenarios with a purchase (C,); never 0 on a link that works."""
+        """Capacity (n, E) of scenarios with an expansion (C,), Gbit/s; positive on live links."""
         with_purchase = self.regular + bought[self.cable]
-        least = _UNBOUGHT_SHARE * float(np.median(self.regular[self.regular > 0]))
-        with_purchase = np.where(self.regular > 0, with_purchase, np.maximum(with_purchase, least))
+        unbought_capacity = _UNBOUGHT_SHARE * float(np.median(self.regular[self.regular > 0]))
+        with_purchase = np.where(
+            self.regular > 0, with_purchase, np.maximum(with_purchase, unbought_capacity)
+        )
         return np.where(self.live[rows], with_purchase[None], 0.0)
 
     def needed(self, load: FloatArray) -> FloatArray:
-        """(C,) the least purchase with which loads (S, E), Gbit/s, of all scenarios keep to the
-        limit.
-        """
-        missing = np.where(self.live, load / self.limit - self.regular, 0.0).max(0, initial=0.0)
+        """Return the smallest expansion (C,) for which loads (S, E), Gbit/s, respect the limit."""
+        shortfall = np.where(self.live, load / self.limit - self.regular, 0.0).max(0, initial=0.0)
         bought = np.zeros(self.num_cables)
-        np.maximum.at(bought, self.cable, missing)
+        np.maximum.at(bought, self.cable, shortfall)
         return bought
 
     def utilisation(self, load: FloatArray, bought: FloatArray) -> FloatArray:
-        """(S,) largest of loads (S, E) over the capacities with a purchase (C,); rounding of a bare
-        candidate aside.
+        """Largest utilisation (S,) of loads (S, E) with an expansion (C,), without the residual
+        capacity of unbought candidates.
         """
         capacity = np.where(self.live, (self.regular + bought[self.cable])[None], 0.0)
         return np.asarray(load_over_capacity(load, capacity).max(1, initial=0.0))
 
 
 def load_over_capacity(load: FloatArray, capacity: FloatArray) -> FloatArray:
-    """Loads over capacities, of one shape; 0 where there is no capacity."""
+    """Loads over capacities, of one shape; 0 where the capacity is 0."""
     return np.asarray(np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0))
 
 
@@ -139,25 +139,24 @@ def scenarios_of(
     most: FloatArray | None = None,
     max_latency: FloatArray | None = None,
 ) -> tuple[Scenarios, dict[int, list[int]]]:
-    """Every matrix under no failure and under each; and for each failure (-1: none) the demands
-    that it cuts off.
+    """Build the scenarios of every matrix under no failure and under each; also return, for each
+    failure (-1: none), the demands that it disconnects.
 
-    A demand is cut off where the network with all candidate cables has no path for it: it is not in
-    the scenario, since no purchase on the given cables could carry it.  A demand that the network
-    connects and no candidate path does gets a path (:mod:`teal.network.reachability`).
+    A demand is disconnected if the network with all candidate cables has no path for it: it is
+    excluded from the scenario, since no expansion could serve it.  A connected demand without a
+    live candidate path gets a path (:mod:`teal.network.reachability`).
 
     Args:
-        problem: network and paths, B = 1; candidate cables are links of it, with any capacity above
-            0.
+        problem: network and paths, B = 1; candidate cables are links with any capacity above 0.
         matrices: (M, D) Gbit/s.
-        failures: links of each.
-        cost: (C,) of a Gbit/s on each link and its opposite, in the order of
+        failures: links of each failure.
+        cost: (C,) cost of a Gbit/s on each link and its opposite, in the order of
             ``problem.topology.link_pairs()``.
-        limit: largest utilisation, above 0.
+        limit: largest allowed utilisation, above 0.
         growth: factor of all demands.
-        regular: (E,) Gbit/s before the purchase, 0 on candidate cables; None for the capacities of
+        regular: (E,) Gbit/s before the expansion, 0 on candidate cables; None for the capacities of
             the topology.
-        most: (C,) that can be bought at most; None for no limit.
+        most: (C,) Gbit/s that can be bought; None for no limit.
         max_latency: (D,) ms that a path may take, infinite for no limit; None for no limits.
     """
     topology = problem.topology
@@ -171,11 +170,11 @@ def scenarios_of(
             problem.paths, topology, [(), *failures], max_latency=max_latency
         )
         problem = problem if paths is problem.paths else problem.with_paths(paths)
-    wanted = (matrices > 0).any(0)
+    has_demand = (matrices > 0).any(0)
     cut_off = {
-        row - 1: np.flatnonzero(~connected[row] & wanted).tolist()
+        row - 1: np.flatnonzero(~connected[row] & has_demand).tolist()
         for row in range(len(live))
-        if (~connected[row] & wanted).any()
+        if (~connected[row] & has_demand).any()
     }
     demand = (
         growth * np.repeat(matrices, len(live), axis=0) * np.tile(connected, (len(matrices), 1))
@@ -198,7 +197,7 @@ def scenarios_of(
 
 
 def live_links(problem: Problem, failures: Sequence[Sequence[int]]) -> BoolArray:
-    """(1 + F, E) whether each link works, without failure and under each."""
+    """Whether each link is up (1 + F, E), without failure and under each."""
     live = np.ones((1 + len(failures), problem.topology.num_links), dtype=bool)
     for row, failed in enumerate(failures, 1):
         live[row, list(failed)] = False

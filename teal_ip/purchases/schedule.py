@@ -1,14 +1,16 @@
-r"""Schedules: the purchase of a horizon, spread over periods, each as late as its traffic allows.
+r"""Expansion schedules: the expansion of a horizon, spread over periods, each as late as its
+traffic allows.
 
-Period q has all demands times g_q.  First the cheapest purchase for the last period is found (in
-modules, if they are sold so): nothing is bought twice that one larger module would have covered.
-Then backwards, for every period before,
+In period q all demands are scaled by g_q.  First the cheapest expansion of the last period is
+found (in modules, if given), so that no small modules are bought that a larger one replaces later.
+Then backwards, for every earlier period,
 
     min k'a_q   over the cuts with the demands of period q,   0 <= a_q <= a_{q+1},
 
-in modules of which none is bought before it is needed: each period's purchase is tested, cut, and
-its cost is compared with the bound of a purchase for this period alone.  Where demands fall, g_q
-above is the largest factor so far, since what was bought stays.
+in modules of which none is bought before it is needed: each period's expansion is tested and cut,
+and its cost is compared with the bound of an expansion for this period alone.  If demands fall, g_q
+above is the largest factor so far, since capacity is never removed.  Entry points:
+:func:`schedule`, :func:`schedule_of_loads`.
 """
 
 from __future__ import annotations
@@ -28,9 +30,12 @@ from teal_ip.purchases.cuts import Cuts, cheapest_modules, cheapest_purchase
 from teal_ip.purchases.scenarios import Scenarios
 from teal_ip.purchases.testing import Tester
 
-_MIN_GAP = 1e-4  # certified, of the engine in a test
-_MODULE_SECONDS = 20.0  # that HiGHS may take for the bound of a period's modules
-_MAX_ROUNDS = 60  # of a period
+# Smallest certified gap of the engine in a test.
+_MIN_GAP = 1e-4
+# Time limit of HiGHS for the bound of a period's modules, seconds.
+_MODULE_SECONDS = 20.0
+# Maximum number of rounds of a period.
+_MAX_ROUNDS = 60
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,12 +44,11 @@ class Period:
 
     Attributes:
         growth: factor of all demands.
-        bought: (C,) Gbit/s that must be there by then, on each link of a cable.
-        cost: cost of all that is bought by then.
-        bound: certified, that no purchase for this period alone costs less.
-        utilisation: (S,) largest of a link in each scenario.
-        modules: (C, J) number of modules of each kind by then; None where any amounts can be
-            bought.
+        bought: (C,) cumulative Gbit/s on each link of a cable.
+        cost: cumulative cost.
+        bound: certified lower bound on the cost of an expansion for this period alone.
+        utilisation: (S,) largest link utilisation in each scenario.
+        modules: (C, J) cumulative number of modules of each size; None for any amounts.
     """
 
     growth: float
@@ -65,19 +69,19 @@ def schedule(
     notify: Callable[[str], None] | None = None,
     cuts: Cuts | None = None,
 ) -> tuple[list[Period], Upgrade, Scenarios, Cuts]:
-    """Periods in time order, the purchase for all of them, and its scenarios (of the largest
-    demands) and cuts.
+    """Return the periods in time order, the expansion for all of them, and its scenarios (with the
+    largest demands) and cuts.
 
     Args:
-        scenarios: with the demands of today.
+        scenarios: scenarios with today's demands.
         growths: factor of all demands in each period.
-        gap: certified gap of the purchase for all periods.
-        sizes: sizes of modules and their prices, as :func:`buy_modules` takes them; () for any
-            amounts.
-        deadline: after which periods get what the last one has.
+        gap: certified gap of the expansion for all periods.
+        sizes: module sizes and prices, as in :func:`buy_modules`; () for any amounts.
+        deadline: time limit, after which periods get the capacity of the next one.
         notify: called with a line after each period.
-        cuts: cuts that are known to hold for the largest demands; more are added to them.
+        cuts: cuts that hold for the largest demands, extended in place.
     """
+    # The last period.
     peaks = np.maximum.accumulate(growths).tolist()
     last = scenarios.scaled(peaks[-1])
     upgrade, cuts = buy(last, gap=gap, deadline=deadline, cuts=cuts)
@@ -96,17 +100,23 @@ def schedule(
             upgrade.modules,
         )
     }
+    # Backwards, by growth factor.
     for growth in sorted(set(peaks[:-1]) - {peaks[-1]}, reverse=True):
-        now = scenarios.scaled(growth)
-        relative = cuts.at_growth(growth / peaks[-1])
-        limit, period = _period(now, relative, limit, size, price, growth, deadline or Deadline())
-        cuts.add(relative.some(np.arange(len(cuts), len(relative))).at_growth(peaks[-1] / growth))
+        grown_scenarios = scenarios.scaled(growth)
+        scaled_cuts = cuts.at_growth(growth / peaks[-1])
+        limit, period = _plan_period(
+            grown_scenarios, scaled_cuts, limit, size, price, growth, deadline or Deadline()
+        )
+        cuts.add(
+            scaled_cuts.some(np.arange(len(cuts), len(scaled_cuts))).at_growth(peaks[-1] / growth)
+        )
         at_peak[growth] = period
         if notify is not None:
             notify(
                 f"demands x {growth:.4g}: cost {period.cost:.6g}, alone at least "
                 f"{rounding.at_least(period.bound)}"
             )
+    # In time order; periods of falling demands share the expansion of the peak before.
     periods = []
     for growth, peak in zip(growths, peaks, strict=True):
         period = at_peak[peak]
@@ -130,56 +140,68 @@ def schedule_of_loads(
     sizes: Sequence[tuple[float, float]] = (),
     deadline: Deadline | None = None,
 ) -> tuple[list[Period], Upgrade]:
-    """Periods in time order, and the purchase for all of them, under loads that no choice of splits
-    changes.
+    """Return the periods in time order, and the expansion for all of them, under loads that do not
+    depend on splits.
 
     Args:
-        scenarios: with the demands of today.
-        load: (S, E) Gbit/s today, to which those of other growths are in proportion.
+        scenarios: scenarios with today's demands.
+        load: (S, E) Gbit/s today; other growths scale it.
         growths: factor of all demands in each period.
-        sizes: sizes of modules and their prices; () for any amounts.
-        deadline: time after which the search for modules ends.
+        sizes: module sizes and prices; () for any amounts.
+        deadline: time limit of the search for modules.
     """
     peaks = np.maximum.accumulate(growths).tolist()
     upgrade = buy_for_loads(scenarios, peaks[-1] * load, sizes, deadline)
-    later, at_peak = upgrade, dict[float, Upgrade]()
+    later = upgrade
+    at_peak = dict[float, Upgrade]()
     for peak in sorted(set(peaks), reverse=True):
         if peak < peaks[-1]:
-            later = _before(scenarios, peak * load, sizes, deadline, later)
+            later = _earlier_expansion(scenarios, peak * load, sizes, deadline, later)
         at_peak[peak] = later
     periods = []
     for growth, peak in zip(growths, peaks, strict=True):
-        there, alone = at_peak[peak], at_peak[peak].bound
+        expansion = at_peak[peak]
+        alone_bound = at_peak[peak].bound
         if growth < peak:
-            alone = buy_for_loads(scenarios, growth * load, sizes, deadline).bound
-        used = scenarios.utilisation(growth * load, there.bought)
+            alone_bound = buy_for_loads(scenarios, growth * load, sizes, deadline).bound
+        utilisation = scenarios.utilisation(growth * load, expansion.bought)
         periods.append(
-            Period(growth, there.bought, there.cost, min(alone, there.cost), used, there.modules)
+            Period(
+                growth,
+                expansion.bought,
+                expansion.cost,
+                min(alone_bound, expansion.cost),
+                utilisation,
+                expansion.modules,
+            )
         )
     return periods, upgrade
 
 
-def _before(
+def _earlier_expansion(
     scenarios: Scenarios,
     load: FloatArray,
     sizes: Sequence[tuple[float, float]],
     deadline: Deadline | None,
     later: Upgrade,
 ) -> Upgrade:
-    """The purchase of a period, of modules that are there later too."""
-    alone = buy_for_loads(scenarios, load, sizes, deadline)
+    """Return the expansion of a period, with modules that the later one has, too."""
+    alone_expansion = buy_for_loads(scenarios, load, sizes, deadline)
     if later.modules is None:
-        return alone
+        return alone_expansion
     size, price = np.array(sizes).T
-    unit_cost, cuts = scenarios.cost[:, None] * price, needs(scenarios, scenarios.needed(load))
+    unit_cost = scenarios.cost[:, None] * price
+    cuts = needs(scenarios, scenarios.needed(load))
     modules = np.asarray(
         _cheapest_below(cuts, later.modules, size, unit_cost, True), dtype=np.int64
     )
     cost = float((unit_cost * modules).sum())
-    return dataclasses.replace(alone, modules=modules, bought=(modules * size).sum(1), cost=cost)
+    return dataclasses.replace(
+        alone_expansion, modules=modules, bought=(modules * size).sum(1), cost=cost
+    )
 
 
-def _period(
+def _plan_period(
     scenarios: Scenarios,
     cuts: Cuts,
     limit: FloatArray | Int64Array,
@@ -188,8 +210,9 @@ def _period(
     growth: float,
     deadline: Deadline,
 ) -> tuple[FloatArray | Int64Array, Period]:
-    """The latest purchase of a period: the amounts or modules of it, and the figures."""
-    tester, everything = Tester(scenarios), np.arange(scenarios.num_scenarios)
+    """Return the latest expansion of a period: its amounts or modules, and its figures."""
+    tester = Tester(scenarios)
+    everything = np.arange(scenarios.num_scenarios)
     amounts = np.ones(1) if size is None else size
     unit_cost = scenarios.cost[:, None] * (np.ones(1) if price is None else price)[None]
     upper = limit.reshape(scenarios.num_cables, -1)
@@ -205,11 +228,13 @@ def _period(
             break
         cuts.add(tested.cuts)
     needed = np.minimum(np.maximum(scenarios.needed(tested.load), point), (upper * amounts).sum(1))
-    if size is None:  # what the engine's splits need beyond the cuts, within its gap
-        point, chosen = needed, needed[:, None]
+    # Amounts that the engine's splits need beyond the cuts, within its gap.
+    if size is None:
+        point = needed
+        chosen = needed[:, None]
     elif not tested.fits.all():
-        short = (needed > point * (1 + 1e-9))[:, None]
-        chosen = np.where(short, upper, chosen)
+        is_short = (needed > point * (1 + 1e-9))[:, None]
+        chosen = np.where(is_short, upper, chosen)
         point = (chosen * amounts).sum(1)
     bound = _bound(scenarios, cuts, size, price)
     cost = float((unit_cost * chosen).sum())
@@ -223,7 +248,7 @@ def _period(
 def _bound(
     scenarios: Scenarios, cuts: Cuts, size: FloatArray | None, price: FloatArray | None
 ) -> float:
-    """Lower bound on the cost of every purchase that keeps the cuts, in any amounts or in
+    """Lower bound on the cost of every expansion that satisfies the cuts, in any amounts or in
     modules.
     """
     if size is None or price is None:
@@ -236,26 +261,29 @@ def _cheapest_below(
     upper: FloatArray | Int64Array,
     amounts: FloatArray,
     unit_cost: FloatArray,
-    whole: bool,
+    in_modules: bool,
 ) -> FloatArray | Int64Array:
-    """(C, J) the cheapest numbers of modules, or amounts, that keep the cuts and are at most
-    ``upper``.
+    """Return the cheapest numbers of modules (C, J), or amounts, that satisfy the cuts and are at
+    most ``upper``.
     """
     if not len(cuts):
         return np.zeros_like(upper)
     rows = np.repeat(cuts.coefficient, len(amounts), axis=1) * np.tile(amounts, len(upper))[None]
-    most = upper.reshape(-1).astype(np.float64)
-    right = np.minimum(
-        cuts.right(), rows @ most
-    )  # what the next period has fits this one, rounding aside
-    is_whole = np.full(most.size, int(whole))
+    upper_bounds = upper.reshape(-1).astype(np.float64)
+    # The next period's expansion fits this one, except for rounding.
+    rhs = np.minimum(cuts.rhs(), rows @ upper_bounds)
+    is_integer = np.full(upper_bounds.size, int(in_modules))
     result = solve_milp(
-        unit_cost.reshape(-1), [Between(rows, low=right)], is_whole, high=most, relative_gap=1e-6
+        unit_cost.reshape(-1),
+        [Between(rows, low=rhs)],
+        is_integer,
+        high=upper_bounds,
+        relative_gap=1e-6,
     )
     if result.x is None:
         raise SolverError(f"upgrade: HiGHS: {result.message}")
-    if whole:
+    if in_modules:
         return np.round(result.x).astype(np.int64).reshape(upper.shape)
     return np.asarray(
-        np.minimum(np.maximum(result.x, 0.0), most).reshape(upper.shape), dtype=np.float64
+        np.minimum(np.maximum(result.x, 0.0), upper_bounds).reshape(upper.shape), dtype=np.float64
     )

@@ -1,11 +1,10 @@
-"""From settings to a certified plan of what to buy: `teal upgrade`.
+"""Capacity expansion plans, from settings to a certified result: ``teal upgrade``.
 
-What a purchase is certified to cost over all paths of the network, and the paths that would make it
-cheaper.
-
-The cuts of a purchase hold for all paths if ``needed`` is computed with the shortest path of the
-network under the prices of each cut, in the place of the cheapest candidate path.  Only cuts with a
-positive dual matter: as many as cables are bought.
+The decomposition over candidate paths is embedded in column generation: the cuts of an expansion
+hold for all paths if ``needed`` is computed with the shortest path of the network under the prices
+of each cut, instead of the cheapest candidate path; paths that are cheaper than all candidates are
+added.  Only cuts with a positive dual matter: as many as cables are bought.  Entry point:
+:func:`plan_upgrade`.
 """
 
 from __future__ import annotations
@@ -39,79 +38,87 @@ from teal_ip.purchases.settings import UpgradeOptions
 from teal_ip.purchases.testing import Tester
 from teal_ip.routing.growth import growth_of, month_after, quarters
 
-# x the largest price, added per link: of equally cheap paths the one with fewer links is taken
+# Price added per link, times the largest price: among equally cheap paths the one with fewer links
+# is taken.
 _TIE_WEIGHT = 1e-6
-_ROUNDING = 1e-12  # of the duals
-_CHEAPER = 1e-6  # relative, by which a path must be cheaper than all candidates to be added
+# Rounding error of the duals.
+_ROUNDING = 1e-12
+# Relative saving against all candidates above which a path is added.
+_CHEAPER = 1e-6
 
 
 def bound_over_all_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> float:
-    """The least cost of every purchase, whichever paths are used.
+    """Lower bound on the cost of every expansion, for any paths.
 
     Args:
-        scenarios: scenarios of the cuts; demands without a live candidate path are not in them.
-        cuts: cuts of a purchase.
-        dual: (n,) at least 0, with coefficient' dual <= cost, of the first n cuts: later searches
-            add cuts behind them.
+        scenarios: scenarios of the cuts, without demands that have no live candidate path.
+        cuts: cuts of an expansion.
+        dual: (n,) at least 0, with coefficient' dual <= cost, of the first n cuts; later searches
+            append cuts.
     """
-    used = np.flatnonzero(dual > 0)
-    needed = np.array([_needed(scenarios, cuts, int(i))[0] for i in used])
+    positive = np.flatnonzero(dual > 0)
+    needed = np.array([_needed_over_all_paths(scenarios, cuts, int(i))[0] for i in positive])
     excess = np.maximum(dual @ cuts.coefficient[: len(dual)] - scenarios.cost, 0.0)
     limits = np.where(excess > _ROUNDING, scenarios.most, 0.0)
-    return float(dual[used] @ (needed - cuts.existing[used])) - float(
+    return float(dual[positive] @ (needed - cuts.existing[positive])) - float(
         np.where(np.isfinite(limits), limits, 0.0) @ excess
     )
 
 
 def with_missing_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> PathSet:
-    """The candidate paths, and for each cut with a positive dual the shortest path of each demand
-    under its prices.
+    """Add to the candidate paths, for each cut with a positive dual, the shortest path of each
+    demand under its prices.
 
-    A path is added where it is cheaper than all live candidates; no path is added twice.
+    A path is added if it is cheaper than all live candidates; no path is added twice.
     """
     paths = scenarios.problem.paths
     for i in np.flatnonzero(dual > 0):
-        _, ptr, links = _needed(scenarios.with_paths(paths), cuts, int(i), find=True)
+        _, ptr, links = _needed_over_all_paths(scenarios.with_paths(paths), cuts, int(i), find=True)
         if len(links):
             paths = with_more_paths(paths, ptr, links)
     return paths
 
 
-def _needed(
-    scenarios: Scenarios, cuts: Cuts, number: int, find: bool = False
+def _needed_over_all_paths(
+    scenarios: Scenarios, cuts: Cuts, cut_index: int, find: bool = False
 ) -> tuple[float, Int64Array, IntArray]:
-    """``needed`` of a cut over all paths; with ``find`` also the paths that are cheaper than all
-    candidates.
+    """Return ``needed`` of a cut over all paths; with ``find`` also the paths that are cheaper than
+    all candidates.
     """
-    problem, row = scenarios.problem, int(cuts.row[number])
-    topology, pairs = problem.topology, problem.paths.pairs
-    prices = cuts.prices[number]
+    problem = scenarios.problem
+    row = int(cuts.row[cut_index])
+    topology = problem.topology
+    pairs = problem.paths.pairs
+    prices = cuts.prices[cut_index]
     weight = np.where(scenarios.live[row], prices, np.inf)
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
-    ends = topology.num_nodes, topology.link_source, topology.link_target
+    ends = (topology.num_nodes, topology.link_source, topology.link_target)
     distance, _ = shortest_trees(*ends, weight, sources, topology.no_transit)
-    shortest, demand = distance[source_row, pairs[:, 1]], scenarios.demand[row]
-    wanted = demand > 0
-    needed = float(demand[wanted] @ shortest[wanted])
-    nothing, no_links = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+    shortest = distance[source_row, pairs[:, 1]]
+    demand = scenarios.demand[row]
+    has_demand = demand > 0
+    needed = float(demand[has_demand] @ shortest[has_demand])
+    no_paths = np.zeros(0, dtype=np.int64)
+    no_links = np.zeros(0, dtype=np.int32)
     if not find:
-        return needed, nothing, no_links
-    one = scenarios.batch(np.array([row]), np.zeros(scenarios.num_cables))
+        return needed, no_paths, no_links
+    scenario = scenarios.batch(np.array([row]), np.zeros(scenarios.num_cables))
     import torch
 
-    cheapest = one.cheapest_path_cost(one.ops.path_sum(torch.from_numpy(prices[None].copy())))[
-        0
-    ].numpy()
-    chosen = np.flatnonzero(wanted & (shortest < cheapest * (1 - _CHEAPER)))
-    if not len(chosen):
-        return needed, nothing, no_links
+    cheapest = scenario.cheapest_path_cost(
+        scenario.ops.path_sum(torch.from_numpy(prices[None].copy()))
+    )[0].numpy()
+    cheaper_demands = np.flatnonzero(has_demand & (shortest < cheapest * (1 - _CHEAPER)))
+    if not len(cheaper_demands):
+        return needed, no_paths, no_links
     tie_weight = _TIE_WEIGHT * float(prices.max(initial=0.0)) or 1.0
-    _, into = shortest_trees(*ends, weight + tie_weight, sources, topology.no_transit)
-    ptr, links = paths_in_trees(chosen, pairs, source_row, into, topology.link_source)
+    _, tree_link = shortest_trees(*ends, weight + tie_weight, sources, topology.no_transit)
+    ptr, links = paths_in_trees(cheaper_demands, pairs, source_row, tree_link, topology.link_source)
     return needed, ptr, links
 
 
-_MAX_PATH_ROUNDS = 12  # of adding paths
+# Maximum number of rounds of adding paths.
+_MAX_PATH_ROUNDS = 12
 
 
 def plan_upgrade(
@@ -122,18 +129,18 @@ def plan_upgrade(
     *,
     proves: bool = False,
 ) -> UpgradePlan:
-    """Find what to buy; Ctrl-C ends the search with the best so far.
+    """Plan a capacity expansion; Ctrl-C ends the search with the best plan so far.
 
     Args:
         topology: the network, or a file or name.
         traffic: its matrices, or a file or name.
-        options: what is planned for, and what can be bought.
+        options: settings.
         notify: called with the progress.
         proves: whether the plan carries a proof of its bound.
 
     Raises:
-        InputError: a fault in what the user gave.
-        SolverError: no purchase was found in time.
+        InputError: invalid input.
+        SolverError: no feasible expansion in time.
     """
     question = dataclasses.replace(load_question(topology, traffic, options, notify), proves=proves)
 
@@ -142,12 +149,14 @@ def plan_upgrade(
         question.deadline.expire()
 
     with on_interrupt(stop):
-        return _planned(question)
+        return _solve_question(question)
 
 
-def _planned(question: Question) -> UpgradePlan:
-    """The plan that answers a question; the best so far once its deadline is over."""
-    config, notify = question.config, question.notify
+def _solve_question(question: Question) -> UpgradePlan:
+    """Plan for an input; return the best plan so far at its deadline."""
+    config = question.config
+    notify = question.notify
+    # Scenarios.
     if config.demands == "matrices":
         scenarios, cut_off = question.scenarios(
             config.growth * question.matrices, question.failures
@@ -155,30 +164,39 @@ def _planned(question: Question) -> UpgradePlan:
     else:
         peaks = config.growth * pipe(question.matrices)[None]
         scenarios, cut_off = question.scenarios(peaks, question.failures)
-    count = len(scenarios.demand)
-    failures = len(question.failures)
-    notify(f"{count:,} scenarios: {count // (1 + failures)} matrices, {failures} failures and none")
+    num_scenarios = len(scenarios.demand)
+    num_failures = len(question.failures)
+    notify(
+        f"{num_scenarios:,} scenarios: {num_scenarios // (1 + num_failures)} matrices, "
+        f"{num_failures} failures and none"
+    )
+    # Other kinds of plans.
     if config.demands == "hose":
-        return _with_comparison(question, scenarios, cut_off)
+        return _plan_hose(question, scenarios, cut_off)
     if config.horizon:
-        return _over_time(question, scenarios, cut_off)
+        return _plan_quarters(question, scenarios, cut_off)
     rate = growth_of(config, question.instance.traffic, notify) if config.growth_per_year else None
-    left_out, cuts, begin, rounds = LeftOut(question), None, time.perf_counter(), 0
+    # Search, replay the other matrices, and repeat with those that do not fit.
+    left_out = LeftOut(question)
+    cuts = None
+    begin = time.perf_counter()
+    rounds = 0
     while True:
-        upgrade, cuts, scenarios, continuous = _bought(question, scenarios, cuts)
+        upgrade, cuts, scenarios, continuous = _expand(question, scenarios, cuts)
         rounds += upgrade.rounds
         plans = [(1.0, one.bought) for one in (upgrade, continuous) if one is not None]
-        replayed, missed = left_out.replay(question, scenarios, plans, cut_off)
-        if not len(missed) or question.deadline.is_over:
+        replayed, overloaded = left_out.replay(question, scenarios, plans, cut_off)
+        if not len(overloaded) or question.deadline.is_over:
             break
-        question, scenarios = question.with_more(missed, scenarios)
+        question, scenarios = question.with_more(overloaded, scenarios)
     upgrade = dataclasses.replace(
         upgrade,
         reached=upgrade.reached and replayed.is_complete,
         rounds=rounds,
         solve_s=time.perf_counter() - begin,
     )
-    plan = _plan(question, scenarios, upgrade, cut_off, _cost(continuous))
+    # The plan, and further results.
+    plan = _assemble_plan(question, scenarios, upgrade, cut_off, _cost(continuous))
     plan = dataclasses.replace(
         plan, growth=rate, replayed=replayed if config.demands == "matrices" else None
     )
@@ -187,8 +205,10 @@ def _planned(question: Question) -> UpgradePlan:
             plan, proof=CutProof.of(scenarios, cuts, upgrade.dual, upgrade.cost)
         )
     if rate is not None:
-        full = question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
-        plan = dataclasses.replace(plan, forecasts=full)
+        forecast_list = (
+            question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
+        )
+        plan = dataclasses.replace(plan, forecasts=forecast_list)
     if config.replay:
         step = partial(alternative, question, config.demands, scenarios, upgrade)
         plan = dataclasses.replace(
@@ -201,17 +221,15 @@ def _planned(question: Question) -> UpgradePlan:
 
 
 def _cost(upgrade: Upgrade | None) -> float:
-    """The cost of a purchase; NaN for none."""
+    """Cost of an expansion; NaN for none."""
     return math.nan if upgrade is None else upgrade.cost
 
 
-def _bought(
+def _expand(
     question: Question, scenarios: Scenarios, known: Cuts | None
 ) -> tuple[Upgrade, Cuts, Scenarios, Upgrade | None]:
-    """The purchase, its cuts and scenarios (with added paths), and, with modules, the purchase in
-    any amounts.
-
-    ``known`` are cuts of an earlier purchase.
+    """Return the expansion, its cuts and scenarios (with added paths), and, with modules, the
+    expansion in any amounts; ``known`` are cuts of an earlier expansion.
     """
     config = question.config
     if config.routing == "ecmp":
@@ -221,15 +239,15 @@ def _bought(
             buy_for_igp(question, scenarios, (), question.failures) if config.sizes else None
         )
         return upgrade, cuts, scenarios, continuous
-    upgrade, cuts, scenarios = _bought_over_paths(question, scenarios, known)
+    upgrade, cuts, scenarios = _expand_over_paths(question, scenarios, known)
     upgrade, continuous = _in_modules(question, scenarios, upgrade, cuts)
     return upgrade, cuts, scenarios, continuous
 
 
-def _bought_over_paths(
+def _expand_over_paths(
     question: Question, scenarios: Scenarios, known: Cuts | None
 ) -> tuple[Upgrade, Cuts, Scenarios]:
-    """The purchase in any amounts, its cuts and its scenarios, with the paths that it takes."""
+    """Return the expansion in any amounts, its cuts, and its scenarios with added paths."""
     upgrade, cuts = buy(
         scenarios,
         gap=question.config.gap,
@@ -244,8 +262,8 @@ def _bought_over_paths(
 def _in_modules(
     question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts
 ) -> tuple[Upgrade, Upgrade | None]:
-    """The purchase in modules, where they are asked for, and that in any amounts; where it fails,
-    the latter.
+    """Return the expansion in modules, if requested, and the one in any amounts; only the latter if
+    the former fails.
     """
     if not question.config.sizes:
         return upgrade, None
@@ -257,25 +275,25 @@ def _in_modules(
         deadline=question.deadline,
         report=question.report,
     )
-    whole = question.attempt("the purchase in modules", step)
-    if whole is None:
+    in_modules = question.attempt("the purchase in modules", step)
+    if in_modules is None:
         return dataclasses.replace(upgrade, reached=False), None
     return dataclasses.replace(
-        whole, dual=upgrade.dual, bound_all_paths=upgrade.bound_all_paths
+        in_modules, dual=upgrade.dual, bound_all_paths=upgrade.bound_all_paths
     ), upgrade
 
 
 def _over_all_paths(
     question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts
 ) -> tuple[Upgrade, Cuts, Scenarios]:
-    """Add paths until the purchase is within the target of the cheapest one over all paths, or none
-    is missing.
+    """Add paths until the expansion is within the target gap over all paths, or none is missing.
 
-    Under --over-all-paths the target counts as reached only then.  Under limits of latency no path
-    is added, since it may be longer, and the bound is that over paths of any latency.
+    With --over-all-paths only this gap counts.  With latency limits no path is added, since it may
+    be too long, and the bound is over paths of any latency.
     """
-    bound, gap = 0.0, question.config.gap
-    for number in range(1, _MAX_PATH_ROUNDS + 1):
+    bound = 0.0
+    gap = question.config.gap
+    for path_round in range(1, _MAX_PATH_ROUNDS + 1):
         assert upgrade.dual is not None
         bound = max(bound, bound_over_all_paths(scenarios, cuts, upgrade.dual))
         is_limited = question.instance.max_latency is not None
@@ -284,38 +302,40 @@ def _over_all_paths(
         paths = with_missing_paths(scenarios, cuts, upgrade.dual)
         added = int(paths.mask.sum() - scenarios.problem.paths.mask.sum())
         question.notify(
-            f"paths, round {number}: cost {upgrade.cost:.6g}, at least {rounding.at_least(bound)}; "
-            f"{added} paths more"
+            f"paths, round {path_round}: cost {upgrade.cost:.6g}, "
+            f"at least {rounding.at_least(bound)}; {added} paths more"
         )
         if not added:
             break
         scenarios = scenarios.with_paths(paths)
         cuts.over_paths(scenarios)
-        before = upgrade.rounds
+        earlier_rounds = upgrade.rounds
         upgrade, cuts = buy(scenarios, gap=gap / 2, deadline=question.deadline, cuts=cuts)
-        upgrade = dataclasses.replace(upgrade, rounds=before + upgrade.rounds)
-    least = bound if question.config.over_all_paths else upgrade.bound
-    reached = upgrade.cost - least <= gap * upgrade.cost
+        upgrade = dataclasses.replace(upgrade, rounds=earlier_rounds + upgrade.rounds)
+    required_bound = bound if question.config.over_all_paths else upgrade.bound
+    reached = upgrade.cost - required_bound <= gap * upgrade.cost
     return dataclasses.replace(upgrade, reached=reached, bound_all_paths=bound), cuts, scenarios
 
 
-def _with_comparison(
-    question: Question, start: Scenarios, cut_off: dict[int, list[int]]
-) -> UpgradePlan:
-    """The plan for a hose, beside that for every pair's peak and, where traffic is replayed, what
-    each drops.
+def _plan_hose(question: Question, start: Scenarios, cut_off: dict[int, list[int]]) -> UpgradePlan:
+    """Plan for a hose, and for every pair's peak (pipe) for comparison; if traffic is replayed,
+    also compare what each drops.
 
     ``start`` has one matrix, every pair's peak, under each failure.
     """
+    # Pipe.
     config = question.config
     hose = hose_of(config, question.offer.topology, start.problem.paths.pairs, question.matrices)
     question.notify("every pair's peak")
-    of_pipe, _ = buy(start, gap=config.gap, deadline=question.deadline, report=question.report)
+    pipe_upgrade, _ = buy(start, gap=config.gap, deadline=question.deadline, report=question.report)
     live = start.live
     hops = start.batch(np.arange(1), np.zeros(start.num_cables))
-    far = hops.cheapest_path_cost(hops.ops.path_sum(torch.ones_like(hops.capacity)))[0].numpy()
-    matrix = hose.dearest(far)
-    first = dataclasses.replace(start, demand=np.where(start.demand > 0, matrix, 0.0))
+    hop_count = hops.cheapest_path_cost(hops.ops.path_sum(torch.ones_like(hops.capacity)))[
+        0
+    ].numpy()
+    matrix = hose.dearest(hop_count)
+    # Hose, starting from the matrix with the largest total hop count.
+    hose_start = dataclasses.replace(start, demand=np.where(start.demand > 0, matrix, 0.0))
     question.notify("hose")
     search = partial(
         buy_for_hose,
@@ -326,95 +346,106 @@ def _with_comparison(
         report=question.report,
         notify=question.notify,
     )
-    found = search(first)
-    upgrade = found.upgrade
+    hose_plan = search(hose_start)
+    upgrade = hose_plan.upgrade
     dual = np.zeros(0) if upgrade.dual is None else upgrade.dual
-    step = partial(bound_over_all_paths, found.scenarios, found.cuts, dual)
+    step = partial(bound_over_all_paths, hose_plan.scenarios, hose_plan.cuts, dual)
     bound = question.attempt("the bound over all paths", lambda: max(0.0, step()))
     upgrade = dataclasses.replace(upgrade, bound_all_paths=math.nan if bound is None else bound)
+    # Modules.
     continuous = math.nan
     if config.sizes:
-        more = partial(search, found.scenarios, sizes=config.sizes, cuts=found.cuts)
-        whole = question.attempt("the purchase in modules", more)
-        if whole is not None:
-            found, continuous = whole, upgrade.cost
+        module_search = partial(
+            search, hose_plan.scenarios, sizes=config.sizes, cuts=hose_plan.cuts
+        )
+        module_plan = question.attempt("the purchase in modules", module_search)
+        if module_plan is not None:
+            hose_plan = module_plan
+            continuous = upgrade.cost
             upgrade = dataclasses.replace(
-                found.upgrade, dual=dual, bound_all_paths=upgrade.bound_all_paths
+                hose_plan.upgrade, dual=dual, bound_all_paths=upgrade.bound_all_paths
             )
         else:
             upgrade = dataclasses.replace(upgrade, reached=False)
-    scenarios = found.scenarios
-    plan = _plan(question, scenarios, upgrade, cut_off, continuous)
-    both = ("hose", scenarios, upgrade), ("pipe", start, of_pipe)
+    # The plan, its comparison, and its certificate.
+    scenarios = hose_plan.scenarios
+    plan = _assemble_plan(question, scenarios, upgrade, cut_off, continuous)
+    plans = ("hose", scenarios, upgrade), ("pipe", start, pipe_upgrade)
     alternatives = question.attempt(
-        "the replay", lambda: [alternative(question, *one) for one in both]
+        "the replay", lambda: [alternative(question, *scenario) for scenario in plans]
     )
 
     def certified() -> float:
-        limit, network = 0.0, scenarios.some(np.zeros((len(live), scenarios.demand.shape[1])), live)
-        for number in range(len(live)):
-            one = network.batch(np.array([number]), upgrade.bought)
-            limit = max(limit, static_limit(one, hose)[0])
+        limit = 0.0
+        network = scenarios.some(np.zeros((len(live), scenarios.demand.shape[1])), live)
+        for failure_index in range(len(live)):
+            scenario = network.batch(np.array([failure_index]), upgrade.bought)
+            limit = max(limit, static_limit(scenario, hose)[0])
             proven = rounding.percent_at_most(limit, 2)
-            question.notify(f"certified {number + 1} of {len(live)}: at most {proven}")
+            question.notify(f"certified {failure_index + 1} of {len(live)}: at most {proven}")
         return limit
 
     if question.proves:
         plan = dataclasses.replace(
-            plan, proof=CutProof.of(scenarios, found.cuts, upgrade.dual, upgrade.cost)
+            plan, proof=CutProof.of(scenarios, hose_plan.cuts, upgrade.dual, upgrade.cost)
         )
-    limit = float(found.limit.max(initial=0.0))
+    limit = float(hose_plan.limit.max(initial=0.0))
     if config.certify and not math.isfinite(limit):
         limit = question.attempt("--certify", certified) or math.inf
     return dataclasses.replace(
         plan,
-        worst_demands=float(found.worst.max(initial=0.0)),
+        worst_demands=float(hose_plan.worst.max(initial=0.0)),
         alternatives=alternatives or [],
         worst_limit=limit if math.isfinite(limit) else math.nan,
     )
 
 
-def _over_time(
+def _plan_quarters(
     question: Question, scenarios: Scenarios, cut_off: dict[int, list[int]]
 ) -> UpgradePlan:
-    """Purchases by quarter, up to the horizon."""
-    config, today = question.config, question.instance.traffic.timestamps[-1]
+    """Plan expansions by quarter, up to the horizon."""
+    config = question.config
+    today = question.instance.traffic.timestamps[-1]
     rate = growth_of(config, question.instance.traffic, question.notify)
     ends, factors = quarters(rate, config.horizon_years)
-    left_out, known, most = LeftOut(question), None, float(factors.max())
-    begin, rounds = time.perf_counter(), 0
+    left_out = LeftOut(question)
+    known_cuts = None
+    largest_factor = float(factors.max())
+    # Search, replay the other matrices, and repeat with those that do not fit.
+    begin = time.perf_counter()
+    rounds = 0
     while True:
         if config.routing == "ecmp":
-            load, last = (
-                igp_loads(question, scenarios, np.zeros(scenarios.num_cables)),
-                scenarios.scaled(most),
-            )
-            largest = buy_for_loads(scenarios, most * load)
+            load = igp_loads(question, scenarios, np.zeros(scenarios.num_cables))
+            last = scenarios.scaled(largest_factor)
+            largest = buy_for_loads(scenarios, largest_factor * load)
             periods, upgrade = schedule_of_loads(
                 scenarios, load, factors.tolist(), sizes=config.sizes, deadline=question.deadline
             )
         else:
-            largest, known, peak = _bought_over_paths(question, scenarios.scaled(most), known)
+            largest, known_cuts, peak = _expand_over_paths(
+                question, scenarios.scaled(largest_factor), known_cuts
+            )
             scenarios = scenarios.with_paths(peak.problem.paths)
-            periods, upgrade, last, known = schedule(
+            periods, upgrade, last, known_cuts = schedule(
                 scenarios,
                 factors.tolist(),
                 gap=config.gap,
                 sizes=config.sizes,
                 deadline=question.deadline,
                 notify=question.notify,
-                cuts=known,
+                cuts=known_cuts,
             )
         rounds += largest.rounds + upgrade.rounds
         plans = [(one.growth, one.bought) for one in periods]
-        if (
-            config.sizes
-        ):  # what is printed beside the modules, in any amounts, carries every matrix too
-            plans.append((most, largest.bought))
+        # The expansion in any amounts, reported beside the modules, must fit every matrix, too.
+        if config.sizes:
+            plans.append((largest_factor, largest.bought))
         replayed, missed = left_out.replay(question, scenarios, plans, cut_off)
         if not len(missed) or question.deadline.is_over:
             break
         question, scenarios = question.with_more(missed, scenarios)
+    # The plan.
     reached = largest.reached and upgrade.reached and replayed.is_complete
     upgrade = dataclasses.replace(
         upgrade,
@@ -423,11 +454,15 @@ def _over_time(
         rounds=rounds,
         solve_s=time.perf_counter() - begin,
     )
-    plan = _plan(question, last, upgrade, cut_off, largest.cost if config.sizes else math.nan)
-    full = question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
+    plan = _assemble_plan(
+        question, last, upgrade, cut_off, largest.cost if config.sizes else math.nan
+    )
+    forecast_list = (
+        question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
+    )
     plan = dataclasses.replace(plan, replayed=replayed if config.demands == "matrices" else None)
     months = [month_after(today, float(end)) for end in ends]
-    listed = [
+    quarter_list = [
         Quarter(
             by=month,
             growth=one.growth,
@@ -438,26 +473,30 @@ def _over_time(
         for month, one in zip(months, periods, strict=True)
     ]
     bought = by_quarter(question, periods, months)
-    return dataclasses.replace(plan, growth=rate, forecasts=full, quarters=listed, purchases=bought)
+    return dataclasses.replace(
+        plan, growth=rate, forecasts=forecast_list, quarters=quarter_list, purchases=bought
+    )
 
 
-def _plan(
+def _assemble_plan(
     question: Question,
     scenarios: Scenarios,
     upgrade: Upgrade,
     cut_off: dict[int, list[int]],
     continuous: float,
 ) -> UpgradePlan:
-    """The purchase with names."""
-    topology, failures = question.offer.topology, question.failures
-    pairs, names = question.instance.traffic.pairs, topology.node_names
-    always = set(cut_off.get(-1, ()))
-    named = {
+    """Assemble the plan, with names."""
+    topology = question.offer.topology
+    failures = question.failures
+    pairs = question.instance.traffic.pairs
+    names = topology.node_names
+    always_cut = set(cut_off.get(-1, ()))
+    names_by_failure = {
         failures[number].name if number >= 0 else "": [
-            f"{names[pairs[d, 0]]} -> {names[pairs[d, 1]]}" for d in own
+            f"{names[pairs[d, 0]]} -> {names[pairs[d, 1]]}" for d in failure_demands
         ]
         for number, demands in cut_off.items()
-        if (own := [d for d in demands if number < 0 or d not in always])
+        if (failure_demands := [d for d in demands if number < 0 or d not in always_cut])
     }
     capacity = question.offer.regular + upgrade.bought[scenarios.cable]
     loads = question.attempt(
@@ -470,7 +509,7 @@ def _plan(
         upgrade=upgrade,
         purchases=purchases(question, upgrade.bought, upgrade.modules),
         scenarios=_fits(question, scenarios, upgrade, cut_off),
-        cut_off=named,
+        cut_off=names_by_failure,
         continuous=continuous,
         before=before,
         after=after,
@@ -482,11 +521,13 @@ def _plan(
 def _fits(
     question: Question, scenarios: Scenarios, upgrade: Upgrade, cut_off: dict[int, list[int]]
 ) -> list[ScenarioFit]:
-    """Every scenario with its utilisation."""
+    """Return the fit of every scenario."""
     by_links = {tuple(one.links): one.name for one in question.failures}
-    rows, timestamps = question.rows, question.instance.traffic.timestamps
-    per_matrix, is_series = 1 + len(question.failures), question.config.demands == "matrices"
-    cut = {
+    rows = question.rows
+    timestamps = question.instance.traffic.timestamps
+    per_matrix = 1 + len(question.failures)
+    is_series = question.config.demands == "matrices"
+    num_cut_off = {
         question.failures[number].name if number >= 0 else "": len(demands)
         for number, demands in cut_off.items()
     }
@@ -498,7 +539,8 @@ def _fits(
     for s in range(scenarios.num_scenarios):
         if s < len(names) and (is_series or s < per_matrix):
             failure = names[s]
-        else:  # a matrix that the search for worst demands added
+        # A matrix that the search for worst demands added.
+        else:
             failure = by_links.get(
                 tuple(np.flatnonzero(all_live & ~scenarios.live[s]).tolist()), ""
             )
@@ -509,7 +551,7 @@ def _fits(
                 timestamp=str(timestamps[index]) if is_series else question.config.demands,
                 failure=failure,
                 utilisation=float(upgrade.utilisation[s]),
-                cut_off=cut.get(failure, 0),
+                cut_off=num_cut_off.get(failure, 0),
             )
         )
     return fits
@@ -518,7 +560,7 @@ def _fits(
 def _link_loads(
     question: Question, scenarios: Scenarios, upgrade: Upgrade
 ) -> tuple[FloatArray, FloatArray]:
-    """Largest utilisation of each link over all scenarios, before and with the purchase."""
+    """Largest utilisation of each link over all scenarios, before and after the expansion."""
 
     def largest(bought: FloatArray) -> FloatArray:
         if question.config.routing == "ecmp":

@@ -1,4 +1,4 @@
-"""Settings of `teal upgrade`."""
+"""Settings of ``teal upgrade``."""
 
 from __future__ import annotations
 
@@ -27,58 +27,57 @@ from teal_ip.routing.settings import GrowthConfig
 class UpgradeOptions(
     GrowthConfig, CalibratedConfig, ClassConfig, CandidateConfig, TrafficFileConfig
 ):
-    """The demands to plan for, the capacity that can be bought, and when the search stops."""
+    """Demands to plan for, capacity that can be bought, and stopping criteria."""
 
     demands: Literal["matrices", "pipe", "hose"] = "matrices"
     """matrices of the traffic; pipe: one matrix of every pair's peak; hose: every matrix in which
-    each node sends and receives at most its peak.  pipe and hose are computed both, and
-    compared."""
+    each node sends and receives at most its peak.  With hose, pipe is computed too, for
+    comparison."""
     matrices: int = 24
     """Number of matrices, evenly spread over the traffic, to plan for at first; 0 for all.  The
-    others are replayed on the plan under every failure, and planned for too where they do not
-    fit."""
+    others are replayed on the plan under every failure, and added if they do not fit."""
     hose: Path | None = None
-    """For --demands hose: a .csv file of node,out,in in Gbit/s, in the place of the peaks of the
+    """For --demands hose: a .csv file of node,out,in in Gbit/s, instead of the peaks of the
     traffic."""
     replay: float = 0.0
-    """Share of the traffic, the latest, that is not planned for: it is replayed on the plan,
-    without failure and under each, and what would be dropped is printed."""
+    """Share of the traffic, the latest, that is held back from planning: it is replayed on the
+    plan, without failure and under each, and the dropped traffic is reported."""
     certify: bool = False
-    """For --demands hose: also compute how full a link can be at most, under each failure, by
-    splits fixed beforehand; for networks of up to some 25 nodes."""
+    """For --demands hose: also certify the largest utilisation of any link, under each failure, for
+    fixed splits; for networks of up to about 25 nodes."""
     failures: Literal["none", "cables", "pairs"] = "cables"
-    """none; cables: every single cable (all links between two nodes, both directions) fails in
-    turn; pairs: every pair of cables too."""
+    """none; cables: failure of every single cable (all links between two nodes, both directions);
+    pairs: also of every pair of cables."""
     groups: Path | None = None
-    """Also fail groups of cables that share a risk: a .csv (group,source,target), .json or .graphml
+    """Shared-risk groups of cables that also fail: a .csv (group,source,target), .json or .graphml
     file."""
     horizon: str = ""
-    """With --growth-per-year: how far to plan, such as 2y, 6q or 18m from the last matrix; prints
-    what to buy in which quarter."""
+    """With --growth-per-year: planning horizon, such as 2y, 6q or 18m from the last matrix; the
+    result is an expansion by quarter."""
     cost: str = "capacity"
     """Cost of a Gbit/s: capacity (1 on every cable), length (its latency in ms), or a .csv file
     with the columns source, target, cost for every cable."""
     modules: str = ""
-    """Sizes that can be bought, Gbit/s, such as 100, or with what each costs, 100=1,400=3 (in units
-    of 1 Gbit/s times --cost: 100=100 is the price of single Gbit/s).  Default: any amount."""
+    """Module sizes, Gbit/s, such as 100, or with prices, 100=1,400=3 (in units of 1 Gbit/s times
+    --cost: 100=100 is the price of single Gbit/s).  Default: any amount."""
     candidates: Path | None = None
-    """New cables that can be bought: a .csv file of source,target,latency (ms) and, if they are to
-    be limited, most (Gbit/s) and, if it differs from --cost, cost.  With --routing ecmp at most
-    ten, of which every set is routed."""
+    """New cables that can be bought: a .csv file of source,target,latency (ms) and optionally most
+    (limit, Gbit/s) and cost (if it differs from --cost).  With --routing ecmp at most ten, every
+    subset of which is routed."""
     routing: Literal["optimal", "ecmp"] = "optimal"
-    """optimal: splits are chosen anew in every scenario; ecmp: the IGP's shortest paths, converged
+    """optimal: splits are reoptimised in every scenario; ecmp: the IGP's shortest paths, converged
     after each failure."""
     gap: Annotated[float, GAP] = 0.01
     over_all_paths: bool = False
-    """Count --gap as reached only if the cost is so close to the cheapest purchase over all paths
-    of the network; paths are added in any case."""
+    """Require --gap to the cheapest expansion over all paths of the network, not only over the
+    candidate paths; paths are added in any case."""
     deadline: str = ""
-    """Time after which to stop with the best so far: 30s, 5m.  Default: none."""
+    """Time limit, after which the best plan so far is returned: 30s, 5m.  Default: none."""
     curve: bool = False
-    """Also find what more or less growth costs, without failures and with them, for a chart."""
+    """Also compute the cost for other growths, without and with failures, for a chart."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a number out of its range, or options that exclude each other."""
         CandidateConfig.__post_init__(self)
         require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
         require(self, "replay", "a share in [0, 1)", 0 <= self.replay < 1)
@@ -115,7 +114,7 @@ class UpgradeOptions(
 
     @property
     def program(self) -> ProgramFileConfig:
-        """The settings of files, traffic and paths, to balance the links."""
+        """Settings of files, traffic and paths, with the objective of load balancing."""
         bases = CalibratedConfig, ClassConfig, CandidateConfig, TrafficFileConfig
         shared = {
             field.name: getattr(self, field.name)
@@ -131,32 +130,31 @@ class UpgradeOptions(
         """Gbit/s and price of each module; () for any amount.
 
         Raises:
-            InputError: anything else, or a number that is not above 0.
+            InputError: another format, or a number that is not above 0.
         """
         sizes = []
-        for part in filter(None, (part.strip() for part in self.modules.split(","))):
-            size, _, price = part.partition("=")
+        for text in filter(None, (text.strip() for text in self.modules.split(","))):
+            size, _, price = text.partition("=")
             try:
                 pair = float(size), float(price or size)
             except ValueError:
                 raise InputError(
-                    "--modules", "", "sizes such as 100 or 100=1,400=3", repr(part)
+                    "--modules", "", "sizes such as 100 or 100=1,400=3", repr(text)
                 ) from None
             if not all(0 < number < float("inf") for number in pair):
-                raise InputError("--modules", "", "sizes and prices above 0", repr(part))
+                raise InputError("--modules", "", "sizes and prices above 0", repr(text))
             sizes.append(pair)
         return sizes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradeConfig(UpgradeOptions, NetworkConfig):
-    """Find the cheapest capacity to buy so that all traffic fits, without a failure and under each
-    one considered.
+    """Find the cheapest capacity expansion so that all traffic fits, without failure and under each
+    considered one.
 
-    A scenario is one traffic matrix and one failure, or none; by default the controller computes
-    splits anew in each. Certified lower bounds on the cost are given over the candidate paths and
-    over all paths.  --path-method survivable gives every demand a path under every failure, where
-    there is one.
+    A scenario is one traffic matrix and one failure, or none; by default splits are reoptimised in
+    each.  Certified lower bounds on the cost hold over the candidate paths and over all paths.
+    --path-method survivable gives every demand a path under every failure, if there is one.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -170,15 +168,15 @@ class UpgradeConfig(UpgradeOptions, NetworkConfig):
     }
 
     out: Path | None = None
-    """Folder for upgrade.html, purchases.csv, scenarios.csv, topology.json (with what is bought)
+    """Folder for upgrade.html, purchases.csv, scenarios.csv, topology.json (the expanded network)
     and manifest.json."""
     prove: Path | None = None
-    """Folder for a proof that no purchase costs less than the bound over all paths, which Python
-    alone checks: any amounts, --routing optimal, without --horizon."""
+    """Folder for a proof of the bound over all paths, which a checker in plain Python verifies: any
+    amounts, --routing optimal, without --horizon."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or settings that do not go together."""
+        """Raise InputError for a number out of its range, or options that exclude each other."""
         super().__post_init__()
         is_provable = self.routing == "optimal" and not self.modules and not self.horizon
         require(

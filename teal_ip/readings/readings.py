@@ -1,8 +1,8 @@
-"""Byte counters of interfaces as rates: what is measured where no traffic matrix is.
+"""Interface byte counters as rates: the measurements of a network without traffic matrices.
 
-Each link is counted twice, by the router that sends and by the one that receives.  The interfaces
-towards everything outside the network (customers, peers) are summed for each router: what enters
-there (ingress) and what leaves (egress).
+Each link is counted twice, by the sending and by the receiving router.  The interfaces towards
+everything outside the network (customers, peers) are summed for each router: ingress and egress.
+Entry point: :class:`Counters`.
 """
 
 from __future__ import annotations
@@ -19,30 +19,27 @@ from teal.errors import InputError
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 
-# share of a router's links by which in and out may differ where nothing external is to be assumed
+# Relative difference of a router's ingress and egress over its links up to which it is balanced.
 _MAX_OWN = 0.1
-# readings of a router that disagree with its neighbours', of which 2^10 combinations are tried
+# Maximum number of a router's readings that disagree with its neighbours'; 2^10 subsets are tried.
 _MAX_REPLACED = 10
 
 
 def mean_of_ends(sent: FloatArray, received: FloatArray) -> FloatArray:
-    """(..., E) mean of the counters at both ends of each link, or the one that was read; NaN where
-    neither was.
-    """
+    """Mean (..., E) of the counters at both ends of each link, or the only one; NaN without any."""
     both = np.stack([sent, received])
     count = np.isfinite(both).sum(0)
     return np.where(count > 0, np.nansum(both, 0) / np.maximum(count, 1), np.nan)
 
 
 class Readings(NamedTuple):
-    """The counters of one interval, Gbit/s, NaN where nothing was read; an axis of intervals may
-    come first.
+    """Counters of one interval, Gbit/s, NaN for missing ones; an axis of intervals may come first.
 
     Attributes:
-        sent: (E,) of each link, by the router where it starts.
-        received: (E,) by the router where it ends.
-        ingress: (N,) that enters the network at each router.
-        egress: (N,) that leaves it there.
+        sent: (E,) counter of each link at its start.
+        received: (E,) counter of each link at its end.
+        ingress: (N,) traffic that enters the network at each router.
+        egress: (N,) traffic that leaves the network at each router.
     """
 
     sent: FloatArray
@@ -52,7 +49,7 @@ class Readings(NamedTuple):
 
     @property
     def values(self) -> FloatArray:
-        """(E + 2 N,) loads of links, ingress, egress: the rows of a measurement matrix."""
+        """Values (E + 2 N,) of links, ingress, egress: the rows of a measurement matrix."""
         return np.concatenate(
             [mean_of_ends(self.sent, self.received), self.ingress, self.egress], -1
         )
@@ -60,16 +57,16 @@ class Readings(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Counters:
-    """T intervals of N routers and E links; rates in Gbit/s, NaN where nothing was measured.
+    """Counters of T intervals, N routers and E links, as rates in Gbit/s, NaN for missing ones.
 
     Attributes:
         timestamps: (T,) datetime64[s], the end of each interval, strictly increasing.
-        interval_s: seconds of an interval; 0 if unknown.
-        sent: (T, E) of each link, by the router where it starts.
-        received: (T, E) by the router where it ends.
-        ingress: (T, N) that enters the network at each router.
-        egress: (T, N) that leaves it there.
-        notes: what was assumed and left out when they were read.
+        interval_s: length of an interval, seconds; 0 if unknown.
+        sent: (T, E) counter of each link at its start.
+        received: (T, E) counter of each link at its end.
+        ingress: (T, N) traffic that enters the network at each router.
+        egress: (T, N) traffic that leaves the network at each router.
+        notes: assumptions and exclusions of the import.
     """
 
     timestamps: npt.NDArray[np.datetime64]
@@ -81,46 +78,49 @@ class Counters:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise InputError for shapes that do not fit, times that do not increase, or an invalid
-        rate.
-        """
-        times, links, nodes = len(self.timestamps), self.sent.shape[-1], self.ingress.shape[-1]
+        """Raise InputError for inconsistent shapes, non-increasing times, or invalid rates."""
+        num_times = len(self.timestamps)
+        num_links = self.sent.shape[-1]
+        num_nodes = self.ingress.shape[-1]
         for name, width in (
-            ("sent", links),
-            ("received", links),
-            ("ingress", nodes),
-            ("egress", nodes),
+            ("sent", num_links),
+            ("received", num_links),
+            ("ingress", num_nodes),
+            ("egress", num_nodes),
         ):
             rates = getattr(self, name)
-            if rates.shape != (times, width):
+            if rates.shape != (num_times, width):
                 raise InputError(
-                    "counters", name, f"{times} x {width} rates", " x ".join(map(str, rates.shape))
+                    "counters",
+                    name,
+                    f"{num_times} x {width} rates",
+                    " x ".join(map(str, rates.shape)),
                 )
             if np.isinf(rates).any() or (rates < 0).any():
                 raise InputError(
                     "counters", name, "finite rates of at least 0", rates[~(rates >= 0)][0]
                 )
-        later = np.diff(self.timestamps) > np.timedelta64(0, "s")
-        if not later.all():
+        is_later = np.diff(self.timestamps) > np.timedelta64(0, "s")
+        if not is_later.all():
             raise InputError(
-                "counters", "timestamp", "increasing times", self.timestamps[1:][~later][0]
+                "counters", "timestamp", "increasing times", self.timestamps[1:][~is_later][0]
             )
 
     @property
     def num_intervals(self) -> int:
-        """T."""
+        """Number of intervals, T."""
         return len(self.timestamps)
 
     def rows(self, rows: slice | Int64Array) -> Counters:
-        """Some of the intervals."""
-        parts = {
+        """Return some of the intervals."""
+        selected = {
             name: getattr(self, name)[rows]
             for name in ("timestamps", "sent", "received", "ingress", "egress")
         }
-        return dataclasses.replace(self, **parts)
+        return dataclasses.replace(self, **selected)
 
     def at(self, interval: int) -> Readings:
-        """The readings of one interval, by its number."""
+        """Return the readings of one interval, by index."""
         return Readings(
             self.sent[interval],
             self.received[interval],
@@ -137,48 +137,54 @@ class Counters:
             )
         if np.isnan(self.ingress).all() and np.isnan(self.egress).all():
             raise InputError(
-                "counters", "external interfaces", "what enters and leaves at some router", "none"
+                "counters", "external interfaces", "ingress or egress of some router", "none"
             )
 
     @property
     def values(self) -> FloatArray:
-        """(T, E + 2 N) :attr:`Readings.values` of all intervals."""
+        """:attr:`Readings.values` of all intervals, (T, E + 2 N)."""
         return Readings(self.sent, self.received, self.ingress, self.egress).values
 
 
 def without_own_traffic(
-    topology: Topology, asked: BoolArray, sent: FloatArray, received: FloatArray
+    topology: Topology, is_candidate: BoolArray, sent: FloatArray, received: FloatArray
 ) -> list[int]:
-    """The routers that send and receive nothing of their own: every link was read, and as much
-    leaves as enters.
+    """Return the routers without traffic of their own: every link was read, and ingress equals
+    egress.
 
-    A wrong counter must not make a source of a router.  Where what a router reads is not balanced,
-    the fewest of its readings are replaced by those of its neighbours, if that balances it.  Two
-    routers that would each take the other's reading of one link contradict each other, and neither
-    is taken for one without traffic of its own.  Nor is a router with a single neighbour unless its
-    own readings say so: nothing else could tell a source from a wrong counter there.
+    A wrong counter must not turn a router into a source.  If a router's readings are not balanced,
+    the fewest of them are replaced by those of its neighbours that balance it.  Two routers that
+    would each use the other's reading of one link contradict each other, and neither counts.  Nor
+    does a router with a single neighbour unless its own readings are balanced: nothing else could
+    distinguish a source from a wrong counter there.
 
     Args:
         topology: the network.
-        asked: (N,) which routers have no external interface that is known.
+        is_candidate: (N,) whether a router has no known external interface.
         sent: (T, E) as in :class:`Counters`.
-        received: (T, E) likewise.
+        received: (T, E) as in :class:`Counters`.
     """
-    unread, mean = np.where(topology.capacity > 0, np.nan, 0.0), []  # with NaN nothing is balanced
+    # Mean rates; NaN on unread links, so that their routers are never balanced.
+    unread = np.where(topology.capacity > 0, np.nan, 0.0)
+    mean = []
     for rates in (sent, received):
         count = np.isfinite(rates).sum(0)
         mean.append(np.where(count > 0, np.nansum(rates, 0) / np.maximum(count, 1), unread))
-    found = {node: _balanced(topology, node, *mean) for node in np.flatnonzero(asked).tolist()}
-    taken = {node: links for node, links in found.items() if links is not None}
-    by_link = Counter(link for links in taken.values() for link in links)
-    start, end = topology.link_source, topology.link_target
+    # Balanced routers, without contradictions and stubs.
+    replaced_links = {
+        node: _balanced(topology, node, *mean) for node in np.flatnonzero(is_candidate).tolist()
+    }
+    balanced = {node: links for node, links in replaced_links.items() if links is not None}
+    by_link = Counter(link for links in balanced.values() for link in links)
+    start = topology.link_source
+    end = topology.link_target
     is_stub = [
         len({*end[start == node].tolist(), *start[end == node].tolist()}) < 2
         for node in range(topology.num_nodes)
     ]
     return [
         node
-        for node, links in taken.items()
+        for node, links in balanced.items()
         if not links or (not is_stub[node] and all(by_link[link] == 1 for link in links))
     ]
 
@@ -186,24 +192,29 @@ def without_own_traffic(
 def _balanced(
     topology: Topology, node: int, sent: FloatArray, received: FloatArray
 ) -> tuple[int, ...] | None:
-    """The fewest links whose reading at the other end balances a router, (E,) readings of each end;
-    None if none do.
+    """Return the fewest links whose reading at the other end balances a router, given readings (E,)
+    of each end; None if no set does.
     """
     leaving, entering = (
         np.flatnonzero(ends == node) for ends in (topology.link_source, topology.link_target)
     )
-    out, into = sent[leaving], received[entering]
-    links, own = np.concatenate([leaving, entering]), np.concatenate([out, into])
-    other = np.concatenate([received[leaving], sent[entering]])
-    differ = np.flatnonzero(np.abs(other - own) > _MAX_OWN * np.maximum(own, other))  # NaN does not
-    differ = differ[np.argsort(-np.abs(other - own)[differ])][:_MAX_REPLACED]
-    sign = np.where(np.arange(len(links)) < len(out), -1.0, 1.0)
+    leaving_rates = sent[leaving]
+    entering_rates = received[entering]
+    links = np.concatenate([leaving, entering])
+    own_rates = np.concatenate([leaving_rates, entering_rates])
+    neighbour_rates = np.concatenate([received[leaving], sent[entering]])
+    # NaN does not differ.
+    differ = np.flatnonzero(
+        np.abs(neighbour_rates - own_rates) > _MAX_OWN * np.maximum(own_rates, neighbour_rates)
+    )
+    differ = differ[np.argsort(-np.abs(neighbour_rates - own_rates)[differ])][:_MAX_REPLACED]
+    sign = np.where(np.arange(len(links)) < len(leaving_rates), -1.0, 1.0)
     for count in range(len(differ) + 1):
-        for chosen in itertools.combinations(differ.tolist(), count):
-            rates = own.copy()
-            rates[list(chosen)] = other[list(chosen)]
+        for replaced in itertools.combinations(differ.tolist(), count):
+            rates = own_rates.copy()
+            rates[list(replaced)] = neighbour_rates[list(replaced)]
             if abs(float(sign @ rates)) <= _MAX_OWN * max(
-                rates[: len(out)].sum(), rates[len(out) :].sum()
+                rates[: len(leaving_rates)].sum(), rates[len(leaving_rates) :].sum()
             ):
-                return tuple(links[list(chosen)].tolist())
+                return tuple(links[list(replaced)].tolist())
     return None

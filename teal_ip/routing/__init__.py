@@ -1,1 +1,1 @@
-"""Routing as it is installed and as it may be: loads, metrics, segment lists."""
+"""IGP routing, segment lists and tunnels: loads now, under failures and with growth."""

@@ -1,9 +1,9 @@
-"""Demands on flexible algorithms of the IGP (:mod:`teal.network.flex_algo`).
+"""Routing of demands on flexible algorithms of the IGP (:mod:`teal.network.flex_algo`).
 
-Traffic of an algorithm takes its shortest paths alone, with ECMP: where it has none, traffic is
-lost, even if the IGP has a path.  After a failure each algorithm converges, and repairs, within its
-own links.  Segment lists lead along the shortest paths of one algorithm, and steer the demands that
-are on it.
+Traffic of an algorithm uses only its shortest paths, with ECMP: without one it is lost, even if the
+IGP has a path.  After a failure each algorithm converges, and repairs, within its own links.
+Segment lists follow the shortest paths of one algorithm, and steer the demands on it.  Entry point:
+:func:`igp_routing`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ _COLUMNS = (
     side_tables.Column("algorithm", required=True),
 )
 _FILE_OPTION = "--algorithm-of"
-_ANY = "*"  # source or target of a row of the file
+# Any node, as source or target of a row of the file.
+_ANY = "*"
 
 
 def algorithms_of(
     definitions: Sequence[FlexAlgo], file: Path | None, topology: Topology, pairs: IntArray
 ) -> Int64Array:
-    """(D,) number of the algorithm of each demand, 0 for the IGP's own.
+    """Return the algorithm number (D,) of each demand, 0 for the IGP's own.
 
     Args:
         definitions: algorithms.
         file: table (.csv) of source, target and algorithm, where ``*`` stands for any node and the
-            first row that fits decides; demands that no row names stay with the IGP.  None: all
-            demands take the one algorithm.
+            first matching row decides; demands without a row stay with the IGP.  None: all demands
+            use the one algorithm.
         topology: the network.
         pairs: (D, 2) source and target of each demand.
 
@@ -60,24 +61,28 @@ def algorithms_of(
                 "none",
             )
         return np.full(len(pairs), numbers[0], dtype=np.int64)
-    found, index = np.full(len(pairs), -1, dtype=np.int64), topology.node_index()
-    for place, source, target, algorithm in _rows(file):
+    algorithm_by_demand = np.full(len(pairs), -1, dtype=np.int64)
+    node_index = topology.node_index()
+    for position, source, target, algorithm in _rows(file):
         if algorithm not in {"0", *map(str, numbers)}:
             raise InputError(
-                str(file), f"{place}: algorithm", f"0 or a number of {FLEX_ALGO}", repr(algorithm)
+                str(file),
+                f"{position}: algorithm",
+                f"0 or a number of {FLEX_ALGO}",
+                repr(algorithm),
             )
-        fits = found < 0
+        matches = algorithm_by_demand < 0
         for column, name in enumerate((source, target)):
-            own = topology.name_of(name)
-            if name != _ANY and own not in index:
+            node_name = topology.name_of(name)
+            if name != _ANY and node_name not in node_index:
                 expected = "a node of the network, or *"
                 raise InputError(
-                    str(file), f"{place}: {('source', 'target')[column]}", expected, repr(name)
+                    str(file), f"{position}: {('source', 'target')[column]}", expected, repr(name)
                 )
             if name != _ANY:
-                fits &= pairs[:, column] == index[own]
-        found[fits] = int(algorithm)
-    return np.maximum(found, 0)
+                matches &= pairs[:, column] == node_index[node_name]
+        algorithm_by_demand[matches] = int(algorithm)
+    return np.maximum(algorithm_by_demand, 0)
 
 
 def igp_routing(
@@ -87,7 +92,8 @@ def igp_routing(
     definitions: Sequence[str] = (),
     algorithm_of: Path | None = None,
 ) -> InstalledRouting:
-    """Shortest paths of the IGP and of its algorithms, with the segment lists of a file.
+    """Routing on the shortest paths of the IGP and its algorithms, with the segment lists of a
+    file.
 
     Args:
         dag: network, and shortest paths of the IGP.
@@ -97,19 +103,25 @@ def igp_routing(
         algorithm_of: see :func:`algorithms_of`.
 
     Raises:
-        InputError: a fault in a file, or in the definition of an algorithm.
+        InputError: an invalid file or algorithm definition.
     """
-    lists, known = lists_and_algorithms(policies, definitions, dag.topology)
-    if not known:
+    lists, algorithms = lists_and_algorithms(policies, definitions, dag.topology)
+    if not algorithms:
         if algorithm_of is not None:
             raise InputError(_FILE_OPTION, "", f"{FLEX_ALGO} beside it", "none")
         return IgpRouting(dag, pairs, lists)
     if np.ptp(dag.links.weight) > 0:
         raise InputError(FLEX_ALGO, "", "no --ucmp beside it: algorithms divide evenly", "both")
+    # Adjacency segments must be links of the lists' algorithm.
     if lists is not None and lists.algorithm is not None:
         unused = np.flatnonzero(~lists.algorithm.admits(dag.topology))
-        taken = {link for ways in lists.lists.values() for one in ways for link in one.adjacencies}
-        if outside := sorted(taken.intersection(unused.tolist())):
+        adjacency_links = {
+            link
+            for policy_lists in lists.lists.values()
+            for segment_list in policy_lists
+            for link in segment_list.adjacencies
+        }
+        if outside := sorted(adjacency_links.intersection(unused.tolist())):
             expected = f"adjacencies over links of algorithm {lists.algorithm.number}"
             raise InputError(
                 str(policies),
@@ -118,52 +130,53 @@ def igp_routing(
                 listed([dag.topology.link_names()[e] for e in outside]),
             )
     return FlexRouting(
-        dag, pairs, known, algorithms_of(known, algorithm_of, dag.topology, pairs), lists
+        dag, pairs, algorithms, algorithms_of(algorithms, algorithm_of, dag.topology, pairs), lists
     )
 
 
 def lists_and_algorithms(
     policies: Path | None, definitions: Sequence[str], topology: Topology
 ) -> tuple[SegmentPolicies | None, list[FlexAlgo]]:
-    """The segment lists of a file, and the algorithms in use, with that of the lists.
+    """Load the segment lists of a file, and the algorithms in use, with that of the lists.
 
     Raises:
-        InputError: a fault in the file, or two definitions of one number.
+        InputError: an invalid file, or two definitions of one number.
     """
     lists = None if policies is None else read_policies(policies, topology)
-    known = [FlexAlgo.parse(text) for text in definitions]
-    known += (
+    algorithms = [FlexAlgo.parse(text) for text in definitions]
+    algorithms += (
         []
-        if lists is None or lists.algorithm is None or lists.algorithm in known
+        if lists is None or lists.algorithm is None or lists.algorithm in algorithms
         else [lists.algorithm]
     )
-    if len(set(numbers := [str(one.number) for one in known])) < len(numbers):
+    if len(set(numbers := [str(one.number) for one in algorithms])) < len(numbers):
         raise InputError(FLEX_ALGO, "", "one definition for each number", listed(numbers))
-    return lists, known
+    return lists, algorithms
 
 
 def _rows(file: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Place in the file, source, target and algorithm of each row of the table."""
+    """Yield position in the file, source, target and algorithm of each row of the table."""
     for row in side_tables.read_side_table(
         file,
         (side_tables.SOURCE, side_tables.TARGET, side_tables.Column("algorithm", required=True)),
     ):
-        place = row.where.removeprefix(f"{file}: ")
-        yield place, row.text("source"), row.text("target"), row.text("algorithm")
+        position = row.where.removeprefix(f"{file}: ")
+        yield position, row.text("source"), row.text("target"), row.text("algorithm")
 
 
 class FlexRouting:
-    """Demands on several algorithms: a :class:`teal_ip.routing.installed.InstalledRouting`.
+    """Routing of demands on several algorithms: a
+    :class:`teal_ip.routing.installed.InstalledRouting`.
 
     Args:
         dag: network, and shortest paths of the IGP.
         pairs: (D, 2) source and target of each demand.
         definitions: algorithms.
-        algorithm: (D,) number of each demand's; 0 for the IGP's own.
-        policies: segment lists of demands that are on the algorithm of the lists.
+        algorithm: (D,) algorithm number of each demand; 0 for the IGP's own.
+        policies: segment lists of demands on the lists' algorithm.
 
     Raises:
-        InputError: policies of an algorithm that no demand is on.
+        InputError: policies of an algorithm without demands.
     """
 
     is_igp_alone = False
@@ -176,51 +189,56 @@ class FlexRouting:
         algorithm: Int64Array,
         policies: SegmentPolicies | None = None,
     ) -> None:
-        self.dag, self._demands = dag, len(pairs)
+        self.dag = dag
+        self._demands = len(pairs)
         dags = {
             0: dag,
             **{one.number: one.dag(dag.topology, dag.links.metric) for one in definitions},
         }
         steered = policies.algorithm_number if policies is not None and policies.lists else -1
         if steered >= 0 and not (algorithm == steered).any():
-            found = f"algorithm {steered}" if steered else "algorithm 0, the IGP's own"
+            algorithm_text = f"algorithm {steered}" if steered else "algorithm 0, the IGP's own"
             raise InputError(
                 "--policies",
                 "",
                 "lists of an algorithm that demands are on (--algorithm-of)",
-                found,
+                algorithm_text,
             )
         self._parts = [
-            (of, IgpRouting(dags[number], pairs[of], policies if number == steered else None))
+            (
+                demands,
+                IgpRouting(dags[number], pairs[demands], policies if number == steered else None),
+            )
             for number in np.unique(algorithm).tolist()
-            if len(of := np.flatnonzero(algorithm == number))
+            if len(demands := np.flatnonzero(algorithm == number))
         ]
 
     def loads(self, demand: FloatArray) -> SumOfLoads:
-        """Loads (:meth:`InstalledRouting.loads`)."""
+        """Loads of all algorithms (see :meth:`InstalledRouting.loads`)."""
         return SumOfLoads(
-            [part.loads(demand[:, of]) for of, part in self._parts], self.dag.topology.capacity
+            [routing.loads(demand[:, demands]) for demands, routing in self._parts],
+            self.dag.topology.capacity,
         )
 
     def latency(self) -> FloatArray:
-        """Latencies (:meth:`InstalledRouting.latency`)."""
+        """Latencies of demands (see :meth:`InstalledRouting.latency`)."""
         latency = np.empty(self._demands)
-        for of, part in self._parts:
-            latency[of] = part.latency()
+        for demands, routing in self._parts:
+            latency[demands] = routing.latency()
         return latency
 
     def measurements(self) -> sp.csr_array:
-        """Measurements (:meth:`InstalledRouting.measurements`)."""
-        columns = sp.hstack([part.measurements() for _, part in self._parts], format="csc")
-        order = np.concatenate([of for of, _ in self._parts])
+        """Measurement matrix (see :meth:`InstalledRouting.measurements`)."""
+        columns = sp.hstack([routing.measurements() for _, routing in self._parts], format="csc")
+        order = np.concatenate([demands for demands, _ in self._parts])
         return sp.csr_array(columns[:, np.argsort(order)])
 
 
 class SumOfLoads:
-    """The loads of demands that are routed in parts.
+    """Sum of the loads of several groups of demands.
 
     Args:
-        parts: loads of each part.
+        parts: loads of each group.
         capacity: (E,) Gbit/s.
 
     Attributes:
@@ -229,21 +247,22 @@ class SumOfLoads:
     """
 
     def __init__(self, parts: Sequence[Loads], capacity: FloatArray) -> None:
-        self._parts, self._capacity = parts, capacity
+        self._parts = parts
+        self._capacity = capacity
         self.load: FloatArray = np.sum([part.load for part in parts], axis=0)
         self.lost: FloatArray = np.sum([part.lost for part in parts], axis=0)
 
     def under(
         self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False
     ) -> FailureResults:
-        """The loads after failures (:meth:`Loads.under`)."""
+        """Loads after failures (see :meth:`Loads.under`)."""
 
-        def some(chunk: list[list[int]]) -> FailureResults:
-            each = [part.under(chunk, repairing=repairing, loads=True) for part in self._parts]
+        def under_chunk(chunk: list[list[int]]) -> FailureResults:
+            results = [group.under(chunk, repairing=repairing, loads=True) for group in self._parts]
             load, lost, at_risk = (
-                np.sum([getattr(one, name) for one in each], axis=0)
+                np.sum([getattr(result, name) for result in results], axis=0)
                 for name in ("load", "lost", "at_risk")
             )
             return results_of(load, lost, at_risk, self._capacity, loads=loads)
 
-        return in_chunks(failures, self.load.size, some)
+        return in_chunks(failures, self.load.size, under_chunk)

@@ -1,18 +1,18 @@
-r"""How traffic grows, and when links are full.
+r"""Traffic growth, and the months in which links are full.
 
-The growth of a history is that of its daily means of all traffic: a straight line through their
-logarithms by least squares, with a level for each day of the week,
+Growth is estimated from the daily means of all traffic: linear least squares on their logarithms,
+with a level for each day of the week,
 
     log(traffic on day t) = a_weekday(t) + r t,    growth in a year e^r - 1.
 
-The standard error of r is enlarged by the root of f = (1 + rho) / (1 - rho), since days resemble
-the days before; rho is the correlation of neighbouring residuals, less its bias of some -(2 + 4
-rho) / n in a line through n days.  The interval has the quantile of Student's t for n / f
-independent days.  Histories of less than eight weeks are refused: the intervals that they allow are
-mostly too wide for any plan, and those that are not hold the growth too seldom.
+The standard error of r is enlarged by the root of f = (1 + rho) / (1 - rho), for autocorrelation;
+rho is the correlation of neighbouring residuals, corrected for its bias of about -(2 + 4 rho) / n
+in a line through n days.  The interval uses the quantile of Student's t for n / f independent days.
+Histories of less than eight weeks are rejected: their intervals are mostly too wide for planning,
+and the others contain the growth too rarely.
 
 A link whose largest load is utilisation x today is full, at the limit u, after log(u / x) / r
-years.
+years.  Entry points: :func:`growth_of`, :func:`link_forecasts`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,26 @@ from teal.network import Topology, TrafficMatrices
 from teal.runtime.arrays import FloatArray
 from teal_ip.routing.settings import GrowthConfig
 
-_DAY_S, _YEAR_S = 86_400.0, 365.25 * 86_400.0
-_MIN_DAYS = 56  # days from the first mean to the last
-_MIN_FREEDOM = (
-    10  # degrees of freedom: daily means less the fitted slope and the level of each weekday
-)
-_MAX_WIDTH = math.log(
-    16.0
-)  # log growth per year: an interval whose ends differ 16 times says nothing of the future
-ALREADY = "already"  # in the place of the month of a link that is above the limit today
-_MAX_YEARS = 30.0  # years, beyond which a link counts as never full
-_ROUNDING = 1e-9  # relative, of a sum of demands at the limit
-_QUANTILE = 0.95  # of Student's t, at the upper end of a two-sided interval of 90%
-_MAX_CORRELATION = 0.95  # of neighbouring residuals
-_BLOCK = 1024  # matrices in memory at a time
+_DAY_S = 86_400.0
+_YEAR_S = 365.25 * 86_400.0
+# Minimum number of days from the first mean to the last.
+_MIN_DAYS = 56
+# Minimum degrees of freedom: daily means less the fitted slope and the level of each weekday.
+_MIN_FREEDOM = 10
+# Maximum width of the interval, log growth per year: ends that differ 16 times are useless.
+_MAX_WIDTH = math.log(16.0)
+# Month of a link that is above the limit today.
+ALREADY = "already"
+# Years beyond which a link counts as never full.
+_MAX_YEARS = 30.0
+# Relative rounding error of a sum of demands at the limit.
+_ROUNDING = 1e-9
+# Quantile of Student's t, for a two-sided interval of 90%.
+_QUANTILE = 0.95
+# Cap of the correlation of neighbouring residuals.
+_MAX_CORRELATION = 0.95
+# Matrices in memory at a time.
+_BLOCK = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +58,10 @@ class Growth:
     """Growth of all traffic.
 
     Attributes:
-        rate: in a year, continuous: demands after t years are e^(rate t) times those of today.
-        low: low end of the interval that holds 90%.
-        high: high end of that interval.
-        fitted: whether it was fitted to the traffic.
+        rate: continuous rate per year: demands after t years are e^(rate t) times today's.
+        low: lower end of the 90% confidence interval.
+        high: upper end of the 90% confidence interval.
+        fitted: whether the rate was fitted to traffic.
     """
 
     rate: float
@@ -65,25 +71,27 @@ class Growth:
 
     @classmethod
     def given(cls, per_year: float) -> Growth:
-        """The growth ``per_year``, as a share, without uncertainty."""
+        """Growth of ``per_year``, as a share, without uncertainty."""
         rate = math.log1p(per_year)
         return cls(rate, rate, rate, False)
 
     def factor(self, years: float) -> float:
-        """Factor of all demands after a time."""
+        """Factor of all demands after this time."""
         return math.exp(self.rate * years)
 
     def __str__(self) -> str:
         if not self.fitted:
             return f"growth of {100 * math.expm1(self.rate):.3g}% a year"
-        numbers = [100 * math.expm1(min(rate, 50.0)) for rate in (self.rate, self.low, self.high)]
-        return "growth of {:.3g}% a year, fitted (90%: {:.3g}% to {:.3g}%)".format(*numbers)
+        percentages = [
+            100 * math.expm1(min(rate, 50.0)) for rate in (self.rate, self.low, self.high)
+        ]
+        return "growth of {:.3g}% a year, fitted (90%: {:.3g}% to {:.3g}%)".format(*percentages)
 
 
 def growth_of(
     config: GrowthConfig, traffic: TrafficMatrices, notify: Callable[[str], None]
 ) -> Growth:
-    """The growth that the settings give, or fitted to the traffic.
+    """Return the growth of the settings, or fitted to the traffic.
 
     Raises:
         InputError: see :func:`fitted_growth`.
@@ -94,12 +102,13 @@ def growth_of(
 
 
 def fitted_growth(traffic: TrafficMatrices) -> Growth:
-    """The growth of a history.
+    """Fit the growth of a history (module docstring).
 
     Raises:
-        InputError: a history of less than eight weeks, a day of no traffic, or an interval too wide
-            for any plan.
+        InputError: a history of less than eight weeks, a day without traffic, or an interval too
+            wide for planning.
     """
+    # Daily means of full days.
     totals = np.concatenate(
         [
             traffic.read(np.arange(first, min(first + _BLOCK, traffic.num_matrices))).sum(1)
@@ -111,59 +120,67 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     )
     day = (seconds // _DAY_S).astype(np.int64)
     counts = np.bincount(day)
-    full = counts >= 0.9 * counts.max()  # the first and the last day may be parts of one
-    number = np.flatnonzero(full)
-    weekdays, weekday = np.unique(number % 7, return_inverse=True)
-    free = len(number) - len(weekdays) - 1
-    span = int(number[-1] - number[0]) + 1
-    if span < _MIN_DAYS or free < _MIN_FREEDOM:
+    # The first and the last day may be incomplete.
+    is_full = counts >= 0.9 * counts.max()
+    day_index = np.flatnonzero(is_full)
+    weekdays, weekday = np.unique(day_index % 7, return_inverse=True)
+    degrees_of_freedom = len(day_index) - len(weekdays) - 1
+    span = int(day_index[-1] - day_index[0]) + 1
+    if span < _MIN_DAYS or degrees_of_freedom < _MIN_FREEDOM:
         raise InputError(
             "--growth-per-year",
             "fit",
             f"traffic of at least {_MIN_DAYS} days, or a number such as 0.3",
-            f"{len(number)} full days in {span}",
+            f"{len(day_index)} full days in {span}",
         )
-    means = np.bincount(day, totals)[full] / counts[full]
+    means = np.bincount(day, totals)[is_full] / counts[is_full]
     if not (means > 0).all():
-        raise InputError("--growth-per-year", "fit", "traffic in every day", "a day without any")
-    years, logs = number * _DAY_S / _YEAR_S, np.log(means)
+        raise InputError("--growth-per-year", "fit", "traffic on every day", "a day without any")
+    # Least squares with weekday levels.
+    years = day_index * _DAY_S / _YEAR_S
+    logs = np.log(means)
     levels = np.bincount(weekday)
     centred = years - (np.bincount(weekday, years) / levels)[weekday]
     rate = float(centred @ logs / (centred @ centred))
     residual = logs - (np.bincount(weekday, logs) / levels)[weekday] - rate * centred
-    size, count = float(residual @ residual), len(logs)
-    variance = size / free / float(centred @ centred)
-    rho = float(residual[1:] @ residual[:-1]) / size if size > 0 else 0.0
-    rho = float(np.clip((count * rho + 2) / (count - 4), 0.0, _MAX_CORRELATION))
-    fewer = (1 + rho) / (1 - rho)
-    error = math.sqrt(variance * fewer)
-    width = float(student_t.ppf(_QUANTILE, max(1.0, (free + 1) / fewer - 1))) * error
+    # Confidence interval, with autocorrelated residuals.
+    residual_square = float(residual @ residual)
+    num_days = len(logs)
+    variance = residual_square / degrees_of_freedom / float(centred @ centred)
+    rho = float(residual[1:] @ residual[:-1]) / residual_square if residual_square > 0 else 0.0
+    rho = float(np.clip((num_days * rho + 2) / (num_days - 4), 0.0, _MAX_CORRELATION))
+    inflation = (1 + rho) / (1 - rho)
+    standard_error = math.sqrt(variance * inflation)
+    width = (
+        float(student_t.ppf(_QUANTILE, max(1.0, (degrees_of_freedom + 1) / inflation - 1)))
+        * standard_error
+    )
     growth = Growth(rate, rate - width, rate + width, True)
     if growth.high - growth.low > _MAX_WIDTH:
         raise InputError(
             "--growth-per-year",
             "fit",
             "traffic from which a growth can be told, or a number such as 0.3",
-            f"{len(number)} days, {growth}",
+            f"{len(day_index)} days, {growth}",
         )
     return growth
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LinkForecast:
-    """When a link is full.
+    """Months in which a link is full.
 
     Attributes:
-        link: its name.
+        link: name of the link.
         capacity: Gbit/s.
-        utilisation: largest, without failure, today.
-        failed_utilisation: largest under the worst failure, today.
-        worst_failure: its name.
-        full: month from which it passes the limit without failure; ``already`` where it does
-            today, "" beyond 30 years, or never.
-        full_under_failure: the same under the worst failure.
-        earliest: month of ``full_under_failure`` at the high end of the growth's interval.
-        latest: at its low end.
+        utilisation: largest today, without failure.
+        failed_utilisation: largest today, under the worst failure.
+        worst_failure: name of the worst failure.
+        full: month from which it exceeds the limit without failure; ``already`` if it does today,
+            "" for never or beyond 30 years.
+        full_under_failure: month from which it exceeds the limit under the worst failure.
+        earliest: month of ``full_under_failure`` at the upper end of the growth's interval.
+        latest: month of ``full_under_failure`` at the lower end of the growth's interval.
     """
 
     link: str
@@ -185,14 +202,14 @@ def forecast_table(
     fitted: bool,
     shown: int | None = None,
 ) -> Table:
-    """When each link is full.
+    """Table of the months in which links are full.
 
     Args:
         forecasts: links.
         title: title in the terminal.
         routing: name of the routing of today's loads, for the heading.
         fitted: whether the growth has an interval.
-        shown: number of links that a terminal shows; None for all.
+        shown: number of links shown in a terminal; None for all.
     """
     interval = (Column("earliest", "earliest"), Column("latest", "latest")) if fitted else ()
     columns = (
@@ -216,58 +233,58 @@ def link_forecasts(
     growth: Growth,
     today: np.datetime64,
 ) -> list[LinkForecast]:
-    """When each link with a capacity is full under a routing that does not change, the fullest
-    under failure first.
+    """Forecast the months in which links with a capacity are full under a constant routing, the
+    most utilised under failure first.
 
     Args:
-        topology: gives the names of the links.
+        topology: supplies the names of the links.
         capacity: (E,) Gbit/s.
         load: (F, E) Gbit/s today, the largest of all matrices, without failure and then under each
             failure.
-        failures: F names, of which the first stands for no failure.
+        failures: F names, the first for no failure.
         limit: utilisation above which a link is full.
-        growth: growth of all demands, to which loads are in proportion.
+        growth: growth of all demands; loads grow in proportion.
         today: time of the traffic.
     """
-    found = []
+    forecasts = []
     for link, name in enumerate(topology.link_names()):
         if capacity[link] <= 0:
             continue
         utilisation = load[:, link] / capacity[link]
         worst = int(np.argmax(utilisation))
-        times = [
-            month_when_full(float(utilisation[which]), limit, rate, today)
-            for which, rate in (
+        months = [
+            month_when_full(float(utilisation[failure_index]), limit, rate, today)
+            for failure_index, rate in (
                 (0, growth.rate),
                 (worst, growth.rate),
                 (worst, growth.high),
                 (worst, growth.low),
             )
         ]
-        found.append(
+        forecasts.append(
             LinkForecast(
                 link=name,
                 capacity=float(capacity[link]),
                 utilisation=float(utilisation[0]),
                 failed_utilisation=float(utilisation[worst]),
                 worst_failure=failures[worst],
-                full=times[0],
-                full_under_failure=times[1],
-                earliest=times[2],
-                latest=times[3],
+                full=months[0],
+                full_under_failure=months[1],
+                earliest=months[2],
+                latest=months[3],
             )
         )
-    return sorted(found, key=lambda one: -one.failed_utilisation)
+    return sorted(forecasts, key=lambda one: -one.failed_utilisation)
 
 
 def month_when_full(utilisation: float, limit: float, rate: float, today: np.datetime64) -> str:
-    """The month in which a link passes the limit: ``already`` for one that is above it today; ""
-    for never, or after more than 30 years.
+    """Month in which a link exceeds the limit: ``already`` if it does today; "" for never, or after
+    more than 30 years.
 
     Args:
-        utilisation: today.
-        limit: largest utilisation.
-        rate: rate of growth, continuous, in a year.
+        utilisation: utilisation today.
+        limit: largest allowed utilisation.
+        rate: continuous growth rate per year.
         today: time of the traffic.
     """
     if utilisation <= 0:
@@ -283,35 +300,33 @@ def month_when_full(utilisation: float, limit: float, rate: float, today: np.dat
 
 
 def is_full_by(month: str, horizon: str) -> bool:
-    """Whether a link whose month is that of :func:`month_when_full` is full by a month.
+    """Whether a link with this month of :func:`month_when_full` is full by the horizon.
 
     Args:
-        month: its month.
-        horizon: the other month; "" for no end.
+        month: month of the link.
+        horizon: latest month; "" for no end.
     """
     return month == ALREADY or (month != "" and (not horizon or month <= horizon))
 
 
 def month_order(month: str) -> str:
-    """Sort key of a month of :func:`month_when_full`: already comes first, never last."""
+    """Sort key of a month of :func:`month_when_full`: "already" first, never last."""
     return "" if month == ALREADY else month or "9999"
 
 
 def when(month: str) -> str:
-    """A month in a sentence: ``in 2027-03``, or ``already``."""
+    """Phrase for a month: ``in 2027-03``, or ``already``."""
     return month if month == ALREADY else f"in {month}"
 
 
 def month_after(today: np.datetime64, years: float) -> str:
-    """The month some years after a time, such as 2027-03."""
-    moment = today.astype("datetime64[s]") + np.timedelta64(round(years * _YEAR_S), "s")
-    return str(moment.astype("datetime64[M]"))
+    """Month some years after a time, such as 2027-03."""
+    time = today.astype("datetime64[s]") + np.timedelta64(round(years * _YEAR_S), "s")
+    return str(time.astype("datetime64[M]"))
 
 
 def quarters(growth: Growth, years: float) -> tuple[FloatArray, FloatArray]:
-    """Ends of the quarters up to the horizon, in years from today, and the factor of demands at
-    each.
-    """
+    """Ends of the quarters up to the horizon, years from today, and their demand factors."""
     ends = np.arange(1, math.ceil(years * 4 - 1e-9) + 1) / 4
     ends[-1] = min(ends[-1], years)
     return ends, np.array([growth.factor(float(end)) for end in ends])

@@ -1,4 +1,7 @@
-"""From settings to the shortest paths that routers use."""
+"""Load a network with its IGP: current metrics, failed links and shortest paths.
+
+Entry points: :func:`routed` (objects, files or names), :func:`load_routed` (settings).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ from teal_ip.routing.settings import IgpConfig, RoutedConfig
 def load_igp(
     config: IgpConfig, topology: Topology, notify: Callable[[str], None]
 ) -> tuple[Topology, EcmpDag]:
-    """The network with the metrics in force and capacity 0 on failed links, and its shortest paths.
+    """Return the network with current metrics and capacity 0 on failed links, and its shortest
+    paths.
 
     Raises:
         InputError: an unknown link, or an invalid metric.
@@ -39,10 +43,10 @@ def load_igp(
 def load_routed(
     config: RoutedConfig, notify: Callable[[str], None]
 ) -> tuple[EcmpDag, TrafficMatrices]:
-    """Shortest paths of the network with the metrics in force, and the traffic.
+    """Load the network's shortest paths under the current metrics, and the traffic.
 
     Raises:
-        InputError: a fault in what the user gave.
+        InputError: invalid input.
     """
     return routed(config.topology, config.traffic, config, config, notify)
 
@@ -54,17 +58,17 @@ def routed(
     igp: IgpConfig,
     notify: Callable[[str], None],
 ) -> tuple[EcmpDag, TrafficMatrices]:
-    """Shortest paths of a network with the metrics in force, and its traffic.
+    """Load a network's shortest paths under the current metrics, and its traffic.
 
     Args:
         topology: the network, or a file or name.
         traffic: its matrices, or a file or name.
-        files: how files are read.
-        igp: the metrics in force.
-        notify: called with what was assumed.
+        files: file options.
+        igp: IGP settings.
+        notify: called with assumptions.
 
     Raises:
-        InputError: a fault in what the user gave.
+        InputError: invalid input.
     """
     network = topology_from(topology, files)
     for note in network.notes:
@@ -74,7 +78,7 @@ def routed(
 
 
 def positive(capacity: FloatArray) -> FloatArray:
-    """The capacities (E,), 1 for links that have failed, which carry nothing whatever their
+    """Return the capacities (E,), with 1 for failed links, which carry nothing whatever their
     weight.
     """
     return np.where(capacity > 0, capacity, 1.0)
@@ -83,16 +87,16 @@ def positive(capacity: FloatArray) -> FloatArray:
 def metric_in_force(
     config: IgpConfig, topology: Topology, notify: Callable[[str], None]
 ) -> FloatArray:
-    """(E,) the metrics that the settings say.
+    """Return the metrics (E,) of the settings.
 
     Raises:
         InputError: see :func:`load_igp`.
     """
     if config.metric == "file" and topology.metric is None:
         notify(
-            f"{topology.name}: the file has no IGP metrics: 1 on every link (--metric says "
-            "otherwise)"
+            f"{topology.name}: the file has no IGP metrics: 1 on every link (change with --metric)"
         )
+    # Overrides.
     metric = check_metric(topology, igp_metric(topology, config.metric)).copy()
     for text in config.set_metric:
         match = re.fullmatch(r"(.+)=(\d+)", text)

@@ -1,42 +1,41 @@
-"""Loads under shortest-path routing when links fail: after convergence, and while backup paths are
-in use.
+"""Link loads of shortest-path routing under link failures: after convergence, and during fast
+reroute.
 
-For every destination what passes each node without failure is kept.  A failure changes a
-destination only if a failed link is on its DAG, and then only the nodes behind it.
+For every destination the traffic that passes each node without failure is stored.  A failure
+changes a destination only if a failed link is on its shortest-path DAG, and then only the nodes
+behind the link.
 
 - *After convergence* every node uses the shortest paths of the network without the failed links.
-- *Under fast reroute* (TI-LFA, RFC 9855) only the node at a failed link has acted.  If it has other
-  next hops of equal cost, these take all; else it sends over its shortest path after convergence,
-  by a list of segments.  All other nodes still use the paths of before.
-- *Micro-loops* are possible for a destination if next hops of before and after convergence together
-  contain a cycle, since nodes do not change at the same time (RFC 8333).  Traffic at risk is that
-  of nodes which can reach the cycle.
+- *Fast reroute* (TI-LFA, RFC 9855): only the node at a failed link has reacted.  If it has other
+  equal-cost next hops, these take all traffic; else it uses its shortest path after convergence, by
+  a segment list.  All other nodes still use the old paths.
+- *Micro-loops* are possible for a destination if the next hops before and after convergence
+  together contain a cycle, since nodes do not converge simultaneously (RFC 8333).  Traffic at risk
+  is that of nodes which can reach the cycle.
 
-The loads of one destination after links fail, found from those before at the nodes that change
-alone.
+Towards one destination, a failure divides the nodes into three kinds:
 
-Towards one destination, a failure of links divides the nodes into three kinds:
-
-- *cut*: every next hop is gone, or leads over nodes that are themselves cut; the distance grows, or
-  becomes infinite;
-- *narrowed*: some next hops are gone, others remain; the distance stays, and the others take all;
+- *cut*: every next hop has failed, or leads over cut nodes; the distance grows, or becomes
+  infinite;
+- *narrowed*: some next hops have failed, others remain and take all; the distance stays;
 - *unchanged*: all next hops remain.
 
-Nodes are told apart in the order of their distances, and only cut ones are searched anew, by
-Dijkstra's algorithm from the nodes that are not cut (Ramalingam and Reps, "An incremental algorithm
-for a generalization of the shortest-path problem", 1996).  The loads follow in two passes, since
-loads are linear in what is sent:
+Nodes are classified in order of their distances, and new distances are computed for cut nodes only,
+by Dijkstra's algorithm from the other nodes (Ramalingam and Reps, "An incremental algorithm for a
+generalization of the shortest-path problem", 1996).  The loads are updated in two passes, since
+they are linear in the traffic:
 
-1. from far to near along the old next hops: cut and narrowed nodes withdraw all that they send, and
-   unchanged ones what no longer reaches them;
-2. from far to near along the new next hops: what remains at cut and narrowed nodes is sent anew.
+1. from far to near along the old next hops: cut and narrowed nodes withdraw all their traffic, and
+   unchanged ones the traffic that no longer reaches them;
+2. from far to near along the new next hops: the remaining traffic of cut and narrowed nodes is
+   added.
 
-With k nodes behind a failure both passes cost the arcs of these and of the nodes on their ways, not
-all arcs.
+With k nodes behind a failure, both passes cost the arcs of these and of the nodes on their paths,
+not all arcs.
 
-The kernels take arrays, not the named tuples that hold them: reading a tuple's array counts a
-reference, and two threads that count at once wait for each other (3,828 pairs of Germany50's cables
-on two cores: 0.35 s with tuples, 0.18 s).
+The kernels take arrays, not the named tuples that hold them: reading a tuple's array changes a
+reference count, on which two threads contend (3,828 pairs of Germany50's cables on two cores: 0.35
+s with tuples, 0.18 s without).  Entry points: :class:`IgpFailures`, :func:`reroute`.
 """
 
 from __future__ import annotations
@@ -54,21 +53,24 @@ from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, Int
 from teal.runtime.parallel import as_int64, inner_kernel, kernel, partitioned_kernel, threads_for
 from teal_ip.routing.steering import steering_of
 
-_UNCHANGED, _NARROWED, _CUT = 0, 1, 2  # kinds of nodes
+# Kinds of nodes.
+_UNCHANGED = 0
+_NARROWED = 1
+_CUT = 2
 
 
 class RerouteScratch(NamedTuple):
-    """Memory of one thread; what it holds before a call does not matter.
+    """Work arrays of one thread; their content before a call is ignored.
 
     Attributes:
-        kind: (N,) of each node.
-        distance: (N,) to the destination, after the failure.
+        kind: (N,) kind of each node.
+        distance: (N,) distance to the destination after the failure.
         cut: (N,) cut nodes, by their distance before the failure.
         settled: (N,) cut nodes that have a path, by distance.
         hop: (E,) new next hops of a node.
-        keys: (E + N + 1,) of the heap.
-        heap_nodes: (E + N + 1,) of the heap.
-        moved: (N,) Gbit/s withdrawn from a node, then Gbit/s sent by it anew.
+        keys: (E + N + 1,) keys of the heap.
+        heap_nodes: (E + N + 1,) nodes of the heap.
+        moved: (N,) Gbit/s withdrawn from a node, then Gbit/s to be sent again.
     """
 
     kind: AnyArray
@@ -83,7 +85,7 @@ class RerouteScratch(NamedTuple):
 
 @inner_kernel
 def new_reroute_scratch(nodes: int, links: int) -> RerouteScratch:
-    """Memory for :func:`reroute`."""
+    """Allocate work arrays for :func:`reroute`."""
     size = links + nodes + 1
     return RerouteScratch(
         np.zeros(nodes, dtype=np.int8),
@@ -99,8 +101,8 @@ def new_reroute_scratch(nodes: int, links: int) -> RerouteScratch:
 
 @kernel
 def places_in_order(order: IntArray, reached: IntArray, place: IntArray) -> None:
-    """Fill ``place`` (D, N) with the place of each node in ``order`` (D, N); nodes without a path
-    keep theirs.
+    """Fill ``place`` (D, N) with the position of each node in ``order`` (D, N); entries of nodes
+    without a path stay.
     """
     for t in range(len(order)):
         for i in range(reached[t]):
@@ -111,39 +113,41 @@ def places_in_order(order: IntArray, reached: IntArray, place: IntArray) -> None
 def reroute(  # type: ignore[no-untyped-def]
     links, dags, place, is_failed, failed_links, volume, passing, load, lost, scratch
 ):
-    """Change loads of M matrices without a failure into those with it, over all destinations.
+    """Update the loads of M matrices from no failure to a failure, over all destinations.
 
     Args:
         links: links of the network, without the failure.
-        dags: without the failure.
-        place: (N, N) see :func:`places_in_order`.
+        dags: shortest paths, without the failure.
+        place: (N, N) positions of nodes, see :func:`places_in_order`.
         is_failed: (E,) whether a link has failed.
-        failed_links: their numbers.
+        failed_links: indices of the failed links.
         volume: (M, N, N) Gbit/s to the first node from the second one.
         passing: (M, N, N) Gbit/s to the first node that pass the second one, without the failure.
-        load: (M, E) Gbit/s, changed.
+        load: (M, E) Gbit/s, updated in place.
         lost: (M,) Gbit/s, to which the volume of nodes without a path is added.
-        scratch: memory.
+        scratch: work arrays.
     """
     distance, order, reached, arc_start, arc, share = dags
     out_ptr, out_link, in_ptr, in_link, tail, head, metric, weight, has_transit = links
     kind, distance_after, cut, settled, hop, keys, heap_nodes, moved = scratch
     nodes = len(place)
     for t in range(nodes):
+        # First node, in order of distance, whose next hops fail.
         first = nodes
         for e in failed_links:
-            to_end = distance[t, head[e]]
-            if to_end < np.inf and distance[t, tail[e]] == metric[e] + to_end:
+            head_distance = distance[t, head[e]]
+            if head_distance < np.inf and distance[t, tail[e]] == metric[e] + head_distance:
                 first = min(first, place[t, tail[e]])
         if first == nodes:
             continue
-        last, cuts = _find_kinds(
+        # Kinds of nodes, and new distances of cut ones.
+        last, num_cut = _find_kinds(
             t, first, order, reached, arc_start, arc, head, is_failed, kind, cut
         )
         distance_after[:] = distance[t]
-        paths = _settle(
+        num_with_path = _settle(
             cut,
-            cuts,
+            num_cut,
             out_ptr,
             out_link,
             in_ptr,
@@ -159,10 +163,11 @@ def reroute(  # type: ignore[no-untyped-def]
             keys,
             heap_nodes,
         )
+        # Move the traffic.
         for m in range(len(volume)):
             _withdraw(t, last, order, arc_start, arc, share, head, kind, m, passing, load, moved)
-            if paths < cuts:
-                for c in range(cuts):
+            if num_with_path < num_cut:
+                for c in range(num_cut):
                     if distance_after[cut[c]] == np.inf:
                         lost[m] += volume[m, t, cut[c]]
                         moved[cut[c]] = 0.0
@@ -170,7 +175,7 @@ def reroute(  # type: ignore[no-untyped-def]
                 t,
                 last,
                 settled,
-                paths,
+                num_with_path,
                 order,
                 reached,
                 arc_start,
@@ -196,33 +201,34 @@ def reroute(  # type: ignore[no-untyped-def]
 def _find_kinds(  # type: ignore[no-untyped-def]
     t, first, order, reached, arc_start, arc, head, is_failed, kind, cut
 ):
-    """Fill ``kind`` (N,) from a place of the order on, and ``cut``.
+    """Classify nodes from a position of the order on: fill ``kind`` (N,) and ``cut``.
 
     Returns:
-        The last place whose node is not unchanged, and the number of cut nodes.
+        last position whose node is not unchanged, and number of cut nodes.
     """
     kind[:] = _UNCHANGED
-    last, cuts = first, 0
+    last = first
+    num_cut = 0
     for i in range(first, reached[t]):
-        left = 0
+        num_remaining = 0
         for a in range(arc_start[t, i], arc_start[t, i + 1]):
             if not is_failed[arc[t, a]] and kind[head[arc[t, a]]] != _CUT:
-                left += 1
-        if left < arc_start[t, i + 1] - arc_start[t, i]:
+                num_remaining += 1
+        if num_remaining < arc_start[t, i + 1] - arc_start[t, i]:
             last = i
-            if left == 0:
+            if num_remaining == 0:
                 kind[order[t, i]] = _CUT
-                cut[cuts] = order[t, i]
-                cuts += 1
+                cut[num_cut] = order[t, i]
+                num_cut += 1
             else:
                 kind[order[t, i]] = _NARROWED
-    return last, cuts
+    return last, num_cut
 
 
 @inner_kernel
 def _settle(  # type: ignore[no-untyped-def]
     cut,
-    cuts,
+    num_cut,
     out_ptr,
     out_link,
     in_ptr,
@@ -238,60 +244,68 @@ def _settle(  # type: ignore[no-untyped-def]
     keys,
     heap_nodes,
 ):
-    """Find the distances of cut nodes; the number of those that have a path, which ``settled``
-    lists by distance.
+    """Compute the new distances of cut nodes; return the number of those that have a path, which
+    ``settled`` lists by distance.
     """
-    for c in range(cuts):
+    # Push cut nodes with neighbours that are not cut.
+    for c in range(num_cut):
         distance[cut[c]] = np.inf
     size = 0
-    for c in range(cuts):
-        u, best = cut[c], np.inf
+    for c in range(num_cut):
+        u = cut[c]
+        best = np.inf
         for j in range(out_ptr[u], out_ptr[u + 1]):
             e = out_link[j]
-            is_allowed = (
-                has_transit[head[e]] or distance[head[e]] == 0.0
-            )  # that of the destination alone is 0
+            # Only the destination has distance 0.
+            is_allowed = has_transit[head[e]] or distance[head[e]] == 0.0
             if not is_failed[e] and kind[head[e]] != _CUT and is_allowed:
                 best = min(best, metric[e] + distance[head[e]])
         if best < np.inf:
             distance[u] = best
             size = heap_push(keys, heap_nodes, size, best, u)
-    count = 0
+    # Dijkstra's algorithm among cut nodes.
+    num_settled = 0
     while size:
-        key, u = keys[0], heap_nodes[0]
+        key = keys[0]
+        u = heap_nodes[0]
         size = heap_pop(keys, heap_nodes, size)
+        # Skip outdated entries: the node was reached by a shorter path.
         if key > distance[u]:
-            continue  # the node was reached by a shorter path since this entry was pushed
-        settled[count] = u
-        count += 1
+            continue
+        settled[num_settled] = u
+        num_settled += 1
         if not has_transit[u]:
             continue
         for j in range(in_ptr[u], in_ptr[u + 1]):
             e = in_link[j]
-            other = tail[e]
-            if not is_failed[e] and kind[other] == _CUT and key + metric[e] < distance[other]:
-                distance[other] = key + metric[e]
-                size = heap_push(keys, heap_nodes, size, distance[other], other)
-    return count
+            neighbour = tail[e]
+            if (
+                not is_failed[e]
+                and kind[neighbour] == _CUT
+                and key + metric[e] < distance[neighbour]
+            ):
+                distance[neighbour] = key + metric[e]
+                size = heap_push(keys, heap_nodes, size, distance[neighbour], neighbour)
+    return num_settled
 
 
 @inner_kernel
 def _withdraw(  # type: ignore[no-untyped-def]
     t, last, order, arc_start, arc, share, head, kind, m, passing, load, moved
 ):
-    """Take back what changed nodes send; ``moved`` (N,) becomes what they have to send anew, 0 at
-    unchanged nodes.
+    """Withdraw traffic of changed nodes from ``load``; ``moved`` (N,) receives the traffic that
+    they must send again, 0 at unchanged nodes.
     """
     moved[:] = 0.0
     for j in range(last):
         i = last - j
         u = order[t, i]
-        back = passing[m, t, u] if kind[u] != _UNCHANGED else moved[u]
-        if back != 0.0:
+        withdrawn = passing[m, t, u] if kind[u] != _UNCHANGED else moved[u]
+        if withdrawn != 0.0:
             for a in range(arc_start[t, i], arc_start[t, i + 1]):
-                part = back * share[t, a]
-                load[m, arc[t, a]] -= part
-                moved[head[arc[t, a]]] += part
+                amount = withdrawn * share[t, a]
+                load[m, arc[t, a]] -= amount
+                moved[head[arc[t, a]]] += amount
         moved[u] = passing[m, t, u] - moved[u] if kind[u] != _UNCHANGED else 0.0
     moved[t] = 0.0
 
@@ -301,7 +315,7 @@ def _send(  # type: ignore[no-untyped-def]
     t,
     last,
     settled,
-    paths,
+    num_with_path,
     order,
     reached,
     arc_start,
@@ -324,9 +338,10 @@ def _send(  # type: ignore[no-untyped-def]
     """Send ``moved`` along the new next hops, from far to near: cut nodes and the others, merged by
     distance.
     """
-    j = paths - 1
-    farthest = distance[settled[j]] if paths else 0.0
-    i = last  # nothing is moved at nodes behind it, but what cut nodes send them
+    # Nothing is moved at nodes behind ``last``, except from cut nodes.
+    j = num_with_path - 1
+    farthest = distance[settled[j]] if num_with_path else 0.0
+    i = last
     while i + 1 < reached[t] and distance[order[t, i + 1]] < farthest:
         i += 1
     while i > 0 or j >= 0:
@@ -334,47 +349,51 @@ def _send(  # type: ignore[no-untyped-def]
             i -= 1
             continue
         if j >= 0 and (i == 0 or distance[settled[j]] >= distance[order[t, i]]):
-            u, at = settled[j], 0
+            u = settled[j]
+            position = 0
             j -= 1
         else:
-            u, at = order[t, i], i
+            u = order[t, i]
+            position = i
             i -= 1
-        sent = moved[u]
-        if sent == 0.0:
+        amount = moved[u]
+        if amount == 0.0:
             continue
         if kind[u] == _UNCHANGED:
-            for a in range(arc_start[t, at], arc_start[t, at + 1]):
-                part = sent * share[t, a]
-                load[m, arc[t, a]] += part
-                moved[head[arc[t, a]]] += part
+            for a in range(arc_start[t, position], arc_start[t, position + 1]):
+                link_amount = amount * share[t, a]
+                load[m, arc[t, a]] += link_amount
+                moved[head[arc[t, a]]] += link_amount
             continue
-        total, hops = 0.0, 0
+        total = 0.0
+        num_hops = 0
         for b in range(out_ptr[u], out_ptr[u + 1]):
             e = out_link[b]
             is_allowed = has_transit[head[e]] or distance[head[e]] == 0.0
             if not is_failed[e] and is_allowed and distance[u] == metric[e] + distance[head[e]]:
                 total += weight[e]
-                hop[hops] = e
-                hops += 1
-        for h in range(hops):
-            part = sent * weight[hop[h]] / total
-            load[m, hop[h]] += part
-            moved[head[hop[h]]] += part
+                hop[num_hops] = e
+                num_hops += 1
+        for h in range(num_hops):
+            link_amount = amount * weight[hop[h]] / total
+            load[m, hop[h]] += link_amount
+            moved[head[hop[h]]] += link_amount
 
 
-_OPERATIONS_PER_ARC = 8  # scalar operations of a failure for each arc, approximately
+# Scalar operations of a failure per arc, approximately; decides how many threads are used.
+_OPERATIONS_PER_ARC = 8
 
 
 class FailureResults(NamedTuple):
-    """The loads of M matrices when S sets of links fail.
+    """Loads of M matrices under S failures.
 
     Attributes:
-        utilisation: (S, M) largest of a link that works.
-        busiest: (S, M) its number; -1 without any load.
+        utilisation: (S, M) largest utilisation of a live link.
+        busiest: (S, M) index of that link; -1 without any load.
         overload: (S, M) Gbit/s above the capacities, over all links.
-        lost: (S, M) Gbit/s of demands whose ends are cut off from each other.
-        at_risk: (S, M) Gbit/s of nodes that can reach a micro-loop; 0 unless asked for.
-        load: (S, M, E) Gbit/s; (0, M, E) unless asked for.
+        lost: (S, M) Gbit/s of disconnected demands.
+        at_risk: (S, M) Gbit/s of nodes that can reach a micro-loop; 0 unless simulated.
+        load: (S, M, E) Gbit/s; (0, M, E) unless requested.
     """
 
     utilisation: FloatArray
@@ -386,49 +405,48 @@ class FailureResults(NamedTuple):
 
 
 @inner_kernel
-def _load_without(  # type: ignore[no-untyped-def]
+def _load_remaining_hops(  # type: ignore[no-untyped-def]
     row, links, dags, is_failed, volume, load, stuck
 ):
-    """:func:`load_inwards` where the next hops that are left take all; what has none is added to
-    ``stuck`` (N,).
+    """Variant of :func:`load_inwards` in which the remaining next hops take all traffic; traffic
+    without any is added to ``stuck`` (N,).
     """
-    order, arc_start, arc, share = (
-        dags.order[row],
-        dags.arc_start[row],
-        dags.arc[row],
-        dags.share[row],
-    )
+    order = dags.order[row]
+    arc_start = dags.arc_start[row]
+    arc = dags.arc[row]
+    share = dags.share[row]
     for j in range(dags.reached[row] - 1):
         i = dags.reached[row] - 1 - j
         passing = volume[order[i]]
         if passing == 0.0:
             continue
-        left = 0.0
+        remaining_share = 0.0
         for a in range(arc_start[i], arc_start[i + 1]):
             if not is_failed[arc[a]]:
-                left += share[a]
-        if left == 0.0:
+                remaining_share += share[a]
+        if remaining_share == 0.0:
             stuck[order[i]] += passing
             continue
         for a in range(arc_start[i], arc_start[i + 1]):
             link = arc[a]
             if not is_failed[link]:
-                part = passing * share[a] / left
-                load[link] += part
-                volume[links.head[link]] += part
+                amount = passing * share[a] / remaining_share
+                load[link] += amount
+                volume[links.head[link]] += amount
 
 
 @inner_kernel
-def _volume_at_loops(  # type: ignore[no-untyped-def]
+def _volume_at_risk(  # type: ignore[no-untyped-def]
     row, links, dags, after, is_failed, hops_left, queue, volume
 ):
-    """Gbit/s of nodes that can reach a cycle of the next hops of before and after together.
+    """Return the Gbit/s of nodes that can reach a cycle of the next hops before and after together.
 
-    Nodes without next hops are removed, then those whose next hops are all removed, until none is
-    left to remove.
+    Repeatedly removes nodes without remaining next hops (Kahn's algorithm); the other nodes can
+    reach a cycle.
     """
     nodes = len(hops_left)
-    distance, distance_after = dags.distance[row], after.distance[0]
+    distance = dags.distance[row]
+    distance_after = after.distance[0]
     tail = links.tail
     hops_left[:] = 0
     for e in range(len(tail)):
@@ -441,10 +459,10 @@ def _volume_at_loops(  # type: ignore[no-untyped-def]
         if hops_left[u] == 0:
             queue[size] = u
             size += 1
-    done = 0
-    while done < size:
-        u = queue[done]
-        done += 1
+    num_processed = 0
+    while num_processed < size:
+        u = queue[num_processed]
+        num_processed += 1
         for j in range(links.in_ptr[u], links.in_ptr[u + 1]):
             e = links.in_link[j]
             if not is_failed[e] and (
@@ -462,7 +480,7 @@ def _volume_at_loops(  # type: ignore[no-untyped-def]
 
 
 @inner_kernel
-def _repair(  # type: ignore[no-untyped-def]
+def _fast_reroute(  # type: ignore[no-untyped-def]
     links,
     failed_links,
     dags,
@@ -479,21 +497,23 @@ def _repair(  # type: ignore[no-untyped-def]
     lost,
     at_risk,
 ):
-    """Loads (M, E) of a failure while backup paths are in use, by changing those without it.
+    """Update loads (M, E) from no failure to a failure during fast reroute.
 
-    Adds what is lost to ``lost`` (M,) and what micro-loops may take to ``at_risk`` (M,).
+    Adds lost traffic to ``lost`` (M,) and traffic at risk of micro-loops to ``at_risk`` (M,).
     """
     matrices, nodes = volume.shape[0], volume.shape[1]
     for t in range(nodes):
-        distance, is_hit = dags.distance[t], False
+        distance = dags.distance[t]
+        is_hit = False
         for e in failed_links:
             if is_on_dag(distance, links, e):
                 is_hit = True
                 break
         if not is_hit:
             continue
+        # Shortest paths after convergence; ``stuck`` keeps the metrics of failed links meanwhile.
         for e in failed_links:
-            stuck[nodes + e] = links.metric[e]  # kept here while the links have failed
+            stuck[nodes + e] = links.metric[e]
             links.metric[e] = np.inf
         grow_dag(t, as_int64(0), links, after, keys, heap_nodes)
         for e in failed_links:
@@ -501,27 +521,28 @@ def _repair(  # type: ignore[no-untyped-def]
         for m in range(matrices):
             for u in range(nodes):
                 passing[u] = -volume[m, t, u]
-            load_inwards(t, links.head, dags, passing, load[m])  # take the loads before away
+            # Withdraw the loads before the failure.
+            load_inwards(t, links.head, dags, passing, load[m])
             for u in range(nodes):
                 passing[u] = volume[m, t, u]
                 if after.distance[0, u] == np.inf and dags.distance[t, u] < np.inf:
                     lost[m] += volume[m, t, u]
                     passing[u] = 0.0
+            # Old paths with the remaining next hops, and backup paths of stuck traffic.
             stuck[:nodes] = 0.0
-            _load_without(t, links, dags, is_failed, passing, load[m], stuck)
+            _load_remaining_hops(t, links, dags, is_failed, passing, load[m], stuck)
             for u in range(nodes):
-                if (
-                    after.distance[0, u] == np.inf
-                ):  # sent there by nodes that know of no failure yet
+                # Sent there by nodes that do not know of the failure yet.
+                if after.distance[0, u] == np.inf:
                     lost[m] += stuck[u]
             load_inwards(0, links.head, after, stuck[:nodes], load[m])
-            at_risk[m] += _volume_at_loops(
+            at_risk[m] += _volume_at_risk(
                 t, links, dags, after, is_failed, hops_left, queue, volume[m, t]
             )
 
 
 @partitioned_kernel("blocks", lambda blocks: blocks)
-def _all_failures(  # type: ignore[no-untyped-def]
+def _evaluate_failures(  # type: ignore[no-untyped-def]
     begin,
     end,
     links,
@@ -545,10 +566,13 @@ def _all_failures(  # type: ignore[no-untyped-def]
     loads,
 ):
     for block in range(begin, end):
-        matrices, nodes, num_links = volume.shape[0], volume.shape[1], base.shape[1]
+        # Work arrays.
+        matrices = volume.shape[0]
+        nodes = volume.shape[1]
+        num_links = base.shape[1]
         scratch = new_reroute_scratch(nodes, num_links)
-        repairs = num_links if is_repairing else 0
-        own = IgpLinks(
+        num_repair_arcs = num_links if is_repairing else 0
+        thread_links = IgpLinks(
             links.out_ptr,
             links.out_link,
             links.in_ptr,
@@ -559,11 +583,15 @@ def _all_failures(  # type: ignore[no-untyped-def]
             links.weight,
             links.has_transit,
         )
-        after = new_dags(1, nodes, repairs)
-        keys, heap_nodes = np.empty(2 * repairs + 2), np.empty(2 * repairs + 2, dtype=np.int32)
-        at_node, stuck = np.empty(nodes), np.zeros(nodes + num_links)
-        hops_left, queue = np.empty(nodes, dtype=np.int32), np.empty(nodes, dtype=np.int32)
-        is_failed, load = np.zeros(num_links, dtype=np.bool_), np.empty((matrices, num_links))
+        after = new_dags(1, nodes, num_repair_arcs)
+        keys = np.empty(2 * num_repair_arcs + 2)
+        heap_nodes = np.empty(2 * num_repair_arcs + 2, dtype=np.int32)
+        at_node = np.empty(nodes)
+        stuck = np.zeros(nodes + num_links)
+        hops_left = np.empty(nodes, dtype=np.int32)
+        queue = np.empty(nodes, dtype=np.int32)
+        is_failed = np.zeros(num_links, dtype=np.bool_)
+        load = np.empty((matrices, num_links))
         for s in range(block, len(set_ptr) - 1, blocks):
             failed_links = set_link[set_ptr[s] : set_ptr[s + 1]]
             for e in failed_links:
@@ -572,8 +600,8 @@ def _all_failures(  # type: ignore[no-untyped-def]
             for m in range(matrices):
                 lost[s, m] = lost_before[m]
             if is_repairing:
-                _repair(
-                    own,
+                _fast_reroute(
+                    thread_links,
                     failed_links,
                     dags,
                     after,
@@ -602,20 +630,25 @@ def _all_failures(  # type: ignore[no-untyped-def]
                     lost[s],
                     scratch,
                 )
+            # Figures of each matrix.
             for m in range(matrices):
-                largest, where, over = 0.0, -1, 0.0
+                largest = 0.0
+                busiest_link = -1
+                excess = 0.0
                 for e in range(num_links):
                     if is_failed[e]:
                         load[m, e] = 0.0
                         continue
-                    load[m, e] = max(
-                        0.0, load[m, e]
-                    )  # a difference of loads, which rounding may leave below 0
+                    # A difference of loads, which rounding may leave below 0.
+                    load[m, e] = max(0.0, load[m, e])
                     u = load[m, e] * inverse_capacity[e]
                     if u > largest:
-                        largest, where = u, e
-                    over += max(0.0, load[m, e] - capacity[e])
-                utilisation[s, m], busiest[s, m], overload[s, m] = largest, where, over
+                        largest = u
+                        busiest_link = e
+                    excess += max(0.0, load[m, e] - capacity[e])
+                utilisation[s, m] = largest
+                busiest[s, m] = busiest_link
+                overload[s, m] = excess
                 if len(loads):
                     for e in range(num_links):
                         loads[s, m, e] = load[m, e]
@@ -627,8 +660,8 @@ def _all_failures(  # type: ignore[no-untyped-def]
 def _loads_without_failure(  # type: ignore[no-untyped-def]
     begin, end, head, dags, volume, passing, load, blocks
 ):
-    """Fill ``passing`` (M, N, N), Gbit/s to the first node that pass the second one, and add to
-    ``load``.
+    """Fill ``passing`` (M, N, N), Gbit/s to the first node that pass the second one, and add the
+    loads to ``load``.
     """
     for block in range(begin, end):
         for t in range(block, volume.shape[1], blocks):
@@ -644,10 +677,10 @@ class IgpFailures:
     Args:
         dag: shortest paths without failure.
         volume: (M, N, N) Gbit/s to the first node, the destination, from the second one.
-        adjacency: (M, E) Gbit/s that takes a link whatever the metrics say; None for none.  It is
-            lost when the link fails: adjacency segments are taken as unprotected, and no source has
-            withdrawn the list yet.
-        looping: (M,) Gbit/s that is lost in forwarding loops; None for none.
+        adjacency: (M, E) Gbit/s on adjacency segments; None for none.  It is lost when the link
+            fails: adjacency segments are assumed unprotected, and no source has withdrawn the list
+            yet.
+        looping: (M,) Gbit/s lost in forwarding loops; None for none.
 
     Attributes:
         load: (M, E) Gbit/s without failure.
@@ -662,8 +695,10 @@ class IgpFailures:
         adjacency: FloatArray | None = None,
         looping: FloatArray | None = None,
     ) -> None:
-        self.dag, self._volume = dag, np.ascontiguousarray(volume)
-        nodes, num_links = dag.topology.num_nodes, dag.topology.num_links
+        self.dag = dag
+        self._volume = np.ascontiguousarray(volume)
+        nodes = dag.topology.num_nodes
+        num_links = dag.topology.num_links
         self.passing = np.empty_like(self._volume)
         self._place = np.full((nodes, nodes), nodes, dtype=np.int32)
         places_in_order(dag.dags.order, dag.dags.reached, self._place)
@@ -674,10 +709,8 @@ class IgpFailures:
             _loads_without_failure(
                 dag.links.head, dag.dags, self._volume, self.passing, load, blocks
             )
-        adjacency, is_live = (
-            np.zeros((len(volume), num_links)) if adjacency is None else adjacency,
-            _live(dag),
-        )
+        adjacency = np.zeros((len(volume), num_links)) if adjacency is None else adjacency
+        is_live = _is_live_link(dag)
         self._adjacency = np.where(is_live, adjacency, 0)
         self.load: FloatArray = load.sum(0) + self._adjacency
         self.lost: FloatArray = np.where(dag.reaches, 0, self._volume).sum((1, 2)) + adjacency[
@@ -695,15 +728,15 @@ class IgpFailures:
         policies: SegmentPolicies,
         after: EcmpDag | None = None,
     ) -> IgpFailures:
-        """Demands along their segment lists; a list whose midpoint or adjacency fails loses its
-        traffic there, once.
+        """Load demands along their segment lists; a list whose midpoint or adjacency fails loses
+        its traffic there, once.
 
         Args:
             dag: shortest paths without failure.
             pairs: (D, 2) source and target of each demand.
             demand: (M, D) Gbit/s.
-            policies: lists of some of them.
-            after: shortest paths under the failure that the lists meet; None for no failure.
+            policies: segment lists of some demands.
+            after: shortest paths under the failure that affects the lists; None for no failure.
         """
         loads = cls(dag, *steering_of(after or dag, policies).traffic(pairs, demand))
         loads._demands = (pairs, demand, policies) if policies.lists and after is None else None
@@ -712,67 +745,73 @@ class IgpFailures:
     def under(
         self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False
     ) -> FailureResults:
-        """The loads when all links of each set fail.
+        """Compute the loads when all links of each set fail.
 
         Args:
-            failures: numbers of the links of each set.
-            repairing: loads while backup paths are in use, not after convergence, and the traffic
-                at risk.
+            failures: link indices of each set.
+            repairing: loads during fast reroute instead of after convergence, and traffic at risk.
             loads: also return the loads of all links.
         """
-        topology, matrices, sets = self.dag.topology, len(self._volume), len(failures)
+        topology = self.dag.topology
+        num_matrices = len(self._volume)
+        num_failures = len(failures)
         failures = [sorted(set(links)) for links in failures]
-        ptr = np.concatenate([[0], np.cumsum([len(links) for links in failures])]).astype(np.int64)
-        flat = np.array([link for links in failures for link in links], dtype=np.int64)
-        capacity = topology.capacity
-        inverse = np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
-        results = FailureResults(
-            utilisation=np.zeros((sets, matrices)),
-            busiest=np.zeros((sets, matrices), dtype=np.int64),
-            overload=np.zeros((sets, matrices)),
-            lost=np.zeros((sets, matrices)),
-            at_risk=np.zeros((sets, matrices)),
-            load=np.zeros((sets if loads else 0, matrices, topology.num_links)),
+        failure_ptr = np.concatenate([[0], np.cumsum([len(links) for links in failures])]).astype(
+            np.int64
         )
-        with threads_for(self._operations * sets):
-            _all_failures(
+        failure_link = np.array([link for links in failures for link in links], dtype=np.int64)
+        capacity = topology.capacity
+        inverse_capacity = np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
+        results = FailureResults(
+            utilisation=np.zeros((num_failures, num_matrices)),
+            busiest=np.zeros((num_failures, num_matrices), dtype=np.int64),
+            overload=np.zeros((num_failures, num_matrices)),
+            lost=np.zeros((num_failures, num_matrices)),
+            at_risk=np.zeros((num_failures, num_matrices)),
+            load=np.zeros((num_failures if loads else 0, num_matrices, topology.num_links)),
+        )
+        with threads_for(self._operations * num_failures):
+            _evaluate_failures(
                 self.dag.links,
                 self.dag.dags,
                 self._place,
-                ptr,
-                flat,
+                failure_ptr,
+                failure_link,
                 self._volume,
                 self.passing,
                 self.load,
                 self.lost,
-                inverse,
+                inverse_capacity,
                 capacity,
                 repairing,
-                max(1, min(sets, MAX_BLOCKS)),
+                max(1, min(num_failures, MAX_BLOCKS)),
                 *results,
             )
+        # Lost adjacency segments; and failures that change the segment lists.
         for s, links in enumerate(failures):
             results.lost[s] += self._adjacency[:, links].sum(1)
         if self._demands is not None:
-            is_changed = np.array(
-                (results.lost > self.lost).any(1)
-            )  # a failure that cuts lists loses
-            if self._demands[2].is_transit:  # what crosses a router depends on the failure
+            # A failure that cuts lists loses traffic.
+            is_changed = np.array((results.lost > self.lost).any(1))
+            # The traffic that crosses a router depends on the failure.
+            if self._demands[2].is_transit:
                 if repairing:
                     raise InputError(
                         "--repair", "", "policies of single demands", "transit policies"
                     )
                 is_changed[:] = True
             for s in np.flatnonzero(is_changed).tolist():
-                cut = IgpFailures.of_demands(
+                rerouted = IgpFailures.of_demands(
                     self.dag, *self._demands, self.dag.without(failures[s])
                 )
-                for every, one in zip(
-                    results, cut.under([failures[s]], repairing=repairing, loads=loads), strict=True
+                for result, changed_result in zip(
+                    results,
+                    rerouted.under([failures[s]], repairing=repairing, loads=loads),
+                    strict=True,
                 ):
-                    every[s : s + 1] = one
+                    result[s : s + 1] = changed_result
         return results
 
 
-def _live(dag: EcmpDag) -> BoolArray:
+def _is_live_link(dag: EcmpDag) -> BoolArray:
     return np.isfinite(dag.links.metric)

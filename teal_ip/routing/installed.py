@@ -1,5 +1,7 @@
-"""The routing that is installed: which links the traffic of each demand takes, without failure and
-under failures.
+"""Installed routing: protocols of a routing and its loads, without failure and under failures, and
+the IGP with segment lists.
+
+Entry points: :class:`IgpRouting`, :func:`loads_under`.
 """
 
 from __future__ import annotations
@@ -35,9 +37,7 @@ class Loads(Protocol):
     def under(
         self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False
     ) -> FailureResults:
-        """The loads after all links of each set have failed; arguments as of
-        ``IgpFailures.under``.
-        """
+        """Loads after all links of each set have failed; arguments as in ``IgpFailures.under``."""
         ...
 
 
@@ -46,24 +46,22 @@ class InstalledRouting(Protocol):
 
     Attributes:
         dag: network, and shortest paths of the IGP.
-        is_igp_alone: whether all demands take these paths.
+        is_igp_alone: whether all demands follow these paths.
     """
 
     dag: EcmpDag
     is_igp_alone: bool
 
     def loads(self, demand: FloatArray) -> Loads:
-        """The loads of matrices (M, D), Gbit/s."""
+        """Loads of matrices (M, D), Gbit/s."""
         ...
 
     def latency(self) -> FloatArray:
-        """(D,) ms: mean over the paths of each demand; infinite without one."""
+        """Mean latency (D,) over the paths of each demand, ms; infinite without a path."""
         ...
 
     def measurements(self) -> sp.csr_array:
-        """(E + 2 N, D) F of :mod:`teal_ip.routing.measurements`: what a Gbit/s of each demand adds
-        to each counter.
-        """
+        """Measurement matrix F (E + 2 N, D) of :mod:`teal_ip.routing.measurements`."""
         ...
 
 
@@ -79,7 +77,8 @@ class IgpRouting:
     def __init__(
         self, dag: EcmpDag, pairs: IntArray, policies: SegmentPolicies | None = None
     ) -> None:
-        self.dag, self._pairs = dag, pairs
+        self.dag = dag
+        self._pairs = pairs
         self._policies = SegmentPolicies.none() if policies is None else policies
         self.is_igp_alone = not self._policies.lists
 
@@ -104,26 +103,26 @@ class IgpRouting:
         return policy_measurements(self.dag, self._pairs, self._policies)
 
 
-# Numbers of loads by failure, matrix and link that are in memory at a time, 256 MiB.
+# Entries of loads by failure, matrix and link that are in memory at a time, 256 MiB.
 _CHUNK_NUMBERS = 2**25
 
 
 def in_chunks(
     failures: list[list[int]], size: int, under: Callable[[list[list[int]]], FailureResults]
 ) -> FailureResults:
-    """The results of all failures, computed for as many at a time as fit in memory.
+    """Evaluate all failures, in chunks that fit in memory.
 
     Args:
-        failures: numbers of the links of each.
-        size: numbers of loads (M E) under a failure.
-        under: gives the results of some of the failures.
+        failures: link indices of each failure.
+        size: number of loads (M E) under a failure.
+        under: evaluates some of the failures.
     """
-    at_once = max(1, _CHUNK_NUMBERS // max(1, size))
-    parts = [
-        under(failures[first : first + at_once])
-        for first in range(0, max(1, len(failures)), at_once)
+    chunk_size = max(1, _CHUNK_NUMBERS // max(1, size))
+    results = [
+        under(failures[first : first + chunk_size])
+        for first in range(0, max(1, len(failures)), chunk_size)
     ]
-    return FailureResults(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    return FailureResults(*(np.concatenate(arrays) for arrays in zip(*results, strict=True)))
 
 
 def loads_under(
@@ -135,10 +134,9 @@ def loads_under(
     repairing: bool = False,
     loads: bool = False,
 ) -> FailureResults:
-    """The loads of matrices under failures; traffic of a failed node itself is lost before it takes
-    any link.
+    """Loads of matrices under failures; traffic of a failed node itself is lost at its source.
 
-    A policy would send it as far as the last midpoint that is left.
+    A policy would send it as far as the last live midpoint.
 
     Args:
         routing: routing of the demands.
@@ -146,43 +144,45 @@ def loads_under(
         demand: (M, D) Gbit/s.
         failures: failures, one at a time.
         repairing: see ``IgpFailures.under``.
-        loads: likewise.
+        loads: see ``IgpFailures.under``.
     """
     results = routing.loads(demand).under(
-        [list(one.links) for one in failures], repairing=repairing, loads=loads
+        [list(failure.links) for failure in failures], repairing=repairing, loads=loads
     )
     if routing.is_igp_alone:
         return results
     index = routing.dag.topology.node_index()
-    for s, one in enumerate(failures):
-        if one.kind != "node":
+    for failure_index, failure in enumerate(failures):
+        if failure.kind != "node":
             continue
-        own = (pairs == index[one.name]).any(1)
-        if demand[:, own].any():
-            others = routing.loads(np.where(own, 0.0, demand))
-            found = others.under([list(one.links)], repairing=repairing, loads=loads)
-            for every, row in zip(results, found, strict=True):
-                every[s : s + 1] = row
-            results.lost[s] += demand[:, own].sum(1)
+        is_own = (pairs == index[failure.name]).any(1)
+        if demand[:, is_own].any():
+            other_loads = routing.loads(np.where(is_own, 0.0, demand))
+            other_results = other_loads.under(
+                [list(failure.links)], repairing=repairing, loads=loads
+            )
+            for result, row in zip(results, other_results, strict=True):
+                result[failure_index : failure_index + 1] = row
+            results.lost[failure_index] += demand[:, is_own].sum(1)
     return results
 
 
 def igp_loads(routing: InstalledRouting, pairs: IntArray, demand: FloatArray) -> FloatArray:
-    """(M, E) Gbit/s if all demands took the shortest paths of the IGP."""
+    """Loads (M, E), Gbit/s, if all demands followed the IGP's shortest paths."""
     return IgpFailures.of_demands(routing.dag, pairs, demand, SegmentPolicies.none()).load
 
 
 def results_of(
     load: FloatArray, lost: FloatArray, at_risk: FloatArray, capacity: FloatArray, *, loads: bool
 ) -> FailureResults:
-    """The results of loads that are known.
+    """Compute failure results from known loads.
 
     Args:
-        load: (S, M, E) Gbit/s under each failure; 0 on the links that it takes down.
+        load: (S, M, E) Gbit/s under each failure; 0 on failed links.
         lost: (S, M) Gbit/s.
         at_risk: (S, M) Gbit/s.
         capacity: (E,) Gbit/s.
-        loads: whether the results hold ``load``.
+        loads: whether the results include ``load``.
     """
     utilisation = load * np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
     busiest = np.where(load.max(2) > 0, utilisation.argmax(2), -1)

@@ -1,7 +1,7 @@
-"""Measurement matrices: what a Gbit/s of each demand puts on every counter.
+"""Measurement matrices: load of every counter per Gbit/s of each demand.
 
-F (R, D) has R = E + 2 N rows: the E links, then what enters at each of the N routers, then what
-leaves there.  With the matrix x (D,) the counters read F x.
+F (R, D) has R = E + 2 N rows: the E links, then the ingress of each of the N routers, then the
+egress.  With the matrix x (D,) the counters read F x.
 """
 
 from __future__ import annotations
@@ -16,37 +16,40 @@ from teal.pathops.segment_passes import SegmentPasses
 from teal.runtime.arrays import FloatArray, IntArray
 from teal_ip.routing.steering import steering_of
 
-_MIN_SHARE = 1e-12  # of a demand on a link, below which it is not stored
-_LINKS_AT_A_TIME = 64  # whose shares for all pairs of nodes are in memory at once
+# Share of a demand on a link below which it is not stored.
+_MIN_SHARE = 1e-12
+# Number of links whose shares for all pairs of nodes are in memory at once.
+_LINKS_AT_A_TIME = 64
 
 
 def with_borders(shares: sp.csr_array, pairs: IntArray, nodes: int) -> sp.csr_array:
-    """(E + 2 N, D) F, of the shares (E, D) of each demand on the links.
+    """Append ingress and egress rows to the shares (E, D): return F (E + 2 N, D).
 
     Args:
-        shares: shares of demands on the links, (E, D).
+        shares: (E, D) shares of demands on the links.
         pairs: (D, 2) source and target.
-        nodes: N.
+        nodes: number of nodes, N.
     """
-    demands, ones = np.arange(len(pairs)), np.ones(len(pairs))
+    demands = np.arange(len(pairs))
+    ones = np.ones(len(pairs))
     ends = [sp.csr_array((ones, (pairs[:, i], demands)), shape=(nodes, len(pairs))) for i in (0, 1)]
     return sp.csr_array(sp.vstack([shares, *ends]))
 
 
 def ecmp_measurements(dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
-    """(E + 2 N, D) F under the IGP's shortest paths; a demand without a path has zeros on all
+    """F (E + 2 N, D) under the IGP's shortest paths; a demand without a path has zeros on all
     links.
     """
     return policy_measurements(dag, pairs, SegmentPolicies.none())
 
 
 def path_measurements(paths: PathSet, splits: FloatArray, nodes: int) -> sp.csr_array:
-    """(E + 2 N, D) F under explicit paths.
+    """F (E + 2 N, D) under explicit paths.
 
     Args:
         paths: candidate paths.
-        splits: (D, K) shares of each demand; they need not sum to 1, the rest is not carried.
-        nodes: N.
+        splits: (D, K) split ratios of each demand; a sum below 1 leaves the rest unserved.
+        nodes: number of nodes, N.
     """
     path, link = paths.incidences()
     share = splits.reshape(-1)[path]
@@ -57,18 +60,18 @@ def path_measurements(paths: PathSet, splits: FloatArray, nodes: int) -> sp.csr_
 
 
 def policy_measurements(dag: EcmpDag, pairs: IntArray, policies: SegmentPolicies) -> sp.csr_array:
-    """(E + 2 N, D) F with installed segment lists; demands without one take the IGP's shortest
+    """F (E + 2 N, D) with installed segment lists; demands without one follow the IGP's shortest
     paths.
     """
-    links, passes, steering, parts = (
-        dag.topology.num_links,
-        SegmentPasses(dag),
-        steering_of(dag, policies),
-        [],
-    )
-    for first in range(0, links, _LINKS_AT_A_TIME):
-        units = np.eye(links)[first : first + _LINKS_AT_A_TIME]
-        value = passes.segment_sum(units)
-        shares = steering.values(pairs, np.where(np.isfinite(value), value, 0.0), units)
-        parts.append(sp.csr_array(np.where(shares > _MIN_SHARE, shares, 0.0)))
-    return with_borders(sp.csr_array(sp.vstack(parts)), pairs, dag.topology.num_nodes)
+    num_links = dag.topology.num_links
+    passes = SegmentPasses(dag)
+    steering = steering_of(dag, policies)
+    blocks = []
+    for first in range(0, num_links, _LINKS_AT_A_TIME):
+        units = np.eye(num_links)[first : first + _LINKS_AT_A_TIME]
+        segment_value = passes.segment_sum(units)
+        shares = steering.values(
+            pairs, np.where(np.isfinite(segment_value), segment_value, 0.0), units
+        )
+        blocks.append(sp.csr_array(np.where(shares > _MIN_SHARE, shares, 0.0)))
+    return with_borders(sp.csr_array(sp.vstack(blocks)), pairs, dag.topology.num_nodes)

@@ -1,4 +1,8 @@
-"""Loads of the routing that is installed, without failure and under each: `teal simulate`."""
+"""Simulate the installed routing: link loads, latencies and losses, without failure and under each
+failure, and the months in which growth fills links.
+
+Entry point: :func:`simulate`; results in :class:`Simulation`.
+"""
 
 from __future__ import annotations
 
@@ -34,30 +38,30 @@ from teal_ip.routing.installed import InstalledRouting, Loads, igp_loads, loads_
 from teal_ip.routing.settings import SimulateOptions
 from teal_ip.routing.tunnels import TunnelRouting, Tunnels
 
-_MAX_KEPT_NUMBERS = (
-    400_000  # failures times links up to which the page has the loads of all failures, 1 MB at most
-)
-# Numbers of loads by matrix, destination and link that are in memory at a time, 256 MiB.
+# Failures times links up to which the page has the loads of all failures, 1 MB at most.
+_MAX_KEPT_LOADS = 400_000
+# Entries of loads by matrix, destination and link that are in memory at a time, 256 MiB.
 _BLOCK_NUMBERS = 2**25
-_ROUNDING = 1e-12  # relative error of a sum of demands
-_TAIL = 0.99  # share of the volume whose latency is printed
+# Relative rounding error of a sum of demands.
+_ROUNDING = 1e-12
+# Share of the volume whose latency is reported.
+_TAIL = 0.99
 
 
 @dataclasses.dataclass(frozen=True)
 class MatrixLoad:
-    """One matrix without failure.
+    """Loads of one matrix without failure.
 
     Attributes:
-        index: number of the matrix.
-        timestamp: its time, ISO 8601.
+        index: index of the matrix.
+        timestamp: timestamp of the matrix, ISO 8601.
         demand: Gbit/s.
-        utilisation: largest of a link.
-        busiest: name of that link.
+        utilisation: largest link utilisation.
+        busiest: name of the most utilised link.
         overload: Gbit/s above the capacities, over all links.
         lost: Gbit/s between nodes without a path.
         latency_mean: ms, mean over the volume that has a path.
-        latency_99: ms, least that 99% of the volume do not exceed; each demand has the mean of its
-            paths.
+        latency_99: ms, 99th percentile over the volume; each demand has the mean of its paths.
         latency_worst: ms, largest of a demand.
     """
 
@@ -75,22 +79,22 @@ class MatrixLoad:
 
 @dataclasses.dataclass(frozen=True)
 class FailureLoad:
-    """One failure: each figure is the largest of all matrices.
+    """Loads under one failure: each figure is the largest of all matrices.
 
     Attributes:
-        failure: name of what is down.
+        failure: name of the failed element.
         kind: cable, link, node, group or pair.
-        index: number of the matrix with the largest utilisation, of several the one with most lost.
-        timestamp: its time, ISO 8601.
-        utilisation: largest of a link that works, after convergence.
+        index: index of the matrix with the largest utilisation; on a tie, with the most lost.
+        timestamp: timestamp of that matrix, ISO 8601.
+        utilisation: largest utilisation of a live link, after convergence.
         busiest: name of that link.
         overload: Gbit/s above the capacities.
-        lost: Gbit/s between nodes that work and have no path.
+        lost: Gbit/s between live nodes without a path.
         own: Gbit/s that a failed node itself sends and receives, which no routing carries; 0 if
             links fail.
-        repair_utilisation: largest while backup paths are in use; NaN unless asked for.
-        at_risk: Gbit/s that may run into a micro-loop before all routers have converged; NaN unless
-            asked for.
+        repair_utilisation: largest utilisation during fast reroute; NaN unless simulated.
+        at_risk: Gbit/s at risk of micro-loops before all routers have converged; NaN unless
+            simulated.
     """
 
     failure: str
@@ -108,13 +112,13 @@ class FailureLoad:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outlook:
-    """When links are full, if traffic grows and the routing stays as it is.
+    """Forecast: the months in which links are full if traffic grows and the routing stays.
 
     Attributes:
         growth: growth of all demands.
         limit: utilisation above which a link is full.
         horizon: month up to which links are counted; "" for no end.
-        links: all links with a capacity, the fullest under failure first.
+        links: all links with a capacity, the most utilised under failure first.
     """
 
     growth: Growth
@@ -124,9 +128,7 @@ class Outlook:
 
     @property
     def full(self) -> list[LinkForecast]:
-        """The links that are full by the horizon without failure or under one, the first to be full
-        first.
-        """
+        """Links that are full by the horizon, without or under failure, in order of the month."""
         in_time = [one for one in self.links if is_full_by(one.full_under_failure, self.horizon)]
         return sorted(
             in_time, key=lambda one: (month_order(one.full_under_failure), -one.failed_utilisation)
@@ -135,21 +137,21 @@ class Outlook:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Simulation:
-    """The loads of the routing.
+    """Result of a simulation.
 
     Attributes:
-        topology: the network, with the metrics in force.
-        matrices: without failure, in time order.
-        failures: the worst first.
+        topology: the network, with the current metrics.
+        matrices: loads without failure, in time order.
+        failures: loads under failures, the worst first.
         mean_load: (E,) Gbit/s without failure.
         largest_load: (E,) Gbit/s without failure.
         failure_loads: load (E,) Gbit/s of its worst matrix under each of the worst failures, by
-            name, the worst first; NaN on links that are down.
-        plain_load: (E,) Gbit/s, largest without failure if all demands took the IGP's shortest
+            name, the worst first; NaN on failed links.
+        plain_load: (E,) Gbit/s, largest without failure if all demands followed the IGP's shortest
             paths; None if they do.
-        outlook: how traffic grows, and when each link is full; None unless asked for.
-        without_path: demands of the worst matrix that have no path, or of which policies lose a
-            part.
+        outlook: growth, and the month in which each link is full; None without growth.
+        without_path: demands of the worst matrix that have no path, or that lose traffic on their
+            policies.
     """
 
     topology: Topology
@@ -168,13 +170,13 @@ class Simulation:
         return max(self.matrices, key=lambda one: one.utilisation)
 
     def to_json(self) -> dict[str, Any]:
-        """All figures; numbers that JSON cannot hold become null."""
+        """All figures as JSON values; numbers that JSON lacks become null."""
         figures = {
             "matrices": self.matrices,
             "failures": self.failures,
             "links": [
-                {"link": name, "mean_load": mean, "largest_load": most, "capacity": capacity}
-                for name, mean, most, capacity in zip(
+                {"link": name, "mean_load": mean, "largest_load": largest, "capacity": capacity}
+                for name, mean, largest, capacity in zip(
                     self.topology.link_names(),
                     self.mean_load.tolist(),
                     self.largest_load.tolist(),
@@ -196,44 +198,50 @@ def simulate(
     *,
     keeps_all: bool = False,
 ) -> Simulation:
-    """Compute all loads.
+    """Simulate all matrices and failures.
 
     Args:
-        dag: shortest paths with the metrics in force.
+        dag: shortest paths under the current metrics.
         traffic: the matrices.
-        options: what is installed, and which failures and matrices.
+        options: installed routing, failures and matrices.
         notify: called with the progress.
-        keeps_all: whether the loads of links are kept for all failures, where they are not too
-            many, and not just for the worst ones.
+        keeps_all: whether to keep link loads of all failures, if they are not too many, not just of
+            the worst ones.
 
     Raises:
-        InputError: a fault in what the user gave.
+        InputError: invalid input.
     """
+    # Inputs; growth is fitted to the traffic before scaling.
     topology = dag.topology
-    growth = (
-        growth_of(options, traffic, notify) if options.growth_per_year else None
-    )  # of the traffic as it was
+    growth = growth_of(options, traffic, notify) if options.growth_per_year else None
     traffic = traffic.scaled(options.growth)
     rows = chosen_rows(options.index, options.limit, traffic)
     routing = installed_routing(options, dag, traffic.pairs)
     groups = None if options.groups is None else load_groups(options.groups, topology)
     failures = list(failures_of(options.failures, topology, groups or {}))
+    # Loads.
     block = max(1, _BLOCK_NUMBERS // (topology.num_nodes * topology.num_links))
-    is_for_all = keeps_all and len(failures) * topology.num_links <= _MAX_KEPT_NUMBERS
-    kept = len(failures) if is_for_all else options.worst
+    is_for_all = keeps_all and len(failures) * topology.num_links <= _MAX_KEPT_LOADS
+    num_kept = len(failures) if is_for_all else options.worst
     result = simulated(
-        routing, traffic, rows, failures, kept, repairing=options.repair, block=block, notify=notify
+        routing,
+        traffic,
+        rows,
+        failures,
+        num_kept,
+        repairing=options.repair,
+        block=block,
+        notify=notify,
     )
     demand = traffic.read([result.worst_matrix.index])[0]
     lost = WithoutPath.of(topology, traffic.pairs, demand, np.isfinite(routing.latency()))
     result = dataclasses.replace(result, without_path=lost)
+    # Forecast.
     if growth is None:
         return result
     load = largest_loads(routing, traffic, rows, failures, block=block, notify=notify)
-    today, names = (
-        traffic.timestamps[rows[-1]],
-        [NO_FAILURE.name, *(failure.name for failure in failures)],
-    )
+    today = traffic.timestamps[rows[-1]]
+    names = [NO_FAILURE.name, *(failure.name for failure in failures)]
     links = link_forecasts(
         topology, topology.capacity, load, names, options.max_utilisation, growth, today
     )
@@ -244,10 +252,10 @@ def simulate(
 
 
 def installed_routing(config: SimulateOptions, dag: EcmpDag, pairs: IntArray) -> InstalledRouting:
-    """The routing that the settings say.
+    """Return the routing of the settings.
 
     Raises:
-        InputError: a fault in a file, or in the definition of an algorithm.
+        InputError: an invalid file or algorithm definition.
     """
     if config.allocation is not None:
         return TunnelRouting(dag, pairs, Tunnels.read(config.allocation, dag.topology, pairs))
@@ -265,33 +273,37 @@ def simulated(
     block: int = 16,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Simulation:
-    """The loads of some matrices.
+    """Simulate some matrices.
 
     Args:
         routing: routing of the demands.
         traffic: the matrices.
-        rows: their numbers.
-        failures: what fails.
-        worst: number of failures whose loads are kept.
-        repairing: also compute loads under fast reroute.
+        rows: indices of the matrices.
+        failures: failures to simulate.
+        worst: number of failures whose link loads are kept.
+        repairing: also simulate fast reroute.
         block: matrices in memory at a time.
         notify: called with the progress.
     """
-    topology, names = routing.dag.topology, routing.dag.topology.link_names()
-    sets, index_of = [list(failure.links) for failure in failures], topology.node_index()
+    topology = routing.dag.topology
+    names = routing.dag.topology.link_names()
+    failed_links = [list(failure.links) for failure in failures]
+    node_index = topology.node_index()
     matrices: list[MatrixLoad] = []
-    total, largest = np.zeros(topology.num_links), np.zeros(topology.num_links)
+    total = np.zeros(topology.num_links)
+    largest = np.zeros(topology.num_links)
     plain = None if routing.is_igp_alone else np.zeros(topology.num_links)
-    found: dict[int, FailureLoad] = {}
+    load_by_failure: dict[int, FailureLoad] = {}
+    # All matrices, in blocks.
     for begin in range(0, len(rows), block):
-        part = rows[begin : begin + block]
-        demand = traffic.read(part)
+        indices = rows[begin : begin + block]
+        demand = traffic.read(indices)
         loads = routing.loads(demand)
         total += loads.load.sum(0)
         largest = np.maximum(largest, loads.load.max(0))
         if plain is not None:
             plain = np.maximum(plain, igp_loads(routing, traffic.pairs, demand).max(0))
-        for m, index in enumerate(part.tolist()):
+        for m, index in enumerate(indices.tolist()):
             matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, routing))
         if failures:
             after = loads_under(routing, traffic.pairs, demand, failures)
@@ -300,44 +312,59 @@ def simulated(
                 if repairing
                 else None
             )
+            # Per failure: its worst matrix, and the largest of each figure.
             for s, failure in enumerate(failures):
-                own = np.zeros(len(part))
+                own_traffic = np.zeros(len(indices))
                 if failure.kind == "node":
-                    own = demand[:, (traffic.pairs == index_of[failure.name]).any(1)].sum(1)
-                others = after.lost[s] - own
-                others = np.where(others > _ROUNDING * own, others, 0.0)
-                m = int(np.lexsort((others, after.utilisation[s]))[-1])
-                one = FailureLoad(
+                    own_traffic = demand[:, (traffic.pairs == node_index[failure.name]).any(1)].sum(
+                        1
+                    )
+                other_lost = after.lost[s] - own_traffic
+                other_lost = np.where(other_lost > _ROUNDING * own_traffic, other_lost, 0.0)
+                m = int(np.lexsort((other_lost, after.utilisation[s]))[-1])
+                failure_load = FailureLoad(
                     failure.name,
                     failure.kind,
-                    int(part[m]),
-                    str(traffic.timestamps[part[m]]),
+                    int(indices[m]),
+                    str(traffic.timestamps[indices[m]]),
                     float(after.utilisation[s, m]),
                     _name(names, int(after.busiest[s, m])),
                     float(after.overload[s].max()),
-                    float(others.max()),
-                    float(own.max()),
+                    float(other_lost.max()),
+                    float(own_traffic.max()),
                     math.nan if repair is None else float(repair.utilisation[s].max()),
                     math.nan if repair is None else float(repair.at_risk[s].max()),
                 )
-                found[s] = _joined(found[s], one) if s in found else one
+                load_by_failure[s] = (
+                    _combine(load_by_failure[s], failure_load)
+                    if s in load_by_failure
+                    else failure_load
+                )
         if len(rows) > block:
             notify(f"{min(begin + block, len(rows)):,} of {len(rows):,} matrices")
-    order = sorted(found, key=lambda s: severity(found[s]), reverse=True)
-    kept = order[:worst]
+    # Link loads of the worst failures, each under its worst matrix.
+    worst_first = sorted(load_by_failure, key=lambda s: severity(load_by_failure[s]), reverse=True)
+    worst_failures = worst_first[:worst]
     load_of: dict[int, FloatArray] = {}
-    for index in {found[s].index for s in kept}:
-        of_matrix = [s for s in kept if found[s].index == index]
-        of_failures = [failures[s] for s in of_matrix]
-        after_each = loads_under(
-            routing, traffic.pairs, traffic.read([index]), of_failures, loads=True
+    for index in {load_by_failure[s].index for s in worst_failures}:
+        matrix_failures = [s for s in worst_failures if load_by_failure[s].index == index]
+        matrix_failure_list = [failures[s] for s in matrix_failures]
+        loads_after = loads_under(
+            routing, traffic.pairs, traffic.read([index]), matrix_failure_list, loads=True
         ).load[:, 0]
-        for s, load in zip(of_matrix, after_each, strict=True):
-            load[sets[s]] = np.nan
+        for s, load in zip(matrix_failures, loads_after, strict=True):
+            load[failed_links[s]] = np.nan
             load_of[s] = load
-    mean, failure_loads = total / max(1, len(rows)), {failures[s].name: load_of[s] for s in kept}
+    mean = total / max(1, len(rows))
+    failure_loads = {failures[s].name: load_of[s] for s in worst_failures}
     return Simulation(
-        topology, matrices, [found[s] for s in order], mean, largest, failure_loads, plain
+        topology,
+        matrices,
+        [load_by_failure[s] for s in worst_first],
+        mean,
+        largest,
+        failure_loads,
+        plain,
     )
 
 
@@ -350,23 +377,21 @@ def largest_loads(
     block: int = 16,
     notify: Callable[[str], None] = lambda _: None,
 ) -> FloatArray:
-    """(1 + F, E) Gbit/s: the largest load of each link of all matrices, without failure and under
-    each of F failures.
-
-    Arguments are those of :func:`simulated`.
+    """Largest load (1 + F, E) of each link over all matrices, Gbit/s, without failure and under
+    each of F failures; arguments as in :func:`simulated`.
     """
     num_links = routing.dag.topology.num_links
     largest = np.zeros((1 + len(failures), num_links))
     for begin in range(0, len(rows), block):
-        part = rows[begin : begin + block]
-        demand = traffic.read(part)
+        indices = rows[begin : begin + block]
+        demand = traffic.read(indices)
         largest[0] = np.maximum(largest[0], routing.loads(demand).load.max(0))
-        at_once = max(1, _BLOCK_NUMBERS // (len(part) * num_links))
-        for first in range(0, len(failures), at_once):
-            some = failures[first : first + at_once]
-            after = loads_under(routing, traffic.pairs, demand, some, loads=True).load.max(1)
-            own = slice(1 + first, 1 + first + len(after))
-            largest[own] = np.maximum(largest[own], after)
+        chunk_size = max(1, _BLOCK_NUMBERS // (len(indices) * num_links))
+        for first in range(0, len(failures), chunk_size):
+            chunk = failures[first : first + chunk_size]
+            after = loads_under(routing, traffic.pairs, demand, chunk, loads=True).load.max(1)
+            chunk_rows = slice(1 + first, 1 + first + len(after))
+            largest[chunk_rows] = np.maximum(largest[chunk_rows], after)
         if len(rows) > block:
             notify(f"largest loads: {min(begin + block, len(rows)):,} of {len(rows):,} matrices")
     return largest
@@ -378,23 +403,24 @@ def utilisations(
     failures: Sequence[Failure],
     block: int = 16,
 ) -> FloatArray:
-    """(M, 1 + F) largest utilisation of a link, of each matrix without failure and under each of F
+    """Largest link utilisation (M, 1 + F) of each matrix without failure and under each of F
     failures.
     """
-    every = [NO_FAILURE, *failures]
-    parts = [
-        loads_under(routing, traffic.pairs, demand, every) for demand in traffic.chunks(size=block)
+    all_failures = [NO_FAILURE, *failures]
+    results = [
+        loads_under(routing, traffic.pairs, demand, all_failures)
+        for demand in traffic.chunks(size=block)
     ]
-    return np.concatenate([part.utilisation.T for part in parts])
+    return np.concatenate([result.utilisation.T for result in results])
 
 
 def worst_rows(utilisation: FloatArray, count: int) -> Int64Array:
-    """Numbers of matrices: that of the largest utilisation under each failure, those of the fullest
-    failures first.
+    """Indices of the worst matrices: that of the largest utilisation under each failure, in
+    descending order of the failures' utilisation.
 
     Args:
-        utilisation: (M, F) of each matrix under each failure.
-        count: number of matrices, at most; 0 for all.
+        utilisation: (M, F) largest link utilisation of each matrix under each failure.
+        count: maximum number of matrices; 0 for all.
     """
     if not count:
         return np.arange(len(utilisation))
@@ -402,23 +428,18 @@ def worst_rows(utilisation: FloatArray, count: int) -> Int64Array:
     return np.array(list(dict.fromkeys(utilisation.argmax(0)[order].tolist()))[:count])
 
 
-_FIGURES = (
-    "overload",
-    "lost",
-    "own",
-    "repair_utilisation",
-    "at_risk",
-)  # beside the utilisation and where it is
+# Fields of FailureLoad whose largest value over the matrices is reported on its own.
+_FIGURES = ("overload", "lost", "own", "repair_utilisation", "at_risk")
 
 
-def _joined(first: FailureLoad, second: FailureLoad) -> FailureLoad:
-    """A failure under the matrices of both."""
-    most = {name: max(getattr(first, name), getattr(second, name)) for name in _FIGURES}
-    return dataclasses.replace(max(first, second, key=severity), **most)
+def _combine(first: FailureLoad, second: FailureLoad) -> FailureLoad:
+    """Combine the loads under one failure of two sets of matrices."""
+    largest = {name: max(getattr(first, name), getattr(second, name)) for name in _FIGURES}
+    return dataclasses.replace(max(first, second, key=severity), **largest)
 
 
 def severity(one: FailureLoad) -> tuple[float, float]:
-    """Sort key of failures, larger is worse: the utilisation to nine digits, then lost traffic."""
+    """Sort key of failures, larger is worse: utilisation to nine digits, then lost traffic."""
     return float(f"{one.utilisation:.9g}"), one.lost
 
 
@@ -435,15 +456,23 @@ def _matrix_load(
     names: list[str],
     routing: InstalledRouting,
 ) -> MatrixLoad:
-    capacity, load = routing.dag.topology.capacity, loads.load[m]
+    # Utilisation.
+    capacity = routing.dag.topology.capacity
+    load = loads.load[m]
     utilisation = np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1), 0)
     busiest = int(utilisation.argmax())
-    delay = routing.latency()
-    carried = np.isfinite(delay) & (demand > 0)
-    volume, delay = demand[carried], delay[carried]
-    order = np.argsort(delay)
-    reached = np.cumsum(volume[order])
-    at = int(np.searchsorted(reached, _TAIL * reached[-1] - 1e-12)) if len(order) else 0
+    # Latency, weighted by volume.
+    latency = routing.latency()
+    carried = np.isfinite(latency) & (demand > 0)
+    volume = demand[carried]
+    latency = latency[carried]
+    order = np.argsort(latency)
+    cumulative_volume = np.cumsum(volume[order])
+    percentile_index = (
+        int(np.searchsorted(cumulative_volume, _TAIL * cumulative_volume[-1] - 1e-12))
+        if len(order)
+        else 0
+    )
     return MatrixLoad(
         index,
         str(traffic.timestamps[index]),
@@ -452,27 +481,29 @@ def _matrix_load(
         names[busiest],
         float(np.maximum(0, load - capacity).sum()),
         float(loads.lost[m]),
-        float((volume * delay).sum() / volume.sum()) if len(order) else math.nan,
-        float(delay[order[min(at, len(order) - 1)]]) if len(order) else math.nan,
-        float(delay.max()) if len(order) else math.nan,
+        float((volume * latency).sum() / volume.sum()) if len(order) else math.nan,
+        float(latency[order[min(percentile_index, len(order) - 1)]]) if len(order) else math.nan,
+        float(latency.max()) if len(order) else math.nan,
     )
 
 
 def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
-    """Numbers of the matrices: one, or for -1 all, at most ``limit`` unless that is 0.
+    """Indices of the selected matrices: one, or for -1 all, at most ``limit`` unless that is 0.
 
     Raises:
-        InputError: a number that the traffic does not have.
+        InputError: an index out of range.
     """
-    count = traffic.num_matrices
-    if index >= count:
-        raise InputError("--index", "", f"a matrix from 0 to {count - 1}, or -1 for all", index)
-    return np.array([index]) if index >= 0 else np.arange(min(count, limit or count))
+    num_matrices = traffic.num_matrices
+    if index >= num_matrices:
+        raise InputError(
+            "--index", "", f"a matrix from 0 to {num_matrices - 1}, or -1 for all", index
+        )
+    return np.array([index]) if index >= 0 else np.arange(min(num_matrices, limit or num_matrices))
 
 
 def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
-    """(E + 2 N, D) F under the IGP's shortest paths and the segment lists of a file, if there are
-    any.
+    """Measurement matrix F (E + 2 N, D) under the IGP's shortest paths and the segment lists of a
+    file, if any.
     """
     return igp_routing(dag, pairs, policies).measurements()
 
@@ -480,19 +511,22 @@ def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.
 def synthetic_counters(
     dag: EcmpDag, measurements: sp.csr_array, traffic: TrafficMatrices, error: float, seed: int
 ) -> Counters:
-    """The counters that would be read: loads of the matrices, each counter off by so much,
-    independently.
+    """Simulate counters: loads of the matrices with independent relative errors.
 
     Args:
         dag: shortest paths.
-        measurements: (E + 2 N, D) F.
+        measurements: (E + 2 N, D) measurement matrix F.
         traffic: the matrices.
-        error: standard deviation, as a share of the counter.
-        seed: seed of the draws.
+        error: relative standard deviation of a counter.
+        seed: random seed.
     """
-    links, nodes, rng = dag.topology.num_links, dag.topology.num_nodes, np.random.default_rng(seed)
+    num_links = dag.topology.num_links
+    num_nodes = dag.topology.num_nodes
+    rng = np.random.default_rng(seed)
     values = np.concatenate([(measurements @ chunk.T).T for chunk in traffic.chunks()])
-    doubled = np.concatenate([values[:, :links], values], 1)
-    doubled = np.maximum(doubled * (1 + error * rng.normal(size=doubled.shape)), 0.0)
-    sent, received, ingress, egress = np.split(doubled, np.cumsum([links, links, nodes]), axis=1)
+    both_ends = np.concatenate([values[:, :num_links], values], 1)
+    both_ends = np.maximum(both_ends * (1 + error * rng.normal(size=both_ends.shape)), 0.0)
+    sent, received, ingress, egress = np.split(
+        both_ends, np.cumsum([num_links, num_links, num_nodes]), axis=1
+    )
     return Counters(traffic.timestamps, float(traffic.interval_s), sent, received, ingress, egress)

@@ -1,4 +1,7 @@
-"""`teal simulate`: from settings to text, tables, a page with a map, and files."""
+"""``teal simulate``: run from settings; write text, tables, a page with a map, and files.
+
+Entry points: :func:`run_simulate`, :class:`SimulationReport` (the Python API's result).
+"""
 
 from __future__ import annotations
 
@@ -36,77 +39,81 @@ from teal_ip.routing.simulate import (
 
 
 def describe(simulation: Simulation) -> str:
-    """The worst matrix without failure, and the growth and the first links that it fills, a line
-    each.
+    """Summarise the worst matrix without failure, and the growth and the first links that it fills,
+    one line each.
     """
-    one, count = simulation.worst_matrix, len(simulation.matrices)
-    of = (
-        f"worst of {count:,} matrices, {one.index} of {one.timestamp}"
-        if count > 1
-        else f"matrix {one.index}"
+    worst = simulation.worst_matrix
+    num_matrices = len(simulation.matrices)
+    case = (
+        f"worst of {num_matrices:,} matrices, {worst.index} of {worst.timestamp}"
+        if num_matrices > 1
+        else f"matrix {worst.index}"
     )
-    lost = f", {one.lost:.6g} Gbit/s between nodes without a path" if one.lost else ""
-    without = simulation.without_path
+    lost = f", {worst.lost:.6g} Gbit/s between nodes without a path" if worst.lost else ""
+    without_path = simulation.without_path
     return "\n".join(
         [
-            f"{of}: {one.demand:.6g} Gbit/s of demand{lost}",
-            *([without.sentence()] if without is not None and without.pairs else []),
-            f"largest link utilisation {100 * one.utilisation:.2f}% on {one.busiest}, "
-            f"{one.overload:.6g} Gbit/s above the capacities",
-            f"latency {one.latency_mean:.4g} ms on average, {one.latency_99:.4g} ms for 99% of the "
-            "volume, "
-            f"{one.latency_worst:.4g} ms at worst",
+            f"{case}: {worst.demand:.6g} Gbit/s of demand{lost}",
+            *([without_path.sentence()] if without_path is not None and without_path.pairs else []),
+            f"largest link utilisation {100 * worst.utilisation:.2f}% on {worst.busiest}, "
+            f"{worst.overload:.6g} Gbit/s above the capacities",
+            f"latency {worst.latency_mean:.4g} ms on average, "
+            f"{worst.latency_99:.4g} ms for 99% of the volume, "
+            f"{worst.latency_worst:.4g} ms at worst",
             *([] if simulation.outlook is None else [summary(simulation.outlook)]),
         ]
     )
 
 
 def summary(outlook: Outlook) -> str:
-    """How many links are full by the horizon, and which first, in a sentence."""
+    """Summarise in a sentence how many links are full by the horizon, and which one first."""
     full = outlook.full
-    normal = [one for one in full if is_full_by(one.full, outlook.horizon)]
+    full_without_failure = [one for one in full if is_full_by(one.full, outlook.horizon)]
     by = f" by {outlook.horizon}" if outlook.horizon else ""
     if not full:
         return (
-            f"With {outlook.growth}, no link passes {percent(outlook.limit)}{by}, if the routing "
-            "stays"
+            f"With {outlook.growth}, no link exceeds {percent(outlook.limit)}{by} under the "
+            "current routing"
         )
-    first, count = full[0], len(full)
-    where = f"when {first.worst_failure} fails" if first.worst_failure else "without failure"
+    first = full[0]
+    num_full = len(full)
+    worst_case = f"when {first.worst_failure} fails" if first.worst_failure else "without failure"
     return (
-        f"With {outlook.growth}, {count:,} link{'' if count == 1 else 's'} "
-        f"pass{'es' if count == 1 else ''} "
-        f"{percent(outlook.limit)}{by} if the routing stays, {len(normal):,} of them without "
-        "failure; first "
-        f"{first.link} {when(first.full_under_failure)}, {where}"
+        f"With {outlook.growth}, {num_full:,} link{'' if num_full == 1 else 's'} "
+        f"pass{'es' if num_full == 1 else ''} "
+        f"{percent(outlook.limit)}{by} under the current routing, "
+        f"{len(full_without_failure):,} of them without failure; first "
+        f"{first.link} {when(first.full_under_failure)}, {worst_case}"
     )
 
 
-def link_table(simulation: Simulation, shown: int) -> Table:
-    """The loads of all links with a capacity without failure, the fullest first."""
+def link_table(simulation: Simulation, max_rows: int) -> Table:
+    """Table of the loads without failure of all links with a capacity, the most utilised first."""
     topology = simulation.topology
-    names, capacity, live = (
-        topology.link_names(),
-        topology.capacity,
-        np.flatnonzero(topology.capacity > 0),
-    )
+    names = topology.link_names()
+    capacity = topology.capacity
+    live_links = np.flatnonzero(topology.capacity > 0)
     largest, mean = (
-        load[live] / capacity[live] for load in (simulation.largest_load, simulation.mean_load)
+        load[live_links] / capacity[live_links]
+        for load in (simulation.largest_load, simulation.mean_load)
     )
     order = np.argsort(-largest, kind="stable")
     columns = (
-        Column("link", lambda at: names[live[at]]),
-        Column("largest utilisation", lambda at: float(largest[at]), percent, most_is_best=True),
-        Column("mean", lambda at: float(mean[at]), percent, most_is_best=True),
+        Column("link", lambda row: names[live_links[row]]),
+        Column("largest utilisation", lambda row: float(largest[row]), percent, most_is_best=True),
+        Column("mean", lambda row: float(mean[row]), percent, most_is_best=True),
         Column(
-            "capacity, Gbit/s", lambda at: float(capacity[live[at]]), digits(6), most_is_best=True
+            "capacity, Gbit/s",
+            lambda row: float(capacity[live_links[row]]),
+            digits(6),
+            most_is_best=True,
         ),
     )
-    return Table("fullest links without failure", columns, order.tolist(), shown)
+    return Table("fullest links without failure", columns, order.tolist(), max_rows)
 
 
 def failure_table(simulation: Simulation, shown: int | None = None) -> Table:
-    """The worst matrix without failure, then the failures, the worst first."""
+    """Table of the worst matrix without failure, then of the failures, the worst first."""
     columns = (
         Column(
             "failure", lambda one: one.failure if isinstance(one, FailureLoad) else "no failure"
@@ -115,9 +122,9 @@ def failure_table(simulation: Simulation, shown: int | None = None) -> Table:
         Column("on", "busiest"),
         Column("above capacity, Gbit/s", "overload", digits(4), most_is_best=True),
         Column("lost, Gbit/s", "lost", digits(4), most_is_best=True),
-        _of_failure("own traffic of failed nodes, Gbit/s", _own_traffic, digits(4)),
-        _of_failure("during repair", lambda one: one.repair_utilisation, percent),
-        _of_failure("at risk of micro-loops, Gbit/s", lambda one: one.at_risk, digits(4)),
+        _failure_column("own traffic of failed nodes, Gbit/s", _own_traffic, digits(4)),
+        _failure_column("during repair", lambda one: one.repair_utilisation, percent),
+        _failure_column("at risk of micro-loops, Gbit/s", lambda one: one.at_risk, digits(4)),
     )
     records = [simulation.worst_matrix, *simulation.failures]
     return Table(f"worst failures of {len(simulation.failures):,}", columns, records, shown)
@@ -127,10 +134,10 @@ def _own_traffic(one: FailureLoad) -> float:
     return one.own if one.kind == "node" else math.nan
 
 
-def _of_failure(
+def _failure_column(
     label: str, value: Callable[[FailureLoad], float], show: Callable[[float], str]
 ) -> Column:
-    """A column that is empty without failure, and left out where no failure has a value."""
+    """Column of failures, empty without failure, and hidden if no failure has a value."""
     return Column(
         label,
         lambda one: value(one) if isinstance(one, FailureLoad) else math.nan,
@@ -149,7 +156,7 @@ def _full_links(outlook: Outlook, shown: int) -> Table:
 
 
 def tables(simulation: Simulation, worst: int) -> Iterator[Table]:
-    """Tables of the fullest links, of those that growth fills, and of the worst failures."""
+    """Yield tables of the most utilised links, of links that growth fills, and of the failures."""
     yield link_table(simulation, worst)
     if simulation.outlook is not None and simulation.outlook.full:
         yield _full_links(simulation.outlook, worst)
@@ -157,24 +164,25 @@ def tables(simulation: Simulation, worst: int) -> Iterator[Table]:
         yield failure_table(simulation, worst + 1)
 
 
-_ROUNDING = 1e-9  # relative, of a sum of demands at the capacity
+# Relative rounding error of a sum of demands at the capacity.
+_ROUNDING = 1e-9
 
 
 def write_simulation_page(path: Path, simulation: Simulation) -> None:
-    """A page with the map of the loads without failure and under failures, and the table of all
+    """Write a page with a map of the loads without failure and under failures, and the table of all
     failures.
     """
     topology = simulation.topology
     loads = {"no failure, largest of all matrices": simulation.largest_load}
     loads |= {f"{name} down": load for name, load in simulation.failure_loads.items()}
-    live = topology.capacity > 0
+    is_live = topology.capacity > 0
 
     def utilisation(load: FloatArray) -> FloatArray:
-        return np.where(live, load / np.where(live, topology.capacity, 1), np.nan)
+        return np.where(is_live, load / np.where(is_live, topology.capacity, 1), np.nan)
 
-    cases = {name: {"as installed": utilisation(load)} for name, load in loads.items()}
+    map_cases = {name: {"as installed": utilisation(load)} for name, load in loads.items()}
     if simulation.plain_load is not None:
-        next(iter(cases.values()))["shortest paths alone"] = utilisation(simulation.plain_load)
+        next(iter(map_cases.values()))["shortest paths alone"] = utilisation(simulation.plain_load)
     section = Section(
         title=topology.name,
         facts=(
@@ -183,18 +191,17 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         ),
         traffic="shortest paths",
         table=failure_table(simulation),
-        map=utilisation_map(drawing_of(topology), cases)
+        map=utilisation_map(drawing_of(topology), map_cases)
         | _case_without(topology, list(loads.values())),
         map_first=True,
         case_label="Failure",
         scheme_label="Routing",
     )
     introduction = (
-        f"{_answer(simulation)} Loads are those of shortest paths with equal-cost multipath, and "
-        "of segment lists, "
-        "tunnels or flexible algorithms where any are installed. Each figure of a failure is the "
-        "largest of all "
-        "matrices; the map shows the matrix with the largest utilisation."
+        f"{_introduction(simulation)} Loads are those of shortest paths with equal-cost multipath, "
+        "and of segment lists, tunnels or flexible algorithms where any are installed. Each figure "
+        "of a failure is the largest of all matrices; the map shows the matrix with the largest "
+        "utilisation."
     )
     links = (
         _link_section(simulation)
@@ -205,58 +212,60 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
 
 
 def _case_without(topology: Topology, loads: Sequence[FloatArray]) -> dict[str, list[int]]:
-    """For each link the case, a number, in which it is down and nothing between other nodes is; -1
-    if there is none.
+    """Index of the case in which each link is down and no link between other nodes is; -1 for none.
 
-    {} where no link has such a case.
+    Empty if no link has such a case.
     """
-    without = np.full(topology.num_links, -1)
+    case_of_link = np.full(topology.num_links, -1)
     ends = np.sort(np.stack([topology.link_source, topology.link_target], 1), axis=1)
-    for number, load in reversed(list(enumerate(loads))):  # the worst of several cases counts
-        down = np.flatnonzero(np.isnan(load))
-        if len(down) and (ends[down] == ends[down[0]]).all():
-            without[down] = number
-    return {"case_without": without.tolist()} if (without >= 0).any() else {}
+    # In reverse order, so that the worst of several cases counts.
+    for case, load in reversed(list(enumerate(loads))):
+        down_links = np.flatnonzero(np.isnan(load))
+        if len(down_links) and (ends[down_links] == ends[down_links[0]]).all():
+            case_of_link[down_links] = case
+    return {"case_without": case_of_link.tolist()} if (case_of_link >= 0).any() else {}
 
 
-def _answer(simulation: Simulation) -> str:
-    """The fullest link without failure, the worst failure, and what growth fills, in sentences."""
+def _introduction(simulation: Simulation) -> str:
+    """Sentences about the most utilised link without failure, the worst failure, and growth."""
     growth = [] if simulation.outlook is None else [f"{summary(simulation.outlook)}."]
     return " ".join([loads_sentence(simulation), *growth])
 
 
 def loads_sentence(simulation: Simulation) -> str:
-    """The fullest link without failure, and the worst failure."""
-    one = simulation.worst_matrix
+    """Sentences about the most utilised link without failure, and the worst failure."""
+    worst = simulation.worst_matrix
     sentences = [
-        f"The fullest link is {one.busiest} at {percent(one.utilisation)} of its capacity without "
-        "failure."
+        f"The fullest link is {worst.busiest} at {percent(worst.utilisation)} of its capacity "
+        "without failure."
     ]
     if simulation.failures:
-        worst, over = (
-            simulation.failures[0],
-            sum(failure.utilisation > 1 + _ROUNDING for failure in simulation.failures),
+        worst_failure = simulation.failures[0]
+        num_overloading = sum(
+            failure.utilisation > 1 + _ROUNDING for failure in simulation.failures
         )
-        worst_of = f"The worst of {len(simulation.failures):,} failures is that of {worst.failure}"
-        fills = f": it fills {worst.busiest} to {percent(worst.utilisation)}"
-        loads = fills if worst.busiest else ", under which no link is used"
-        takes = "takes" if over == 1 else "take"
+        subject = (
+            f"The worst of {len(simulation.failures):,} failures is that of {worst_failure.failure}"
+        )
+        worst_load = f": it fills {worst_failure.busiest} to {percent(worst_failure.utilisation)}"
+        loads = worst_load if worst_failure.busiest else ", under which no link is used"
+        verb = "takes" if num_overloading == 1 else "take"
         sentences.append(
-            f"{worst_of}{loads}. {over or 'None'} of the failures {takes} a link beyond its "
-            "capacity."
+            f"{subject}{loads}. {num_overloading or 'None'} of the failures {verb} a link "
+            "beyond its capacity."
         )
-        cut = [failure for failure in simulation.failures if failure.lost > 0]
-        if cut:
-            most = max(cut, key=lambda failure: failure.lost)
+        disconnecting = [failure for failure in simulation.failures if failure.lost > 0]
+        if disconnecting:
+            worst_cut = max(disconnecting, key=lambda failure: failure.lost)
             sentences.append(
-                f"{len(cut):,} of the failures cut demand off, that of {most.failure} most: "
-                f"{most.lost:.4g} Gbit/s."
+                f"{len(disconnecting):,} of the failures cut demand off, "
+                f"that of {worst_cut.failure} most: {worst_cut.lost:.4g} Gbit/s."
             )
     return " ".join(sentences)
 
 
 def _link_section(simulation: Simulation) -> Section:
-    """The loads of all links without failure, the fullest first."""
+    """Section with the loads of all links without failure, the most utilised first."""
     table = link_table(simulation, 0)
     count = (
         f"{len(table.records):,} links with a capacity, of {len(simulation.matrices):,} matrices"
@@ -270,7 +279,7 @@ def _link_section(simulation: Simulation) -> Section:
 
 
 def _outlook_section(outlook: Outlook) -> Section:
-    """When links are full, all of them."""
+    """Section with the months in which all links are full."""
     return Section(
         title="When links are full",
         facts=f"{len(outlook.full):,} of {len(outlook.links):,} links pass {percent(outlook.limit)}"
@@ -280,9 +289,8 @@ def _outlook_section(outlook: Outlook) -> Section:
             outlook.links, "", routing="as installed", fitted=outlook.growth.fitted
         ),
         findings=[
-            "A month is the first one in which the largest load passes the limit. Earliest and "
-            "latest: at the ends of "
-            "the interval of a fitted growth."
+            "A month is the first one in which the largest load exceeds the limit. Earliest and "
+            "latest: at the ends of the interval of a fitted growth."
         ],
     )
 
@@ -297,10 +305,10 @@ FILES = PAGE, LINKS, FAILURES, FORECAST, MANIFEST = (
 
 
 def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulation:
-    """Compute the loads and, if there is a folder for them, write the files.
+    """Simulate; write the files to the output folder, if any.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or existing results in OUT without --overwrite.
     """
     if config.out is not None:
         check_out_folder(config.out, FILES, overwrite=config.overwrite)
@@ -319,7 +327,7 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
 
 
 def simulation_files(result: Simulation) -> dict[str, Callable[[Path], None]]:
-    """The writers of the page and the tables of loads, by the names of the files."""
+    """Return the writers of page and tables, by file name."""
     files: dict[str, Callable[[Path], None]] = {
         PAGE: partial(write_simulation_page, simulation=result),
         LINKS: partial(_write_links, result=result),
@@ -332,25 +340,25 @@ def simulation_files(result: Simulation) -> dict[str, Callable[[Path], None]]:
 
 
 class SimulationReport(Simulation):
-    """The loads of the routing, as frames, a page and files."""
+    """Result of a simulation, with export to frames, a page and files."""
 
     def __repr__(self) -> str:
-        """The report in a few lines."""
+        """Summarise the report in a few lines."""
         return describe(self)
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row for each failure, the worst first; for each matrix where no failure
-        was asked for.
+        """Return a pandas frame with a row for each failure, the worst first, or for each matrix if
+        no failure was simulated.
         """
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(one) for one in self.failures or self.matrices])
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
-        """Write the page and the tables to a folder, as ``teal simulate`` does.
+        """Write page and tables to a folder, as ``teal simulate`` does.
 
         Raises:
-            InputError: there are results in it, and ``overwrite`` is false.
+            InputError: existing results, and ``overwrite`` is false.
         """
         write_files(folder, simulation_files(self), overwrite=overwrite)
 
@@ -358,7 +366,8 @@ class SimulationReport(Simulation):
 def _write_links(path: Path, result: Simulation) -> None:
     frame = result.topology.to_frame()
     frame["metric"] = result.topology.metric
-    frame["mean_load"], frame["largest_load"] = result.mean_load, result.largest_load
+    frame["mean_load"] = result.mean_load
+    frame["largest_load"] = result.largest_load
     capacity = result.topology.capacity
     frame["largest_utilisation"] = np.where(
         capacity > 0, result.largest_load / np.where(capacity > 0, capacity, 1), 0
@@ -367,7 +376,7 @@ def _write_links(path: Path, result: Simulation) -> None:
 
 
 def simulate_outcome(config: SimulateConfig, notify: Notify) -> Outcome:
-    """`teal simulate`."""
+    """Run ``teal simulate``."""
     result = run_simulate(config, notify)
     return Outcome(
         text=describe(result),

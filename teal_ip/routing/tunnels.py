@@ -1,9 +1,10 @@
 """Loads of explicit paths with fixed shares, such as RSVP-TE tunnels, without failure and under
 failures.
 
-A demand takes its tunnels in the ratio of their shares, whole: routers shed nothing.  A failure
-takes down the tunnels over its links, and the rest of the demand's tunnels carry it in their ratio;
-a demand without a tunnel that is left follows the shortest paths of the IGP.
+A demand is split over its tunnels in the ratio of their shares, and fully served: routers shed
+nothing.  A failure takes down the tunnels over its links, and the demand's remaining tunnels carry
+it in their ratio; a demand without a remaining tunnel follows the IGP's shortest paths.  Entry
+point: :class:`TunnelRouting`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from teal_ip.routing.measurements import ecmp_measurements
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tunnels:
-    """The tunnels of some demands.
+    """Tunnels of some demands.
 
     Attributes:
-        demand: (P,) number of the demand of each tunnel.
-        share: (P,) of that demand; the shares of a demand add up to 1.
-        links: (P, E) 1 where a tunnel takes a link.
+        demand: (P,) index of each tunnel's demand.
+        share: (P,) share of the demand; the shares of a demand sum to 1.
+        links: (P, E) 1 for links of a tunnel.
     """
 
     demand: Int64Array
@@ -42,79 +43,84 @@ class Tunnels:
 
     @classmethod
     def read(cls, file: Path, topology: Topology, pairs: IntArray) -> Tunnels:
-        """Tunnels of an allocation that ``teal solve --out`` wrote; classes of a pair of nodes add
-        up by their rates.
+        """Read the tunnels of an allocation written by ``teal solve --out``; rates of the classes
+        of a pair of nodes are added.
 
         Args:
-            file: .json.
+            file: .json file.
             topology: the network.
-            pairs: (D, 2) source and target of each demand; tunnels of others are left out.
+            pairs: (D, 2) source and target of each demand; tunnels of others are ignored.
 
         Raises:
-            InputError: no such file, another format, links that the network does not have, or
-                tunnels of no pair.
+            InputError: no such file, another format, unknown links, or tunnels of no pair.
         """
-        number = {(int(source), int(target)): d for d, (source, target) in enumerate(pairs)}
+        demand_index = {
+            (int(source), int(target)): demand for demand, (source, target) in enumerate(pairs)
+        }
         rates: dict[tuple[int, tuple[int, ...]], float] = {}
         for (source, target, _), paths in stored_paths(
             read_allocation(file), topology, str(file)
         ).items():
-            d = number.get((source, target))
+            demand = demand_index.get((source, target))
             for links, gbps in paths.items():
-                if d is not None and gbps > 0:
-                    rates[d, links] = rates.get((d, links), 0.0) + gbps
+                if demand is not None and gbps > 0:
+                    rates[demand, links] = rates.get((demand, links), 0.0) + gbps
         if not rates:
             raise InputError(
                 str(file), "routers", "paths with a rate between nodes that have traffic", "none"
             )
-        of, rate = np.array([d for d, _ in rates]), np.array(list(rates.values()))
+        tunnel_demand = np.array([demand for demand, _ in rates])
+        rate = np.array(list(rates.values()))
         rows = np.repeat(np.arange(len(rates)), [len(links) for _, links in rates])
-        flat = np.concatenate([links for _, links in rates])
+        tunnel_link = np.concatenate([links for _, links in rates])
         entries = sp.csr_array(
-            (np.ones(len(rows)), (rows, flat)), shape=(len(rates), topology.num_links)
+            (np.ones(len(rows)), (rows, tunnel_link)), shape=(len(rates), topology.num_links)
         )
-        return cls(of, rate / np.bincount(of, rate)[of], entries)
+        return cls(tunnel_demand, rate / np.bincount(tunnel_demand, rate)[tunnel_demand], entries)
 
     def steered(self, num_demands: int) -> BoolArray:
-        """(D,) whether a demand has tunnels."""
+        """Whether each demand (D,) has tunnels."""
         return np.bincount(self.demand, minlength=num_demands) > 0
 
-    def latency(self, latency: FloatArray, of_links: FloatArray) -> FloatArray:
-        """(D,) ms: mean over the tunnels of a demand, and of the others as given, of links'
-        latencies (E,).
+    def latency(self, latency: FloatArray, link_latency: FloatArray) -> FloatArray:
+        """Mean latency (D,) over the tunnels of a demand, ms, from the links' latencies (E,);
+        demands without tunnels keep ``latency``.
         """
-        mean = np.bincount(self.demand, self.share * (self.links @ of_links), len(latency))
+        mean = np.bincount(self.demand, self.share * (self.links @ link_latency), len(latency))
         return np.where(self.steered(len(latency)), mean, latency)
 
     def measurements(self, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
-        """(E + 2 N, D) F of :mod:`teal_ip.routing.measurements`: what a Gbit/s of each demand adds
-        to each counter.
-        """
-        plain, links = ecmp_measurements(dag, pairs), dag.topology.num_links
+        """Measurement matrix F (E + 2 N, D) of :mod:`teal_ip.routing.measurements`."""
+        igp_matrix = ecmp_measurements(dag, pairs)
+        num_links = dag.topology.num_links
         steered = self.steered(len(pairs))
-        of_links = plain[:links] @ sp.diags_array((~steered).astype(np.float64))
-        place = sp.csr_array(
+        igp_rows = igp_matrix[:num_links] @ sp.diags_array((~steered).astype(np.float64))
+        tunnel_shares = sp.csr_array(
             (self.share, (np.arange(len(self.share)), self.demand)), (len(self.share), len(pairs))
         )
-        return sp.csr_array(sp.vstack([of_links + self.links.T @ place, plain[links:]]))
+        return sp.csr_array(
+            sp.vstack([igp_rows + self.links.T @ tunnel_shares, igp_matrix[num_links:]])
+        )
 
 
 class TunnelRouting:
-    """Tunnels of some demands: a :class:`teal_ip.routing.installed.InstalledRouting`.
+    """Routing with tunnels of some demands: a :class:`teal_ip.routing.installed.InstalledRouting`.
 
     Args:
         dag: network and shortest paths.
         pairs: (D, 2) source and target of each demand.
-        tunnels: tunnels of some of them; the others take the shortest paths.
+        tunnels: tunnels of some demands; the others follow the shortest paths.
     """
 
     is_igp_alone = False
 
     def __init__(self, dag: EcmpDag, pairs: IntArray, tunnels: Tunnels) -> None:
-        self.dag, self._pairs, self._tunnels = dag, pairs, tunnels
+        self.dag = dag
+        self._pairs = pairs
+        self._tunnels = tunnels
 
     def loads(self, demand: FloatArray) -> TunnelLoads:
-        """Loads (:meth:`InstalledRouting.loads`)."""
+        """Loads of matrices (see :meth:`InstalledRouting.loads`)."""
         return TunnelLoads(self.dag, self._pairs, demand, self._tunnels)
 
     @cached_property
@@ -124,11 +130,11 @@ class TunnelRouting:
         )
 
     def latency(self) -> FloatArray:
-        """Latencies (:meth:`InstalledRouting.latency`)."""
+        """Latencies of demands (see :meth:`InstalledRouting.latency`)."""
         return self._latency
 
     def measurements(self) -> sp.csr_array:
-        """Measurements (:meth:`InstalledRouting.measurements`)."""
+        """Measurement matrix (see :meth:`InstalledRouting.measurements`)."""
         return self._tunnels.measurements(self.dag, self._pairs)
 
 
@@ -141,69 +147,78 @@ class TunnelLoads:
     """
 
     def __init__(self, dag: EcmpDag, pairs: IntArray, demand: FloatArray, tunnels: Tunnels) -> None:
-        self._dag, self._pairs, self._demand, self._tunnels = dag, pairs, demand, tunnels
-        live = (
-            np.asarray(tunnels.links @ (dag.topology.capacity <= 0)) == 0
-        )  # a link that is down throughout fails too
-        self._plain = IgpFailures.of_demands(
-            dag, pairs, demand * self._without_any(live), SegmentPolicies.none()
+        self._dag = dag
+        self._pairs = pairs
+        self._demand = demand
+        self._tunnels = tunnels
+        # Links that are down throughout take down their tunnels, too.
+        live = np.asarray(tunnels.links @ (dag.topology.capacity <= 0)) == 0
+        self._igp_loads = IgpFailures.of_demands(
+            dag, pairs, demand * self._has_no_tunnel(live), SegmentPolicies.none()
         )
         self._live = live
-        self.load: FloatArray = self._plain.load + self._flow(live) @ tunnels.links
-        self.lost: FloatArray = self._plain.lost
+        self.load: FloatArray = self._igp_loads.load + self._flow(live) @ tunnels.links
+        self.lost: FloatArray = self._igp_loads.lost
 
-    def _left(self, live: BoolArray) -> FloatArray:
-        """(D,) share of each demand on tunnels that are left."""
+    def _live_share(self, live: BoolArray) -> FloatArray:
+        """Share (D,) of each demand on live tunnels."""
         share = np.bincount(self._tunnels.demand, self._tunnels.share * live, self._demand.shape[1])
         return share.astype(np.float64)
 
-    def _without_any(self, live: BoolArray) -> BoolArray:
-        """(D,) whether a demand has no tunnel that is left."""
-        return self._left(live) <= 0
+    def _has_no_tunnel(self, live: BoolArray) -> BoolArray:
+        """Whether each demand (D,) has no live tunnel."""
+        return self._live_share(live) <= 0
 
     def _flow(self, live: BoolArray) -> FloatArray:
-        """(M, P) Gbit/s on the tunnels that are left."""
-        left, of = self._left(live), self._tunnels.demand
-        ratio = np.where(left > 0, 1 / np.where(left > 0, left, 1), 0.0)
-        return np.asarray(self._demand[:, of] * (self._tunnels.share * live * ratio[of]))
+        """Traffic (M, P) of the live tunnels, Gbit/s."""
+        remaining_share = self._live_share(live)
+        tunnel_demand = self._tunnels.demand
+        ratio = np.where(
+            remaining_share > 0, 1 / np.where(remaining_share > 0, remaining_share, 1), 0.0
+        )
+        return np.asarray(
+            self._demand[:, tunnel_demand] * (self._tunnels.share * live * ratio[tunnel_demand])
+        )
 
     def under(
         self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False
     ) -> FailureResults:
-        """The loads after all links of each set have failed; arguments as of ``IgpFailures.under``.
+        """Loads after all links of each set have failed; arguments as in ``IgpFailures.under``.
 
         Raises:
-            InputError: fast reroute, which tunnels have of their own kind.
+            InputError: fast reroute, which is not modelled for tunnels.
         """
         if repairing:
             raise InputError(
-                "--repair", "", "no tunnels: their fast reroute is another one", "--allocation"
+                "--repair", "", "no tunnels: their fast reroute is not modelled", "--allocation"
             )
 
-        def some(chunk: list[list[int]]) -> FailureResults:
-            plain = self._plain.under(chunk, loads=True)
+        def under_chunk(chunk: list[list[int]]) -> FailureResults:
+            plain = self._igp_loads.under(chunk, loads=True)
             for s, links in enumerate(chunk):
-                load, lost = self._after(links)
+                load, lost = self._loads_after(links)
                 plain.load[s] += load
                 plain.lost[s] += lost
             return results_of(
                 plain.load, plain.lost, plain.at_risk, self._dag.topology.capacity, loads=loads
             )
 
-        return in_chunks(failures, self.load.size, some)
+        return in_chunks(failures, self.load.size, under_chunk)
 
-    def _after(self, links: list[int]) -> tuple[FloatArray, FloatArray]:
-        """Loads (M, E) of demands that had tunnels before some links failed, and (M,) Gbit/s of
-        them without a path.
+    def _loads_after(self, links: list[int]) -> tuple[FloatArray, FloatArray]:
+        """Loads (M, E) of demands that had tunnels before some links failed, and their traffic (M,)
+        without a path, Gbit/s.
         """
         live = self._live & (np.asarray(self._tunnels.links[:, links].sum(1)).reshape(-1) == 0)
         load = self._flow(live) @ self._tunnels.links
-        stranded = self._without_any(live) & ~self._without_any(self._live)
+        stranded = self._has_no_tunnel(live) & ~self._has_no_tunnel(self._live)
         lost = np.zeros(len(load))
         if stranded.any() and self._demand[:, stranded].any():
-            pairs, demand = self._pairs[stranded], self._demand[:, stranded]
+            pairs = self._pairs[stranded]
+            demand = self._demand[:, stranded]
             after = IgpFailures.of_demands(self._dag, pairs, demand, SegmentPolicies.none()).under(
                 [links], loads=True
             )
-            load, lost = load + after.load[0], after.lost[0]
+            load = load + after.load[0]
+            lost = after.lost[0]
         return load, lost

@@ -1,5 +1,5 @@
-r"""Two-segment routing with ECMP, solved by PDHG over all midpoints, of which K a demand are held
-in memory.
+r"""Two-segment routing with ECMP: primal-dual hybrid gradient (PDHG; Chambolle & Pock 2011) over
+all midpoints, of which the solver holds K per demand in memory.
 
 With g(t, u, e) the share of a Gbit/s from u to t that ECMP sends over link e
 (:mod:`teal.pathops.segment_passes`), a demand d = (s, t) sends the share x[d, m] by midpoint m (m =
@@ -18,9 +18,12 @@ m].  Then
     theta >= sum_d demand[d] cost[d] / sum_e c[e] p[e]
     flow  <= sum_e c[e] p[e] + sum_d demand[d] max(0, 1 - cost[d]),
 
-with all midpoints: the bounds hold for the whole program, whatever columns are held.
+The bounds range over all midpoints, so they hold for the whole program and not for the columns in
+memory alone.
 
-Symbols in the code: ``y`` = c p (in theta's program on the simplex), ``mid`` (D, K) midpoints that
-are held, -1 for none, ``share`` (D, K) x, ``tau`` and ``sigma`` step sizes, ``omega`` primal
-weight.
+Symbols in the code: ``y`` = c p (on the simplex when theta is minimised), ``mid`` (D, K) midpoints
+in memory, -1 for an empty slot, ``share`` (D, K) x, ``tau`` and ``sigma`` step sizes, ``omega``
+primal weight.  Entry points: :func:`teal_ip.segments.search.solve` (two segments),
+:func:`teal_ip.segments.over_lists.solve_over_lists` (any length and objective),
+:func:`teal_ip.segments.static_lists.static_lists` (several matrices and failures, few policies).
 """

@@ -1,4 +1,9 @@
-"""One matrix over segment lists, from settings to a certified result: `teal segments`."""
+"""``teal segments``: from settings to certified segment lists and their report.
+
+:func:`run_segments` selects the solver: lists for several matrices or failures
+(:func:`solve_static`), the compiled two-segment search (:func:`solved`), or column generation for
+any length and objective (:func:`solve_over`).
+"""
 
 from __future__ import annotations
 
@@ -56,43 +61,44 @@ from teal_ip.segments.static_lists import (
     unsplit,
 )
 
-_FINISH_S = 30.0  # for column generation where a search stalls, unless there is a deadline
-_EXTRA_S = 60.0  # for the fewest policies or one list each, likewise
-_UNSPLIT_S = (
-    10.0  # of _EXTRA_S, for the integer program of one list each, where local search misses the gap
-)
-_MAX_UNSPLIT = 20_000  # demands, up to which the integer program is tried
+# Time limit of column generation after a stalled search, without a deadline, seconds.
+_FINISH_S = 30.0
+# Time limit of fewest policies or one list per demand, without a deadline, seconds.
+_EXTRA_S = 60.0
+# Part of _EXTRA_S for the integer program of one list per demand, if local search misses the gap.
+_UNSPLIT_S = 10.0
+# Largest number of demands for which the integer program is tried.
+_MAX_UNSPLIT = 20_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SegmentReport:
-    """The result over segment lists.
+    """Result of ``teal segments`` for one matrix.
 
     Attributes:
-        topology: the network, with the metrics in force.
-        policies: lists of the demands that do not just follow the IGP.
+        topology: the network, with the current metrics.
+        policies: segment lists of the demands that do not just follow the IGP.
         objective: total_flow or max_link_utilisation.
         value: value of the installed lists: Gbit/s, or largest utilisation.
-        bound: on the optimum over lists with one midpoint.
-        free_bound: on the optimum over all paths.
-        gap: between the value and ``bound``.
-        free_gap: between the value and ``free_bound``.
+        bound: bound on the optimum over lists with one midpoint.
+        free_bound: bound on the optimum over all paths.
+        gap: relative gap between the value and ``bound``.
+        free_gap: relative gap between the value and ``free_bound``.
         ecmp: value of the IGP's shortest paths alone.
         max_link_utilisation: largest utilisation under the installed lists.
         demand: Gbit/s of demands that have a path.
-        lost: Gbit/s of demands whose ends are cut off from each other.
-        latency_ms: mean over the volume.
+        lost: Gbit/s of demands without a path.
+        latency_ms: mean latency, weighted by volume.
         demands: number of demands above 0 that have a path.
-        policies_bound: least number of policies of any solution within the allowed utilisation; NaN
-            unless asked for.
-        at_most: number of policies that were allowed, of which value and bound are; 0 for any
-            number.
-        fractional: value before one list was chosen for each demand; NaN unless asked for.
+        policies_bound: lower bound on the number of policies within the allowed utilisation; NaN
+            unless policies were minimised.
+        at_most: limit on the number of policies, for which value and bound hold; 0 for any number.
+        fractional: value with splits, before one list per demand was chosen; NaN without that step.
         iterations: iterations of PDHG.
-        solve_s: seconds.
-        reached: whether the search, with any number of policies and with splits, reached the target
+        solve_s: solve time, seconds.
+        reached: whether the search with any number of policies and with splits reached the target
             gap.
-        stopped_by: what ended the search.
+        stopped_by: stopping criterion of the search.
     """
 
     topology: Topology
@@ -118,7 +124,7 @@ class SegmentReport:
     stopped_by: str
 
     def to_json(self) -> dict[str, Any]:
-        """All figures; numbers that JSON cannot hold become null."""
+        """All figures as JSON values; numbers that JSON lacks become null."""
         hidden = ("topology", "policies")
         figures = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in hidden
@@ -126,35 +132,37 @@ class SegmentReport:
         return dict(json_value({**figures, "policies": len(self.policies.lists)}))
 
     def describe(self) -> str:
-        """The report in a few lines."""
+        """Summarise the report in a few lines."""
         balances = self.objective == "max_link_utilisation"
         unit = " Gbit/s" if self.objective in ("total_flow", "max_min") else ""
-        few = (
+        few_note = (
             f" (at least {self.policies_bound:g} are needed)"
             if math.isfinite(self.policies_bound)
             else ""
         )
-        few = f" (value and bound are of at most {self.at_most:,})" if self.at_most else few
+        few_note = (
+            f" (value and bound are of at most {self.at_most:,})" if self.at_most else few_note
+        )
         sense = -1.0 if balances else 1.0
         bound = rounding.bound_text(self.bound, sense)
         lines = [
             f"{self.objective}: {self.value:.6g}{unit}, bound {bound}{unit}, gap "
             f"{rounding.gap_text(self.gap)}",
             f"shortest paths alone {self.ecmp:.6g}{unit}",
-            f"{len(self.policies.lists):,} of {self.demands:,} demands have a policy{few}; "
+            f"{len(self.policies.lists):,} of {self.demands:,} demands have a policy{few_note}; "
             f"mean latency {self.latency_ms:.4g} ms",
         ]
         if math.isfinite(self.free_bound):
-            least = "least" if balances else "most"
+            direction = "least" if balances else "most"
             free_bound = rounding.bound_text(self.free_bound, sense)
-            one = self.policies.algorithm
+            algorithm = self.policies.algorithm
             any_paths = (
                 "any paths"
-                if one is None
-                else f"any paths over the links of algorithm {one.number}"
+                if algorithm is None
+                else f"any paths over the links of algorithm {algorithm.number}"
             )
             lines[1] = (
-                f"over {any_paths} at {least} {free_bound}{unit}: gap "
+                f"over {any_paths} at {direction} {free_bound}{unit}: gap "
                 f"{rounding.gap_text(self.free_gap)}; {lines[1]}"
             )
         if math.isfinite(self.fractional):
@@ -165,22 +173,22 @@ class SegmentReport:
 
 
 def algorithm_of(config: SegmentsOptions) -> FlexAlgo | None:
-    """The flexible algorithm of the settings; None for the IGP itself."""
+    """Return the flexible algorithm of the settings; None for the IGP itself."""
     return FlexAlgo.parse(config.flex_algo) if config.flex_algo else None
 
 
 def _of_algorithm(policies: SegmentPolicies, config: SegmentsOptions) -> SegmentPolicies:
-    """Policies with the algorithm of the settings."""
+    """Return the policies with the algorithm of the settings."""
     return dataclasses.replace(policies, algorithm=algorithm_of(config))
 
 
 def load_segments(
     config: SegmentsConfig, notify: Callable[[str], None]
 ) -> tuple[EcmpDag, TrafficMatrices]:
-    """Shortest paths of the network, and its traffic.
+    """Load the network's shortest paths and its traffic.
 
     Raises:
-        InputError: a fault in what the user gave.
+        InputError: invalid input.
     """
     dag, traffic = load_routed(config, notify)
     if algorithm := algorithm_of(config):
@@ -202,65 +210,80 @@ def solved(
     deadline: Deadline,
     notify: Callable[[str], None] = lambda _: None,
 ) -> SegmentReport:
-    """The result for one matrix.
+    """Solve one matrix with the compiled two-segment search.
 
     Args:
         config: the settings.
         dag: shortest paths of the IGP.
         pairs: (D, 2) source and target.
         demand: (D,) Gbit/s.
-        deadline: after which to stop with the best so far.
+        deadline: time limit, after which the incumbent is returned.
         notify: called with the progress.
     """
     begin = time.perf_counter()
+    # Splits with any number of policies.
     problem = SegmentProblem.of(
         dag, pairs, demand, balances=config.objective == "max_link_utilisation"
     )
     lost = float(demand[~dag.reaches[pairs[:, 1], pairs[:, 0]]].sum())
     if lost > 0:
-        notify(f"{lost:.6g} Gbit/s of demand between nodes without a path are left out")
+        notify(f"{lost:.6g} Gbit/s of demand has no path and is excluded")
     result = (
         _ecmp(problem, config) if config.igp_alone else _solve(problem, config, deadline, notify)
     )
-    mid, shares, value, bound = result.mid, result.share, result.value, result.bound
+    mid = result.mid
+    shares = result.share
+    value = result.value
+    bound = result.bound
     policies_bound = fractional = math.nan
+    # Few policies.
     allowed = math.inf
-    extra = deadline if config.deadline else Deadline.after(_EXTRA_S)
+    extra_deadline = deadline if config.deadline else Deadline.after(_EXTRA_S)
     limit = _few(config)
     if limit is not None and not config.at_most:
         allowed = limit.limit(result.value, result.bound, "no lists with one midpoint")
-        few: FewPolicies = fewest_policies(problem, result, allowed, extra)
-        mid, shares, value, policies_bound = few.mid, few.share, few.utilisation, float(few.bound)
+        few: FewPolicies = fewest_policies(problem, result, allowed, extra_deadline)
+        mid = few.mid
+        shares = few.share
+        value = few.utilisation
+        policies_bound = float(few.bound)
     if config.at_most:
-        few, bound = least_utilisation(problem, result, config.at_most, extra, config.gap)
-        mid, shares, value = few.mid, few.share, few.utilisation
+        few, bound = least_utilisation(problem, result, config.at_most, extra_deadline, config.gap)
+        mid = few.mid
+        shares = few.share
+        value = few.utilisation
+    # One list per demand: rounding and local search, then an integer program.
     if config.one_list:
         fractional = value
         starts = (
             [(mid, shares)]
             if math.isfinite(allowed)
-            else [(mid, shares), _basic(problem, result, extra)]
+            else [(mid, shares), _basic(problem, result, extra_deadline)]
         )
-        tried: list[OneList] = [one_list(problem, *start, extra) for start in starts]
-        best = min(tried, key=lambda one: one.utilisation)
-        mid, shares, value = best.mid, np.ones(best.mid.shape), best.utilisation
-        is_free = math.isinf(allowed) and len(mid) <= _MAX_UNSPLIT
-        if is_free and gap_between(value, result.bound, problem.sense) > config.gap:
+        candidates: list[OneList] = [one_list(problem, *start, extra_deadline) for start in starts]
+        best = min(candidates, key=lambda one: one.utilisation)
+        mid = best.mid
+        shares = np.ones(best.mid.shape)
+        value = best.utilisation
+        is_tried = math.isinf(allowed) and len(mid) <= _MAX_UNSPLIT
+        if is_tried and gap_between(value, result.bound, problem.sense) > config.gap:
             notify(
                 f"one list each: {value:.6g} by local search; an integer program follows, within "
                 f"{_UNSPLIT_S:g} s"
             )
-            in_time = Deadline(time.perf_counter() + _UNSPLIT_S, extra)
+            in_time = Deadline(time.perf_counter() + _UNSPLIT_S, extra_deadline)
             mid, value = unsplit(problem, result, mid, in_time, config.gap)
         if value > allowed * (1 + TARGET_ROUNDING):
-            policies_bound = math.nan  # which is of lists within the utilisation
+            # The bound holds for lists within the utilisation.
+            policies_bound = math.nan
             if config.target_utilisation:
-                found = (
-                    f"{config.target_utilisation:g}, where one list each was found for {value:.6g}"
+                reached_text = (
+                    f"{config.target_utilisation:g}, but one list per demand reaches {value:.6g}"
                 )
                 raise InputError(
-                    "--one-list", "", "splits, or a larger --target-utilisation", found
+                    "--one-list", "", "splits, or a larger --target-utilisation", reached_text
                 )
+    # Report.
     load = problem.loads(mid, shares)
     policies = _of_algorithm(problem.policies(mid, shares), config)
     pairs = np.stack([problem.source, problem.target], 1)
@@ -292,7 +315,7 @@ def solved(
 
 
 def _few(config: SegmentsOptions) -> Few | None:
-    """The limit on policies that the settings name; None for none."""
+    """Return the limit on policies of the settings; None for none."""
     if not (config.fewest_policies or config.target_utilisation or config.at_most):
         return None
     within = (
@@ -316,31 +339,31 @@ def _solve(
     if result.stopped_by == Stop.STALLED:
         notify(
             f"gap {100 * result.gap:.3f}% after {result.iterations} iterations: column generation "
-            "ends the search"
+            "finishes the search"
         )
-        rest = deadline if config.deadline else Deadline.after(_FINISH_S)
-        result = finish(problem, result, config.gap, rest)
+        finish_deadline = deadline if config.deadline else Deadline.after(_FINISH_S)
+        result = finish(problem, result, config.gap, finish_deadline)
     return result
 
 
 def _basic(
     problem: SegmentProblem, result: SegmentResult, deadline: Deadline
 ) -> tuple[IntArray, FloatArray]:
-    """A solution that splits few demands, a good start for one list each."""
+    """Return a solution that splits few demands, as a start for one list per demand."""
     few = fewest_policies(problem, result, result.value * (1 + 1e-3), deadline)
     return few.mid, few.share
 
 
 def _ecmp_value(problem: SegmentProblem) -> float:
-    """Utilisation of the shortest paths, or the flow if every demand is cut by the same factor that
-    makes it fit.
+    """Utilisation of the shortest paths, or their flow if one common factor scales all demands to
+    fit.
     """
     utilisation = problem.utilisation(problem.loads(*problem.direct()))
     return utilisation if problem.balances else float(problem.demand.sum() / max(1.0, utilisation))
 
 
 def _ecmp(problem: SegmentProblem, config: SegmentsConfig) -> SegmentResult:
-    """Shortest paths alone, with the bound of a search of no iterations."""
+    """Result of the shortest paths alone, with the bound of a search without iterations."""
     bounds = solve(problem, config.gap, max_iterations=0)
     mid, shares = problem.direct()
     value = _ecmp_value(problem)
@@ -349,13 +372,16 @@ def _ecmp(problem: SegmentProblem, config: SegmentsConfig) -> SegmentResult:
     return dataclasses.replace(bounds, mid=mid, share=shares, value=value)
 
 
-_LOOSE_GAP = 0.02  # to the bound over any paths, above which that bound is searched for
-_FREE_SEARCH_S = 10.0  # seconds of that search
-_MAX_SEARCHED = 100_000  # demands, up to which that search says something in this time
+# Gap to the bound over any paths above which that bound is tightened by a search.
+_LOOSE_GAP = 0.02
+# Time limit of that search, seconds.
+_FREE_SEARCH_S = 10.0
+# Largest number of demands for which that search improves the bound in this time.
+_MAX_SEARCHED = 100_000
 
 
 def is_compiled_case(config: SegmentsConfig) -> bool:
-    """Whether the compiled search for two segments (:mod:`teal_ip.segments.search`) solves this."""
+    """Whether the compiled two-segment search (:mod:`teal_ip.segments.search`) applies."""
     is_known = config.objective in ("total_flow", "max_link_utilisation")
     return is_known and config.max_segments == 2 and not config.adjacency
 
@@ -367,16 +393,17 @@ def solve_over(
     deadline: Deadline,
     notify: Callable[[str], None],
 ) -> SegmentReport:
-    """The result for the matrix of the settings.
+    """Solve the matrix of the settings by column generation (any objective and list length).
 
     Args:
         config: the settings.
         dag: shortest paths of the IGP.
         traffic: the matrices.
-        deadline: after which to stop with the best so far.
+        deadline: time limit, after which the incumbent is returned.
         notify: called with the progress.
     """
-    begin, progress = time.perf_counter(), seldom(notify)
+    begin = time.perf_counter()
+    progress = seldom(notify)
     topology = dag.topology
     lists = CandidateLists.straight(dag, traffic.pairs)
     problem = Problem.create(
@@ -393,9 +420,9 @@ def solve_over(
         progress(f"{rounds} rounds of column generation: gap {100 * gap:.3f}%")
 
     if config.igp_alone:
-        found = OverLists(problem, straight, assess(problem, straight), 0, 0.0, reached=True)
+        result = OverLists(problem, straight, assess(problem, straight), 0, 0.0, reached=True)
     else:
-        found = solve_over_lists(
+        result = solve_over_lists(
             problem,
             dag,
             segments=config.max_segments,
@@ -408,7 +435,7 @@ def solve_over(
         config,
         topology,
         problem,
-        found,
+        result,
         float(assess(problem, straight).value),
         time.perf_counter() - begin,
     )
@@ -421,20 +448,20 @@ def with_tighter_free_bound(
     traffic: TrafficMatrices,
     notify: Callable[[str], None],
 ) -> SegmentReport:
-    """A report with the bound of a search over paths, where the prices of segments say little about
-    any paths.
+    """Tighten the bound over any paths by a search over paths, if the one from segment prices is
+    loose.
 
     Args:
-        config: the settings; under a deadline nothing is searched.
+        config: the settings; with a deadline the report is returned unchanged.
         report: report of the lists.
         dag: shortest paths of the IGP.
         traffic: the matrices.
-        notify: called before a search.
+        notify: called before the search.
     """
     is_loose = report.free_gap > _LOOSE_GAP and report.free_gap > 2 * report.gap
     if not is_loose or config.deadline or report.demands > _MAX_SEARCHED:
         return report
-    notify(f"a bound over any paths, within {_FREE_SEARCH_S:g} s")
+    notify(f"tightening the bound over any paths, within {_FREE_SEARCH_S:g} s")
     live = dag.reaches[traffic.pairs[:, 1], traffic.pairs[:, 0]]
     demand = np.where(live, traffic.read([config.index])[0], 0.0)
     lists = CandidateLists.straight(dag, traffic.pairs)
@@ -452,25 +479,27 @@ def _report(
     config: SegmentsConfig,
     topology: Topology,
     problem: Problem,
-    found: OverLists,
+    result: OverLists,
     ecmp: float,
     solve_s: float,
 ) -> SegmentReport:
-    """The report of a search over lists."""
-    lists, figures = found.allocation.paths, found.assessment.figures(0)
+    """Build the report of column generation."""
+    lists = result.allocation.paths
+    figures = result.assessment.figures(0)
     assert isinstance(lists, CandidateLists)
-    share, demand = found.allocation.splits[0].cpu().numpy(), problem.demand[0].cpu().numpy()
+    share = result.allocation.splits[0].cpu().numpy()
+    demand = problem.demand[0].cpu().numpy()
     policies = _of_algorithm(lists.policies(share), config)
-    delay = IgpRouting(lists.dag, lists.pairs, policies).latency()
-    carried = np.where(np.isfinite(delay), demand * share.sum(1), 0)
+    latency = IgpRouting(lists.dag, lists.pairs, policies).latency()
+    carried = np.where(np.isfinite(latency), demand * share.sum(1), 0)
     has_path = lists.mask.any(1)
     all_paths_bound = all_paths_gap = math.nan
-    if found.allocation.prices is not None and not problem.objective.rules.is_sequence:
-        bound = free_bound(problem, found.allocation.prices)
+    if result.allocation.prices is not None and not problem.objective.rules.is_sequence:
+        bound = free_bound(problem, result.allocation.prices)
         all_paths_bound = float(bound)
-        all_paths_gap = float(certified_gap(problem, found.assessment.value, bound))
+        all_paths_gap = float(certified_gap(problem, result.assessment.value, bound))
     volume = float(carried.sum())
-    # Which of the two ended a search that did not reach its target is not known: the deadline, if
+    # A search that misses its target does not record its stopping criterion: assume the deadline if
     # there was one.
     missed_by = Stop.DEADLINE if config.deadline else Stop.ITERATIONS
     return SegmentReport(
@@ -486,36 +515,34 @@ def _report(
         max_link_utilisation=figures.max_link_utilisation,
         demand=float(demand[has_path].sum()),
         lost=float(demand[~has_path].sum()),
-        latency_ms=float((carried * np.where(np.isfinite(delay), delay, 0)).sum() / volume)
+        latency_ms=float((carried * np.where(np.isfinite(latency), latency, 0)).sum() / volume)
         if volume
         else math.nan,
         demands=int((has_path & (demand > 0)).sum()),
         policies_bound=math.nan,
         at_most=0,
         fractional=math.nan,
-        iterations=found.rounds,
+        iterations=result.rounds,
         solve_s=solve_s,
-        reached=found.reached,
-        stopped_by=Stop.GAP if found.reached else missed_by,
+        reached=result.reached,
+        stopped_by=Stop.GAP if result.reached else missed_by,
     )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StaticReport:
-    """The result of lists that hold under all failures.
+    """Result of segment lists that serve all matrices and failures.
 
     Attributes:
-        topology: the network, with the metrics in force.
-        lists: shares, value and bound.
-        worst: name of the failure under which the fullest link is fullest; "" for none.
+        topology: the network, with the current metrics.
+        lists: split ratios, value and bound.
+        worst: failure with the largest link utilisation; "" for none.
         failures: number of failures.
-        lost: largest Gbit/s of demands whose ends are cut off from each other, of any matrix and
-            failure.
-        reached: whether the search, with any number of policies and with splits, reached the target
+        lost: largest Gbit/s of demands without a path, of any matrix and failure.
+        reached: whether the search with any number of policies and with splits reached the target
             gap.
-        stopped_by: what ended the search.
-        at_most: number of policies that were allowed, of which value and bound are; 0 for any
-            number.
+        stopped_by: stopping criterion of the search.
+        at_most: limit on the number of policies, for which value and bound hold; 0 for any number.
     """
 
     topology: Topology
@@ -529,64 +556,64 @@ class StaticReport:
 
     @property
     def policies(self) -> SegmentPolicies:
-        """The lists of demands that do not go straight to their targets."""
+        """Segment lists of demands that do not just follow the IGP."""
         return self.lists.policies
 
     def to_json(self) -> dict[str, Any]:
-        """All figures."""
-        one = self.lists
+        """All figures as JSON values."""
+        lists = self.lists
         figures = {
-            "value": one.value,
-            "bound": one.bound,
-            "gap": one.gap,
-            "straight": one.straight,
+            "value": lists.value,
+            "bound": lists.bound,
+            "gap": lists.gap,
+            "straight": lists.straight,
             "worst": self.worst,
-            "without_failure": float(one.utilisation[:, 0].max()),
-            "matrices": len(one.utilisation),
+            "without_failure": float(lists.utilisation[:, 0].max()),
+            "matrices": len(lists.utilisation),
             "failures": self.failures,
             "policies": len(self.policies.lists),
-            "policies_bound": one.policies_bound,
-            "fractional": one.fractional,
+            "policies_bound": lists.policies_bound,
+            "fractional": lists.fractional,
             "lost": self.lost,
             "at_most": self.at_most,
-            "rounds": one.iterations,
-            "solve_s": one.solve_s,
+            "rounds": lists.iterations,
+            "solve_s": lists.solve_s,
             "reached": self.reached,
         }
         return dict(json_value(figures))
 
     def describe(self) -> str:
-        """The report in a few lines."""
-        one = self.lists
-        where = f" when {self.worst} fails" if self.worst else " without failure"
+        """Summarise the report in a few lines."""
+        lists = self.lists
+        worst_case = f" when {self.worst} fails" if self.worst else " without failure"
         is_transit = self.policies.is_transit
-        what, of = (
+        kind, policy_unit = (
             ("transit policies", "policy") if is_transit else ("demands with a policy", "demand")
         )
-        few = (
-            f" (at least {one.policies_bound:g} are needed)"
-            if math.isfinite(one.policies_bound)
+        few_note = (
+            f" (at least {lists.policies_bound:g} are needed)"
+            if math.isfinite(lists.policies_bound)
             else ""
         )
-        few = f" (value and bound are of at most {self.at_most:,})" if self.at_most else few
-        few += "; bounds are of policies that no other one steers again" if is_transit else ""
+        few_note = (
+            f" (value and bound are of at most {self.at_most:,})" if self.at_most else few_note
+        )
+        few_note += "; bounds are of policies that no other one steers again" if is_transit else ""
         return "\n".join(
             [
-                f"max_link_utilisation over {len(one.utilisation)} matrices, {self.failures} "
-                "failures and none: "
-                f"{one.value:.6g}, bound {rounding.at_least(one.bound)}, gap "
-                f"{rounding.gap_text(one.gap)}",
-                f"fullest{where}; without failure {one.utilisation[:, 0].max():.6g}; shortest "
-                "paths alone "
-                f"{one.straight:.6g}",
+                f"max_link_utilisation over {len(lists.utilisation)} matrices, {self.failures} "
+                f"failures and none: {lists.value:.6g}, "
+                f"bound {rounding.at_least(lists.bound)}, gap {rounding.gap_text(lists.gap)}",
+                f"fullest{worst_case}; without failure {lists.utilisation[:, 0].max():.6g}; "
+                f"shortest paths alone {lists.straight:.6g}",
                 *(
-                    [f"one list for each {of}; with splits {one.fractional:.6g}"]
-                    if math.isfinite(one.fractional)
+                    [f"one list for each {policy_unit}; with splits {lists.fractional:.6g}"]
+                    if math.isfinite(lists.fractional)
                     else []
                 ),
                 (
-                    f"{what}: {len(self.policies.lists):,}{few}; {one.iterations} rounds, "
-                    f"{one.solve_s:.3g} s"
+                    f"{kind}: {len(self.policies.lists):,}{few_note}; "
+                    f"{lists.iterations} rounds, {lists.solve_s:.3g} s"
                 ),
             ]
         )
@@ -599,45 +626,54 @@ def solve_static(
     deadline: Deadline,
     notify: Callable[[str], None],
 ) -> StaticReport:
-    """The lists.
+    """Optimise segment lists that serve all matrices and failures of the settings.
+
+    The lists are optimised for some matrices and replayed on all of them; matrices that exceed the
+    result are added, until none is left.
 
     Args:
         config: the settings.
         dag: shortest paths without failure.
         traffic: the matrices.
-        deadline: after which to stop with the best so far.
+        deadline: time limit, after which the incumbent is returned.
         notify: called with the progress.
     """
     progress = seldom(notify)
+    # Matrices and failures; the first matrices are those with the worst shortest-path routing.
     if config.matrices == 1:
         traffic = traffic.part(config.index, config.index + 1)
-    kinds = () if config.survive == "none" else (config.survive,)
+    failure_kinds = () if config.survive == "none" else (config.survive,)
     groups = {} if config.groups is None else load_groups(config.groups, dag.topology)
-    failures = list(failures_of(kinds, dag.topology, groups))
+    failures = list(failures_of(failure_kinds, dag.topology, groups))
     straight = utilisations(IgpRouting(dag, traffic.pairs), traffic, failures)
     rows = worst_rows(straight, config.matrices)
-    dags = [dag, *(dag.without(list(one.links)) for one in failures)]
+    dags = [dag, *(dag.without(list(failed_dag.links)) for failed_dag in failures)]
 
     def report(number: int, value: float, bound: float) -> None:
         progress(f"round {number}: {value:.6g}, bound {bound:.6g}")
 
     pairs = np.asarray(traffic.pairs, dtype=np.int64)
+    # Demand without a path, under each failure.
     cut_off = [
         max(
-            float(part[:, ~one.reaches[pairs[:, 1], pairs[:, 0]]].sum(1).max())
-            for part in traffic.chunks()
+            float(block[:, ~failed_dag.reaches[pairs[:, 1], pairs[:, 0]]].sum(1).max())
+            for block in traffic.chunks()
         )
-        for one in dags
+        for failed_dag in dags
     ]
     if max(cut_off) > 0:
-        place = int(np.argmax(cut_off))
-        when = f" when {failures[place - 1].name} fails" if place else " without failure"
-        notify(
-            f"up to {max(cut_off):.6g} Gbit/s of demand are between nodes without a path{when}: "
-            "they are left out"
+        worst_failure = int(np.argmax(cut_off))
+        under_failure = (
+            f" when {failures[worst_failure - 1].name} fails"
+            if worst_failure
+            else " without failure"
         )
+        notify(
+            f"up to {max(cut_off):.6g} Gbit/s of demand has no path{under_failure}: it is excluded"
+        )
+    # Optimise, replay all matrices, add those that exceed the result.
     while True:
-        found = static_lists(
+        solution = static_lists(
             dags,
             pairs,
             traffic.read(rows),
@@ -649,46 +685,51 @@ def solve_static(
             max_rounds=config.max_iterations,
             report=report,
         )
-        used = utilisations(IgpRouting(dag, traffic.pairs, found.policies), traffic, failures)
-        most = max(found.value, config.target_utilisation) * (1 + TARGET_ROUNDING)
-        missed = np.setdiff1d(np.flatnonzero(used.max(1) > most), rows)
-        if not len(missed) or deadline.is_over:
+        utilisation = utilisations(
+            IgpRouting(dag, traffic.pairs, solution.policies), traffic, failures
+        )
+        max_load = max(solution.value, config.target_utilisation) * (1 + TARGET_ROUNDING)
+        exceeding = np.setdiff1d(np.flatnonzero(utilisation.max(1) > max_load), rows)
+        if not len(exceeding) or deadline.is_over:
             break
         notify(
-            f"{len(missed)} matrices that were left out pass {100 * most:.2f}%: the worst of them "
-            "are added"
+            f"{len(exceeding)} matrices outside the search exceed {100 * max_load:.2f}%: "
+            "adding the worst of them"
         )
-        rows = np.concatenate([rows, missed[np.argsort(-used.max(1)[missed])[:_MAX_ADDED]]])
-    found = dataclasses.replace(
-        found,
-        policies=_of_algorithm(found.policies, config),
-        utilisation=used,
-        value=float(used.max()),
+        rows = np.concatenate(
+            [rows, exceeding[np.argsort(-utilisation.max(1)[exceeding])[:_MAX_ADDED]]]
+        )
+    solution = dataclasses.replace(
+        solution,
+        policies=_of_algorithm(solution.policies, config),
+        utilisation=utilisation,
+        value=float(utilisation.max()),
         straight=float(straight.max()),
     )
-    worst = int(found.utilisation.max(0).argmax())
+    worst = int(solution.utilisation.max(0).argmax())
     return StaticReport(
         dag.topology,
-        found,
+        solution,
         failures[worst - 1].name if worst else "",
         len(failures),
         max(cut_off),
-        found.reached and not len(missed),
-        found.stopped_by,
+        solution.reached and not len(exceeding),
+        solution.stopped_by,
         config.at_most,
     )
 
 
-_MAX_ADDED = 4  # matrices that a round adds to those that lists are found for
+# Matrices that a round adds to the search.
+_MAX_ADDED = 4
 
 
 def run_segments(
     config: SegmentsConfig, notify: Callable[[str], None]
 ) -> SegmentReport | StaticReport:
-    """Solve the matrix and, if there is an output file, write the lists.
+    """Solve the matrix; write the lists if there is an output file.
 
     Raises:
-        InputError: a fault in the settings, or an output file that must not be replaced.
+        InputError: invalid settings, or an existing output file without --overwrite.
     """
     if config.out is not None:
         check_out_file(config.out, (".json",), overwrite=config.overwrite)
@@ -716,7 +757,7 @@ def run_segments(
 
 
 def segments_outcome(config: SegmentsConfig, notify: Notify) -> Outcome:
-    """`teal segments`."""
+    """Run ``teal segments``."""
     report = run_segments(config, notify)
     if not report.reached and not config.igp_alone:
         notify(

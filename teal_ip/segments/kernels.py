@@ -1,4 +1,4 @@
-"""Compiled parts of the iteration over midpoints; symbols as in :mod:`teal_ip.segments`."""
+"""Compiled kernels of the PDHG iteration over midpoints; symbols as in :mod:`teal_ip.segments`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from teal.network.ecmp import Dags
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import kernel, partitioned_kernel
 
-OPERATIONS_PER_SLOT = 20  # scalar operations of a step, approximately
+# Scalar operations per slot of a step, approximately; decides how many threads are used.
+OPERATIONS_PER_SLOT = 20
 
 
 def grouped(node: IntArray, nodes: int) -> tuple[IntArray, IntArray]:
-    """Pointers (N + 1,) and demand numbers (D,), grouped by a node of each demand (D,)."""
+    """Return pointers (N + 1,) and demand indices (D,), grouped by a node of each demand (D,)."""
     ptr = np.concatenate([[0], np.cumsum(np.bincount(node, minlength=nodes))]).astype(np.int32)
     return ptr, np.argsort(node, kind="stable").astype(np.int32)
 
@@ -30,7 +31,7 @@ def cheapest_midpoints(
     best: IntArray,
     cost: FloatArray,
 ) -> None:
-    """The least pi[m, s] + pi[t, m] of each demand over all midpoints m.
+    """Find the midpoint m of least cost pi[m, s] + pi[t, m] for each demand.
 
     Args:
         pi: (N, N) destination first.
@@ -38,7 +39,7 @@ def cheapest_midpoints(
         source: (D,) s.
         target: (D,) t.
         ptr: (N + 1,) demands by source.
-        order: (D,) their numbers.
+        order: (D,) demand indices, grouped by source.
         best: (D,) receives the midpoint; the target itself on a tie.
         cost: (D,) receives the cost.
     """
@@ -50,16 +51,16 @@ def cheapest_midpoints(
             t = target[d]
             for m in range(nodes):
                 total[m] = pi_from[s, m] + pi[t, m]
-            least = total[0]
+            min_cost = total[0]
             for m in range(1, nodes):
-                least = min(least, total[m])
-            where = t
-            if total[t] > least:
+                min_cost = min(min_cost, total[m])
+            best_stop = t
+            if total[t] > min_cost:
                 for m in range(nodes):
-                    if total[m] == least:
-                        where = m
+                    if total[m] == min_cost:
+                        best_stop = m
                         break
-            best[d], cost[d] = where, least
+            best[d], cost[d] = best_stop, min_cost
 
 
 @partitioned_kernel("volume")
@@ -73,8 +74,8 @@ def first_segments(
     share: FloatArray,
     volume: FloatArray,
 ) -> None:
-    """Add the volumes from sources to midpoints to (N, N) volume[source, midpoint]; one source a
-    thread.
+    """Add the traffic from sources to midpoints to (N, N) volume[source, midpoint]; threads split
+    the sources.
     """
     for s in range(begin, end):
         for i in range(ptr[s], ptr[s + 1]):
@@ -95,8 +96,8 @@ def last_segments(
     share: FloatArray,
     volume: FloatArray,
 ) -> None:
-    """Add the volumes from midpoints to targets to (N, N) volume[target, midpoint]; one target a
-    thread.
+    """Add the traffic from midpoints to targets to (N, N) volume[target, midpoint]; threads split
+    the targets.
     """
     for t in range(begin, end):
         for i in range(ptr[t], ptr[t + 1]):
@@ -108,7 +109,7 @@ def last_segments(
 
 @kernel
 def _project(share: FloatArray, count: int, sums_to_one: bool) -> None:
-    """The nearest point of the simplex sum = 1 or <= 1, of the first ``count`` entries."""
+    """Project the first ``count`` entries onto the simplex sum = 1, or sum <= 1, in place."""
     total = 0.0
     for k in range(count):
         total += max(0.0, share[k])
@@ -116,21 +117,24 @@ def _project(share: FloatArray, count: int, sums_to_one: bool) -> None:
         for k in range(count):
             share[k] = max(0.0, share[k])
         return
-    # Michelot's algorithm: leave out what would be negative until nothing is.
-    left, excess = count, -1.0
+    # Michelot's algorithm: drop entries that would become negative until there are none.
+    num_positive = count
+    excess = -1.0
     for k in range(count):
         excess += share[k]
-    level = excess / left
+    level = excess / num_positive
     while True:
-        new_left, new_sum = 0, -1.0
+        new_num_positive = 0
+        new_sum = -1.0
         for k in range(count):
             if share[k] > level:
-                new_left += 1
+                new_num_positive += 1
                 new_sum += share[k]
-        if new_left >= left or new_left == 0:  # rounding may put one back
+        # Rounding may bring an entry back.
+        if new_num_positive >= num_positive or new_num_positive == 0:
             break
-        left = new_left
-        level = new_sum / left
+        num_positive = new_num_positive
+        level = new_sum / num_positive
     for k in range(count):
         share[k] = max(0.0, share[k] - level)
 
@@ -152,22 +156,21 @@ def step(
     extrapolated: FloatArray,
     total: FloatArray,
 ) -> None:
-    """One primal step of all demands: shares, their extrapolation 2 x' - x, and their running
-    total.
+    """Take one primal step of all demands: shares, their extrapolation 2 x' - x, running totals.
 
     Args:
         pi: (N, N) prices of segments, destination first.
         pi_from: (N, N) its transpose.
         target: (D,) t.
         ptr: (N + 1,) demands by source.
-        order: (D,) their numbers.
-        mid: (D, K) midpoints, -1 for none, which stand last.
+        order: (D,) demand indices, grouped by source.
+        mid: (D, K) midpoints, -1 for empty slots, which come last.
         tau: (D,) step size at a primal weight of 1.
         omega: primal weight.
-        value: value of a Gbit/s, 0 where shares sum to 1.
-        share: (D, K) changed.
-        extrapolated: (D, K) filled.
-        total: (D, K) to which the new shares are added.
+        value: utility of a Gbit/s; 0 where shares sum to 1.
+        share: (D, K) shares, updated in place.
+        extrapolated: (D, K) receives the extrapolation.
+        total: (D, K) running totals, to which the new shares are added.
     """
     slots = mid.shape[1]
     for s in range(begin, end):
@@ -202,37 +205,37 @@ def take_midpoints(
     share: FloatArray,
     average: FloatArray,
 ) -> None:
-    """Let each demand hold its cheapest midpoint: in a free slot, or in that of the least share,
-    which it takes over.
+    """Store the cheapest midpoint of each demand: in a free slot, or in the least used slot, whose
+    share it inherits.
 
-    The first slot, straight to the target, stays.
+    The first slot, with the shortest paths to the target, never changes.
 
     Args:
         pi: (N, N) prices of segments, destination first.
         pi_from: (N, N) its transpose.
         source: (D,) s.
         target: (D,) t.
-        best: (D,) midpoint.
-        cost: (D,) its cost.
-        mid: (D, K) changed.
-        share: (D, K) the shares go with their slots.
-        average: (D, K) likewise.
+        best: (D,) cheapest midpoint.
+        cost: (D,) cost of the cheapest midpoint.
+        mid: (D, K) midpoints, updated in place.
+        share: (D, K) shares of the slots, updated in place.
+        average: (D, K) running averages of the slots, updated in place.
     """
     slots = mid.shape[1]
     for d in range(begin, end):
         s, t, m = source[d], target[d], best[d]
-        held, least, free, smallest = False, np.inf, -1, -1
+        is_stored, min_cost, free, smallest = False, np.inf, -1, -1
         for k in range(slots):
             if mid[d, k] < 0:
                 free = k
                 break
             if mid[d, k] == m:
-                held = True
+                is_stored = True
                 break
-            least = min(least, pi_from[s, mid[d, k]] + pi[t, mid[d, k]])
+            min_cost = min(min_cost, pi_from[s, mid[d, k]] + pi[t, mid[d, k]])
             if k > 0 and (smallest < 0 or average[d, k] < average[d, smallest]):
                 smallest = k
-        if held or m == s or cost[d] >= least * (1 - 1e-9):
+        if is_stored or m == s or cost[d] >= min_cost * (1 - 1e-9):
             continue
         if free >= 0:
             mid[d, free], share[d, free], average[d, free] = m, 0.0, 0.0
@@ -242,8 +245,8 @@ def take_midpoints(
 
 @kernel
 def first_next_hops(head: IntArray, dags: Dags, parent: IntArray) -> None:
-    """Fill ``parent`` (N, N) with the first next hop towards the first node from the second one;
-    others stay.
+    """Fill ``parent`` (N, N) with the first next hop from each node (column) to each destination
+    (row); entries without a path stay.
     """
     for t in range(len(parent)):
         for i in range(1, dags.reached[t]):
@@ -251,18 +254,18 @@ def first_next_hops(head: IntArray, dags: Dags, parent: IntArray) -> None:
 
 
 @kernel
-def most_saved(dags: Dags, parent: IntArray, saving: FloatArray) -> float:
-    """The largest sum of savings of nodes (N, N), by destination, of which none is on the way of
-    another.
+def max_antichain_saving(dags: Dags, parent: IntArray, saving: FloatArray) -> float:
+    """Return the largest total saving of nodes (N, N), by destination, where no chosen node lies on
+    the path of another.
 
-    Towards each destination the ways along ``parent`` are a tree, where a node saves itself or lets
-    those behind it.
+    Towards each destination the next hops ``parent`` form a tree.  A dynamic program from the
+    leaves to the root chooses either a node or nodes of its subtree.
     """
-    total, behind = 0.0, np.empty(len(parent))
+    total, subtree_saving = 0.0, np.empty(len(parent))
     for t in range(len(parent)):
-        behind[:] = 0.0
+        subtree_saving[:] = 0.0
         for j in range(dags.reached[t] - 1):
             node = dags.order[t, dags.reached[t] - 1 - j]
-            behind[parent[t, node]] += max(saving[t, node], behind[node])
-        total += behind[t]
+            subtree_saving[parent[t, node]] += max(saving[t, node], subtree_saving[node])
+        total += subtree_saving[t]
     return total

@@ -1,21 +1,20 @@
-"""Any program over segment lists: column generation, with a certificate over all lists of at most L
-segments.
+"""Column generation over segment lists of at most L segments, for every objective, with a bound
+over all such lists.
 
-The program is solved over the lists that its demands have so far; under its prices the cheapest
-list of every demand is found and added.  With these lists added the usual bound of
-:mod:`teal.problem` holds for all lists, since no demand has a better one.  So every objective, and
-every rule of the validator, is that of explicit paths.
+The restricted master program over the current lists is solved; under its dual prices the cheapest
+list of every demand is priced and added.  No demand has a cheaper list than the ones added, so the
+bound of :mod:`teal.problem` over the extended columns holds for all lists.  Objectives and
+validation are those of explicit paths.
 
-The cheapest segment list of every demand, of all lists with at most L segments.
-
-With the price S[t, u] of segment (t, u), and p[e] of link e, the least cost of leading from s to v
-by l segments is
+Pricing is a dynamic program.  With the price S[t, u] of segment (t, u), and p[e] of link e, the
+least cost from s to v with at most l segments is
 
     C_0[s, v] = 0 for v = s, infinite otherwise,
     C_l[s, v] = min( C_(l-1)[s, v],  min over u of C_(l-1)[s, u] + S[v, u],
                      min over links e = (u, v) of C_(l-1)[s, u] + p[e] ),          the last one with adjacencies alone.
 
-All pairs take L N^3 additions.  Of equal costs the list with fewer segments is taken.
+All pairs take L N^3 additions.  Ties go to the list with fewer segments.  Entry points:
+:func:`cheapest_lists` (pricing), :func:`solve_over_lists`.
 """
 
 from __future__ import annotations
@@ -44,60 +43,70 @@ from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 from teal.schemes.igp import check_igp_program
 from teal.solvers.columns import improving
 from teal.solvers.pdhg import PdhgResult, solve
-from teal_ip.segments.problem import UNIFORM_PARTS, SegmentProblem
+from teal_ip.segments.problem import UNIFORM_WEIGHTS, SegmentProblem
 from teal_ip.segments.search import solve as solve_two_segments
 
-_TIE = 1e-9  # share of a cost by which a longer list must be cheaper
-_NO_STEP, _NODE = -2, -1  # in the place of a link: the list of one segment fewer; a node segment
+# Share of a cost by which a longer list must be cheaper.
+_TIE = 1e-9
+# Values in place of a link index: no further segment at this level; a node segment.
+_NO_STEP = -2
+_NODE = -1
 
 
 @partitioned_kernel("before")
 def _extend(  # type: ignore[no-untyped-def]
     begin, end, segment, price, tail, head, wants_adjacency, before, after, from_node, by_link
 ):
-    """One segment more, for every source.
+    """Extend the cheapest lists of every source by one segment.
 
     Args:
         segment: (N, N) price of the segment from the first node to the second one.
-        price: (E,) of the links.
+        price: (E,) link prices.
         tail: (E,) node where each link starts.
-        head: (E,) node where it ends.
-        wants_adjacency: whether links may be taken whatever the metrics say.
-        before: (N, N) least cost with a segment less, source first.
-        after: (N, N) to fill.
-        from_node: (N, N) to fill: where the last segment starts.
-        by_link: (N, N) to fill: the link that it takes, or one of the constants above.
+        head: (E,) node where each link ends.
+        wants_adjacency: whether adjacency segments (single links) are allowed.
+        before: (N, N) least cost with one segment less, source first.
+        after: (N, N) receives the least costs.
+        from_node: (N, N) receives the node where the last segment starts.
+        by_link: (N, N) receives the link of an adjacency segment, or one of the constants above.
     """
     nodes = len(before)
     for s in range(begin, end):
         after[s, :] = before[s, :]
         by_link[s, :] = _NO_STEP
         for u in range(nodes):
-            reached = before[s, u]
-            if reached == np.inf:
+            cost_to_node = before[s, u]
+            if cost_to_node == np.inf:
                 continue
             for v in range(nodes):
-                cost = reached + segment[u, v]
+                cost = cost_to_node + segment[u, v]
                 if cost < after[s, v] - _TIE * cost:
-                    after[s, v], from_node[s, v], by_link[s, v] = cost, u, _NODE
+                    after[s, v] = cost
+                    from_node[s, v] = u
+                    by_link[s, v] = _NODE
         if wants_adjacency:
             for e in range(len(tail)):
                 cost = before[s, tail[e]] + price[e]
                 if cost < after[s, head[e]] - _TIE * cost:
-                    after[s, head[e]], from_node[s, head[e]], by_link[s, head[e]] = cost, tail[e], e
+                    after[s, head[e]] = cost
+                    from_node[s, head[e]] = tail[e]
+                    by_link[s, head[e]] = e
 
 
 @inner_kernel
-def _walk_back(source, target, from_node, by_link, stop, link) -> None:  # type: ignore[no-untyped-def]
-    """Fill the stops (M,) of a list and their links; a node segment to the target itself is no
-    stop.
+def _trace_back(source, target, from_node, by_link, stop, link) -> None:  # type: ignore[no-untyped-def]
+    """Trace back a list: fill its stops (M,) and their links; a node segment that ends at the target
+    is no stop.
     """
-    level, node, count = len(from_node) - 1, target, 0
+    level = len(from_node) - 1
+    node = target
+    count = 0
     while level >= 0 and node != source:
-        taken = by_link[level, source, node]
-        if taken != _NO_STEP:
-            if not (taken == _NODE and node == target and count == 0):
-                stop[count], link[count] = node, taken
+        segment_link = by_link[level, source, node]
+        if segment_link != _NO_STEP:
+            if not (segment_link == _NODE and node == target and count == 0):
+                stop[count] = node
+                link[count] = segment_link
                 count += 1
             node = from_node[level, source, node]
         level -= 1
@@ -106,31 +115,34 @@ def _walk_back(source, target, from_node, by_link, stop, link) -> None:  # type:
 
 
 @partitioned_kernel("pairs")
-def _all_lists(begin, end, pairs, from_node, by_link, stop, link) -> None:  # type: ignore[no-untyped-def]
+def _trace_back_all(begin, end, pairs, from_node, by_link, stop, link) -> None:  # type: ignore[no-untyped-def]
     for d in range(begin, end):
-        _walk_back(pairs[d, 0], pairs[d, 1], from_node, by_link, stop[d], link[d])
+        _trace_back(pairs[d, 0], pairs[d, 1], from_node, by_link, stop[d], link[d])
 
 
 def cheapest_lists(
     dag: EcmpDag, pairs: IntArray, prices: FloatArray, segments: int, *, adjacencies: bool = False
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """Stops (D, M), their links (D, M) as in :class:`CandidateLists`, and costs (D,), infinite
-    without a path.
+    """Return the cheapest list of each demand: stops (D, M), links (D, M) as in
+    :class:`CandidateLists`, and costs (D,), infinite without a path.
 
     Args:
         dag: shortest paths of the IGP.
         pairs: (D, 2) source and target.
-        prices: (E,) of the links, at least 0.
-        segments: L, the most of a list.
-        adjacencies: whether a list may take links whatever the metrics say.
+        prices: (E,) link prices, at least 0.
+        segments: largest number of segments of a list, L.
+        adjacencies: whether adjacency segments (single links) are allowed.
     """
-    nodes, links = dag.topology.num_nodes, dag.links
-    price = np.where(np.isfinite(links.metric), prices, np.inf)  # a failed link is no adjacency
+    nodes = dag.topology.num_nodes
+    links = dag.links
+    # A failed link is no adjacency.
+    price = np.where(np.isfinite(links.metric), prices, np.inf)
     outward = np.ascontiguousarray(SegmentPasses(dag).segment_sum(prices[None])[0].T)
     cost = np.full((nodes, nodes), np.inf)
     np.fill_diagonal(cost, 0.0)
     from_node = np.zeros((segments, nodes, nodes), dtype=np.int32)
     by_link = np.empty((segments, nodes, nodes), dtype=np.int32)
+    # Dynamic program over the number of segments.
     with threads_for(segments * nodes**3):
         for level in range(segments):
             after = np.empty_like(cost)
@@ -146,17 +158,18 @@ def cheapest_lists(
                 by_link[level],
             )
             cost = after
+    # Trace back the list of each pair.
     stop = np.full((len(pairs), max(1, segments)), -1, dtype=np.int32)
     link = np.full(stop.shape, -1, dtype=np.int32)
     with threads_for(len(pairs) * segments):
-        _all_lists(np.ascontiguousarray(pairs), from_node, by_link, stop, link)
+        _trace_back_all(np.ascontiguousarray(pairs), from_node, by_link, stop, link)
     return stop, link, cost[pairs[:, 0], pairs[:, 1]]
 
 
 def with_cheapest(
     lists: CandidateLists, prices: FloatArray, segments: int, *, adjacencies: bool = False
 ) -> CandidateLists:
-    """The lists and, for each demand, the cheapest one of all under each of the prices (L, E)."""
+    """Add to the lists of each demand its cheapest list under each row of prices (L, E)."""
     for row in prices:
         stop, link, _ = cheapest_lists(
             lists.dag, lists.pairs, row, segments, adjacencies=adjacencies
@@ -166,22 +179,26 @@ def with_cheapest(
 
 
 _MAX_ROUNDS = 40
-_FREE_GAP = 1e-3  # of the search over any paths
-_FIRST_GAP = 0.1  # of the first round; later ones solve to half of what is missing
-_MIN_SHARE = 1e-4  # of a demand, below which a list that did not come last is dropped again
-_MAX_LISTS = 12  # of a demand, above which lists without a share are dropped
+# Target gap of the search over any paths.
+_FREE_GAP = 1e-3
+# Target gap of the first round; later rounds solve to half of the open gap.
+_FIRST_GAP = 0.1
+# Share of a demand below which a list is pruned, unless it is one of the last round's.
+_MIN_SHARE = 1e-4
+# Lists per demand above which unused lists are pruned.
+_MAX_LISTS = 12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OverLists:
-    """An allocation over segment lists.
+    """An allocation over generated segment lists.
 
     Attributes:
-        problem: over the lists that were found.
-        allocation: splits over them, and prices; ``paths`` are the lists.
+        problem: the problem over the generated lists.
+        allocation: splits over the lists, and prices; ``paths`` are the lists.
         assessment: value, and the bound over all lists of at most L segments.
         rounds: rounds of column generation.
-        solve_s: seconds.
+        solve_s: solve time, seconds.
         reached: whether every matrix reached the target gap.
     """
 
@@ -203,103 +220,118 @@ def solve_over_lists(
     deadline: Deadline | None = None,
     report: Callable[[int, float], None] | None = None,
 ) -> OverLists:
-    """Add lists until the allocation over them is within ``gap`` of the optimum over all.
+    """Generate lists until the allocation over them is within ``gap`` of the optimum over all.
 
     Args:
         problem: B matrices over any columns of the demands, whose capacities are 0 where ``dag``
             has no link.
-        dag: the IGP's shortest paths.
-        segments: L, the most of a list, the one to the target included.
-        adjacencies: whether a list may take links whatever the metrics say.
-        gap: to the optimum over all lists, at which to stop.
-        deadline: after which no further round begins.
-        report: called after each round, with its number and the gap.
+        dag: shortest paths of the IGP.
+        segments: largest number of segments of a list, L, including the one to the target.
+        adjacencies: whether adjacency segments (single links) are allowed.
+        gap: certified gap to the optimum over all lists at which to stop.
+        deadline: time limit, after which no further round begins.
+        report: called after each round, with its index and the gap.
 
     Raises:
-        InputError: no segments, links that fail in some matrices alone, a side condition, or
+        InputError: segments below 1, links that fail in some matrices alone, a side constraint, or
             priority classes.
     """
-    begin, end = time.perf_counter(), deadline or Deadline(math.inf)
+    begin = time.perf_counter()
+    time_limit = deadline or Deadline(math.inf)
     _check(problem, dag, segments)
     if problem.objective.name == ObjectiveName.PRIORITY:
         raise InputError(
-            "segment lists", "objective", "one without classes", problem.objective.name
+            "segment lists", "objective", "an objective without classes", problem.objective.name
         )
+    # First lists: the shortest paths, and lists of a coarse two-segment solution.
     problem = problem.to(torch.float64)
     lists = CandidateLists.straight(dag, problem.paths.pairs, segments)
     if segments > 1:
-        lists = _first_lists(problem, lists, segments, end)
+        lists = _first_lists(problem, lists, segments, time_limit)
     best: tuple[float, Problem, Allocation, Assessment] | None = None
     bound: Tensor | None = None
-    target, number = _FIRST_GAP, 0
+    target = _FIRST_GAP
+    num_rounds = 0
     sense = problem.objective.rules.sense
     while True:
-        number += 1
+        num_rounds += 1
+        # Restricted master program.
         current = problem.with_paths(lists)
-        result = solve(current, gap=max(gap / 3, target / 2), deadline=end.remaining)
+        result = solve(current, gap=max(gap / 3, target / 2), deadline=time_limit.remaining)
+        # Pricing: the cheapest list of each demand under the prices.
         prices = _all_prices(problem, result)
-        richer = with_cheapest(lists, prices, segments, adjacencies=adjacencies)
-        padded = torch.nn.functional.pad(result.splits, (0, richer.num_paths - lists.num_paths))
+        extended = with_cheapest(lists, prices, segments, adjacencies=adjacencies)
+        # Value, and bound over all lists.
+        padded = torch.nn.functional.pad(result.splits, (0, extended.num_paths - lists.num_paths))
         allocation = Allocation.of_batch(padded, result.prices, 0.0, result.program_prices)
-        allocation = dataclasses.replace(allocation, paths=richer)
-        measured = assess(problem, allocation)
+        allocation = dataclasses.replace(allocation, paths=extended)
+        assessment = assess(problem, allocation)
         if not problem.objective.rules.is_sequence:
-            proven = measured.bound
-            if (
-                problem.has_link_cost
-            ):  # the cheapest list under a multiple of the prices may be another one
-                proven = dual_bound(problem.with_paths(richer), result.prices)
+            new_bound = assessment.bound
+            if problem.has_link_cost:
+                # The cheapest list under a multiple of the prices may be another one.
+                new_bound = dual_bound(problem.with_paths(extended), result.prices)
             bound = (
-                proven
+                new_bound
                 if bound is None
-                else torch.where(sense * proven < sense * bound, proven, bound)
+                else torch.where(sense * new_bound < sense * bound, new_bound, bound)
             )
-            measured = dataclasses.replace(
-                measured, bound=bound, gap=certified_gap(problem, measured.value, bound)
+            assessment = dataclasses.replace(
+                assessment, bound=bound, gap=certified_gap(problem, assessment.value, bound)
             )
-        widest = float(measured.gap.max())
-        if best is None or widest < best[0]:
-            best = widest, problem.with_paths(richer), allocation, measured
+        # Incumbent, and stopping test.
+        largest_gap = float(assessment.gap.max())
+        if best is None or largest_gap < best[0]:
+            best = largest_gap, problem.with_paths(extended), allocation, assessment
         if report is not None:
-            report(number, best[0])
-        is_new = bool(richer.mask.sum() > lists.mask.sum())
-        if best[0] <= gap or end.is_over or number >= _MAX_ROUNDS or (not is_new and target <= gap):
+            report(num_rounds, best[0])
+        is_new = bool(extended.mask.sum() > lists.mask.sum())
+        if (
+            best[0] <= gap
+            or time_limit.is_over
+            or num_rounds >= _MAX_ROUNDS
+            or (not is_new and target <= gap)
+        ):
             break
-        target = widest if is_new else gap / 2
-        lists = _pruned(richer, padded, lists.num_paths)
-    widest, over, allocation, measured = best
+        # Next round: a tighter target; unused lists are pruned.
+        target = largest_gap if is_new else gap / 2
+        lists = _prune(extended, padded, lists.num_paths)
+    largest_gap, best_problem, allocation, assessment = best
     seconds = time.perf_counter() - begin
     share = seconds / problem.batch
     allocation = dataclasses.replace(allocation, solve_s=(share,) * problem.batch)
-    return OverLists(over, allocation, measured, number, seconds, widest <= gap)
+    return OverLists(best_problem, allocation, assessment, num_rounds, seconds, largest_gap <= gap)
 
 
 def free_bound(problem: Problem, prices: Tensor) -> Tensor:
-    """(B,) bound on the optimum over any paths, by the prices of an allocation over lists.
+    """Bound (B,) on the optimum over any paths, from the prices of an allocation over lists.
 
-    Links that no list can load have a price of 0, which any path may use; so mixtures with equal
-    prices of all capacity are tried too, and the best bound counts.
+    Links that no list can load have a price of 0, which any path may use.  So mixtures with uniform
+    prices are tried too, and the best bound is returned.
 
     Args:
         problem: B matrices of a single program.
-        prices: (B, E).
+        prices: (B, E) link prices.
     """
     prices = finite_prices(prices)
-    live = (problem.capacity > 0).sum(1).clamp(min=1)
-    even = (problem.capacity_value(prices) / live)[:, None] * problem.inverse_capacity
+    num_live = (problem.capacity > 0).sum(1).clamp(min=1)
+    uniform = (problem.capacity_value(prices) / num_live)[:, None] * problem.inverse_capacity
     bounds = torch.stack(
-        [all_paths_bound(problem, (1 - part) * prices + part * even) for part in UNIFORM_PARTS]
+        [
+            all_paths_bound(problem, (1 - uniform_weight) * prices + uniform_weight * uniform)
+            for uniform_weight in UNIFORM_WEIGHTS
+        ]
     )
     return bounds.amin(0) if problem.objective.rules.sense > 0 else bounds.amax(0)
 
 
 def searched_free_bound(problem: Problem, seconds: float) -> Tensor:
-    """(B,) bound on the optimum over any paths, by a search over paths of its own; looser, the less
-    time it has.
+    """Bound (B,) on the optimum over any paths, from column generation over paths; the bound is
+    tighter with more time.
 
     Args:
         problem: B matrices of a single program over segment lists.
-        seconds: after which the search stops.
+        seconds: time limit.
     """
     paths = compute_paths(problem.topology, problem.paths.pairs, cache=False)
     steps = improving(problem.with_paths(paths), target=_FREE_GAP, deadline=Deadline.after(seconds))
@@ -315,31 +347,38 @@ def _check(problem: Problem, dag: EcmpDag, segments: int) -> None:
 def _first_lists(
     problem: Problem, lists: CandidateLists, segments: int, end: Deadline
 ) -> CandidateLists:
-    """Lists with one midpoint that the search for two segments uses for the first matrix."""
+    """Add the lists of a two-segment solution of the first matrix to the shortest paths."""
     balances = (
         problem.objective.rules.carries_all or problem.objective.name == ObjectiveName.MAX_MIN
     )
     demand = problem.demand[0].cpu().numpy()
     try:
-        two = SegmentProblem.of(lists.dag, lists.pairs, demand, balances=balances)
+        program = SegmentProblem.of(lists.dag, lists.pairs, demand, balances=balances)
     except InputError:
-        return lists  # nothing can be sent
-    found = solve_two_segments(two, _FIRST_GAP / 4, end)
-    row = {(int(s), int(t)): i for i, (s, t) in enumerate(zip(two.source, two.target, strict=True))}
-    at = np.array([row.get((int(s), int(t)), -1) for s, t in lists.pairs])
-    for k in range(found.mid.shape[1]):
-        mid = np.where(at >= 0, found.mid[at, k], -1)
+        # No routable demand.
+        return lists
+    two_segment = solve_two_segments(program, _FIRST_GAP / 4, end)
+    row_by_pair = {
+        (int(s), int(t)): i
+        for i, (s, t) in enumerate(zip(program.source, program.target, strict=True))
+    }
+    row_index = np.array([row_by_pair.get((int(s), int(t)), -1) for s, t in lists.pairs])
+    for k in range(two_segment.mid.shape[1]):
+        mid = np.where(row_index >= 0, two_segment.mid[row_index, k], -1)
         is_used = (
-            (at >= 0) & (mid >= 0) & (found.share[at, k] > _MIN_SHARE) & (mid != lists.pairs[:, 1])
+            (row_index >= 0)
+            & (mid >= 0)
+            & (two_segment.share[row_index, k] > _MIN_SHARE)
+            & (mid != lists.pairs[:, 1])
         )
-        stop = np.full((len(at), lists.stop.shape[2]), -1, dtype=np.int32)
+        stop = np.full((len(row_index), lists.stop.shape[2]), -1, dtype=np.int32)
         stop[:, 0] = np.where(is_used & (mid != lists.pairs[:, 0]), mid, -1)
         lists = lists.with_lists(stop, np.full_like(stop, -1))
     return lists.kept(lists.mask)
 
 
 def _all_prices(problem: Problem, result: PdhgResult) -> FloatArray:
-    """(L, E) what a Gbit/s costs on each link, different ones of all matrices and programs."""
+    """Distinct link prices (L, E), costs included, of all matrices and programs."""
     rows = result.prices
     if result.program_prices is not None:
         rows = torch.cat([rows, result.program_prices.prices.flatten(0, 1)])
@@ -347,11 +386,11 @@ def _all_prices(problem: Problem, result: PdhgResult) -> FloatArray:
     return np.unique(rows.numpy(), axis=0)
 
 
-def _pruned(lists: CandidateLists, splits: Tensor, last: int) -> CandidateLists:
-    """The lists with a share in some matrix, the straight one, and those that came last."""
+def _prune(lists: CandidateLists, splits: Tensor, num_old: int) -> CandidateLists:
+    """Prune to the lists with a share in some matrix, the shortest paths, and the last round's."""
     if lists.num_paths <= _MAX_LISTS:
         return lists.kept(lists.mask)
     keep = (splits.amax(0) > _MIN_SHARE).cpu().numpy()
     keep[:, 0] = True
-    keep[:, last:] = True
+    keep[:, num_old:] = True
     return lists.kept(keep)

@@ -1,4 +1,7 @@
-"""The program of :mod:`teal_ip.segments`, its loads and its bound."""
+"""The two-segment program of one matrix (:mod:`teal_ip.segments`): loads, prices and dual bounds.
+
+:class:`SegmentProblem` is the entry point; :meth:`SegmentProblem.of` validates the demands.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +27,22 @@ from teal_ip.segments.kernels import (
     last_segments,
 )
 
-UNIFORM_PARTS = (
-    0.0,
-    0.003,
-    0.01,
-    0.03,
-    0.1,
-    0.3,
-)  # of equal prices in a mixture, for the bound on any paths
-MIN_SHARE = 1e-9  # of a demand, below which a list is dropped
-TARGET_ROUNDING = 1e-6  # relative, by which a utilisation may exceed the one that was asked for
+# Weights of uniform prices in the mixtures with which the bound over any paths is computed.
+UNIFORM_WEIGHTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
+# Share of a demand below which a segment list is dropped.
+MIN_SHARE = 1e-9
+# Relative excess of a utilisation over its target that counts as rounding.
+TARGET_ROUNDING = 1e-6
 
 
 def require_target(target: float, value: float, bound: float, lists: str) -> None:
-    """Raise InputError for a utilisation that no lists keep, or that the search has found none for.
+    """Raise InputError if a target utilisation is infeasible, or if the search did not reach it.
 
     Args:
-        target: utilisation that was asked for.
-        value: least utilisation that was found.
-        bound: bound on it.
-        lists: lists that the bound is of, for the message.
+        target: target utilisation.
+        value: utilisation of the incumbent.
+        bound: lower bound on the utilisation.
+        lists: set of segment lists for which the bound holds, for the message.
     """
     if bound > target * (1 + TARGET_ROUNDING):
         expected = f"at least {rounding.at_least(bound)}: {lists} load every link less"
@@ -55,25 +54,26 @@ def require_target(target: float, value: float, bound: float, lists: str) -> Non
         raise InputError("--target-utilisation", "", expected, target)
 
 
-def distinct(pairs: AnyArray) -> tuple[IntArray, IntArray, Int64Array]:
-    """Source and target (P,) of the different pairs (D, 2), in ascending order, and the pair (D,)
-    of each demand.
+def unique_pairs(pairs: AnyArray) -> tuple[IntArray, IntArray, Int64Array]:
+    """Return source and target (P,) of the unique pairs among (D, 2), in ascending order, and the
+    index (D,) of each demand's pair.
     """
-    ends, of = np.unique(pairs, axis=0, return_inverse=True)
-    source, target = (np.ascontiguousarray(ends[:, i], dtype=np.int32) for i in (0, 1))
-    return source, target, of.reshape(-1)
+    unique, pair_index = np.unique(pairs, axis=0, return_inverse=True)
+    source, target = (np.ascontiguousarray(unique[:, i], dtype=np.int32) for i in (0, 1))
+    return source, target, pair_index.reshape(-1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SegmentProblem:
-    """One matrix.
+    """Two-segment program of one traffic matrix.
 
     Attributes:
         dag: shortest paths of the IGP.
         source: (D,) nodes, in ascending order.
         target: (D,) nodes, each with a path from its source.
         demand: (D,) Gbit/s, above 0.
-        balances: whether theta is minimised; else the flow is maximised.
+        balances: whether theta (the largest utilisation) is minimised; else the total flow is
+            maximised.
     """
 
     dag: EcmpDag
@@ -86,35 +86,43 @@ class SegmentProblem:
     def of(
         cls, dag: EcmpDag, pairs: IntArray, demand: FloatArray, *, balances: bool
     ) -> SegmentProblem:
-        """Check, sort, add up what is between the same nodes, and leave out what cannot be sent.
+        """Build the program: sort the pairs, merge demands of equal pairs, drop unroutable ones.
 
         Args:
             dag: shortest paths.
             pairs: (D, 2) source and target.
-            demand: (D,) Gbit/s, at least 0; pairs without demand or without a path are left out.
+            demand: (D,) Gbit/s, at least 0; pairs without demand or without a path are dropped.
             balances: see the class.
 
         Raises:
-            InputError: nothing is left.
+            InputError: no routable demand.
         """
         pairs = np.asarray(pairs)
-        sends = (demand > 0) & dag.reaches[pairs[:, 1], pairs[:, 0]] & (pairs[:, 0] != pairs[:, 1])
-        if not sends.any():
+        is_routable = (
+            (demand > 0) & dag.reaches[pairs[:, 1], pairs[:, 0]] & (pairs[:, 0] != pairs[:, 1])
+        )
+        if not is_routable.any():
             raise InputError(
                 "segments", "demand", "a demand above 0 between nodes with a path", "none"
             )
-        kept = np.flatnonzero(sends)
-        source, target, of = distinct(pairs[kept])
-        return cls(dag, source, target, np.bincount(of, demand[kept]).astype(np.float64), balances)
+        routable = np.flatnonzero(is_routable)
+        source, target, pair_index = unique_pairs(pairs[routable])
+        return cls(
+            dag,
+            source,
+            target,
+            np.bincount(pair_index, demand[routable]).astype(np.float64),
+            balances,
+        )
 
     @cached_property
     def passes(self) -> SegmentPasses:
-        """Sums and loads of segments."""
+        """Kernels that sum prices over segments and load segments onto links."""
         return SegmentPasses(self.dag)
 
     @cached_property
     def capacity(self) -> FloatArray:
-        """(E,) Gbit/s."""
+        """(E,) link capacities, Gbit/s."""
         return np.asarray(self.dag.topology.capacity, dtype=np.float64)
 
     @cached_property
@@ -124,12 +132,12 @@ class SegmentProblem:
 
     @cached_property
     def by_source(self) -> tuple[IntArray, IntArray]:
-        """Pointers (N + 1,) and demand numbers (D,), grouped by source."""
+        """Pointers (N + 1,) and demand indices (D,), grouped by source."""
         return grouped(self.source, self.num_nodes)
 
     @cached_property
     def by_target(self) -> tuple[IntArray, IntArray]:
-        """Pointers (N + 1,) and demand numbers (D,), grouped by target."""
+        """Pointers (N + 1,) and demand indices (D,), grouped by target."""
         return grouped(self.target, self.num_nodes)
 
     @property
@@ -139,15 +147,15 @@ class SegmentProblem:
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """Number of nodes, N."""
         return self.dag.topology.num_nodes
 
     def segment_prices(self, prices: FloatArray) -> FloatArray:
-        """(N, N) pi, of link prices (E,)."""
+        """Prices pi of all segments (N, N), destination first, under link prices (E,)."""
         return np.asarray(self.passes.segment_sum(prices[None])[0])
 
     def volumes(self, mid: IntArray, share: FloatArray) -> FloatArray:
-        """(N, N) Gbit/s of each segment."""
+        """Traffic of each segment (N, N), Gbit/s."""
         nodes = self.num_nodes
         first, last = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
         with threads_for(OPERATIONS_PER_SLOT * mid.size):
@@ -156,11 +164,11 @@ class SegmentProblem:
         return np.asarray(last + first.T)
 
     def loads(self, mid: IntArray, share: FloatArray) -> FloatArray:
-        """(E,) Gbit/s."""
+        """Link loads (E,), Gbit/s."""
         return np.asarray(self.passes.segment_load(self.volumes(mid, share)[None])[0])
 
     def cheapest(self, pi: FloatArray) -> tuple[IntArray, FloatArray]:
-        """(D,) the midpoint of least cost, the target itself on a tie, and its cost."""
+        """Cheapest midpoint of each demand (D,), the target itself on a tie, and its cost (D,)."""
         with threads_for(len(self.demand) * self.num_nodes):
             best, cost = np.empty(len(self.demand), dtype=np.int32), np.empty(len(self.demand))
             cheapest_midpoints(
@@ -175,27 +183,29 @@ class SegmentProblem:
         return best, cost
 
     def bound(self, prices: FloatArray, cost: FloatArray) -> float:
-        """The bound of the package, of link prices (E,) and the least cost of each demand (D,)."""
+        """Dual bound (package docstring) from link prices (E,) and the least costs (D,)."""
         value = float((self.capacity * prices).sum())
         if self.balances:
             return float((self.demand * cost).sum()) / max(value, 1e-300)
         return value + float((self.demand * np.maximum(0, 1 - cost)).sum())
 
     def free_bound(self, prices: FloatArray) -> float:
-        """A bound on routing over any paths: the costs are those of shortest paths.
+        """Dual bound for routing over any paths, from shortest paths under link prices (E,).
 
-        Links that no segment list can load have a price of 0, which any path may use; so mixtures
-        with equal prices are tried too, and the best bound counts.
+        Links that no segment list can load have a price of 0, which any path may use.  So mixtures
+        with uniform prices are tried too, and the best bound is returned.
         """
-        links, live = self.dag.links, self.capacity > 0
+        links, is_live = self.dag.links, self.capacity > 0
         nodes, roots = self.num_nodes, np.unique(self.source)
         uniform = (
-            float((self.capacity * prices).sum()) * self.inverse_capacity / max(1, int(live.sum()))
+            float((self.capacity * prices).sum())
+            * self.inverse_capacity
+            / max(1, int(is_live.sum()))
         )
         bounds = []
-        for part in UNIFORM_PARTS:
-            mixed = (1 - part) * prices + part * uniform
-            weight = np.where(live, mixed, np.inf)
+        for uniform_weight in UNIFORM_WEIGHTS:
+            mixed = (1 - uniform_weight) * prices + uniform_weight * uniform
+            weight = np.where(is_live, mixed, np.inf)
             distance, _ = shortest_trees(
                 nodes, links.tail, links.head, weight, roots.astype(np.int32)
             )
@@ -209,31 +219,28 @@ class SegmentProblem:
         return float((load * self.inverse_capacity).max())
 
     def direct(self) -> tuple[IntArray, FloatArray]:
-        """Midpoints and shares (D, 1) of no policies: all demands go straight to their targets."""
+        """Midpoints and shares (D, 1) without policies: every demand follows its shortest paths."""
         return np.ascontiguousarray(self.target[:, None]), np.ones((len(self.target), 1))
 
     def steered(self, mid: IntArray, share: FloatArray) -> BoolArray:
-        """(D,) the demands that have a policy: some list of theirs, of more than MIN_SHARE, has a
-        midpoint.
-        """
+        """Whether each demand (D,) has a policy: a list with a midpoint and more than MIN_SHARE."""
         return ((share > MIN_SHARE) & (mid >= 0) & (mid != self.target[:, None])).any(1)
 
     def policies(self, mid: IntArray, share: FloatArray) -> SegmentPolicies:
-        """The lists of demands that do not go straight to their targets; shares of a demand sum to
-        1.
-        """
+        """Return the segment lists of demands with a policy; the shares of a demand sum to 1."""
         lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
         is_used = (share > MIN_SHARE) & (mid >= 0)
         steered = self.steered(mid, share)
         for d in np.flatnonzero(steered).tolist():
             s, t = int(self.source[d]), int(self.target[d])
-            parts: dict[tuple[int, ...], float] = {}
+            share_by_stops: dict[tuple[int, ...], float] = {}
             for k in np.flatnonzero(is_used[d]).tolist():
                 stops = () if mid[d, k] in (s, t) else (int(mid[d, k]),)
-                parts[stops] = parts.get(stops, 0.0) + float(share[d, k])
-            total = sum(parts.values())
-            if set(parts) != {()}:
+                share_by_stops[stops] = share_by_stops.get(stops, 0.0) + float(share[d, k])
+            total = sum(share_by_stops.values())
+            if set(share_by_stops) != {()}:
                 lists[s, t] = tuple(
-                    SegmentList(part / total, stops) for stops, part in sorted(parts.items())
+                    SegmentList(list_share / total, stops)
+                    for stops, list_share in sorted(share_by_stops.items())
                 )
         return SegmentPolicies(lists)

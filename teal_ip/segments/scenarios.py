@@ -1,5 +1,8 @@
-"""Matrices under failures: loads and prices of lists with one midpoint, of demands or of what
-crosses a router.
+"""Traffic matrices under failures: link loads and prices of one-midpoint lists, for demands or for
+transit traffic.
+
+:class:`Scenarios` evaluates F failures times M matrices for policies of demands,
+:class:`TransitScenarios` for policies that steer the traffic crossing a router.
 """
 
 from __future__ import annotations
@@ -16,17 +19,23 @@ from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, Int
 from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
 from teal_ip.routing.igp_failures import IgpFailures
-from teal_ip.segments.kernels import cheapest_midpoints, first_next_hops, grouped, most_saved
+from teal_ip.segments.kernels import (
+    cheapest_midpoints,
+    first_next_hops,
+    grouped,
+    max_antichain_saving,
+)
 
-_BLOCK_NUMBERS = 1 << 19  # demands times midpoints that are priced at once
-Key = tuple[int, int, int]  # failure, matrix, link
+# Entries (demands times midpoints) that are priced at once.
+_BLOCK_ENTRIES = 1 << 19
+# Index of failure, matrix and link.
+Key = tuple[int, int, int]
 
 
 class Scenarios:
-    """Loads and prices of all matrices under all failures.
+    """Link loads and prices of all matrices under all failures.
 
-    Where a failure cuts the ends of a demand off from each other, its lists take it as far as their
-    midpoints.
+    Where a failure disconnects the ends of a demand, its lists carry it as far as their midpoints.
 
     Args:
         dags: shortest paths without failure, then under each.
@@ -34,11 +43,10 @@ class Scenarios:
         demand: (M, D) Gbit/s.
 
     Attributes:
-        is_transit: whether policies steer what crosses a router, and not a demand.
-        source: (D,) node where each policy begins: that of a demand, or a router that traffic
-            crosses.
-        target: (D,) node where it ends.
-        offered: (M, D) Gbit/s that it can take, under each of F failures.
+        is_transit: whether policies steer the traffic that crosses a router, not a demand.
+        source: (D,) node where each policy begins: the demand's source, or a transit router.
+        target: (D,) node where each policy ends.
+        offered: (M, D) Gbit/s that each policy can carry, under each of F failures.
     """
 
     is_transit = False
@@ -46,7 +54,9 @@ class Scenarios:
     def __init__(
         self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray
     ) -> None:
-        self.passes, self.source, self.target = [SegmentPasses(dag) for dag in dags], source, target
+        self.passes = [SegmentPasses(dag) for dag in dags]
+        self.source = source
+        self.target = target
         self.nodes = dags[0].topology.num_nodes
         self.capacity = np.array(
             [np.where(np.isfinite(dag.links.metric), dag.topology.capacity, 0.0) for dag in dags]
@@ -56,33 +66,42 @@ class Scenarios:
         self._set_policies()
 
     def _set_policies(self) -> None:
-        self._kept: dict[int, BoolArray] = {}  # midpoints, by the first demand of each block
+        # Admissible midpoints, by the first demand of each block.
+        self._admissible_midpoints: dict[int, BoolArray] = {}
         self._by_source = grouped(self.source, self.nodes)
+        # (F, D)
         self.connected = np.array(
             [passes.dag.reaches[self.target, self.source] for passes in self.passes]
-        )  # (F, D)
+        )
 
     def utilisation(self, policy: Int64Array, mid: IntArray, share: FloatArray) -> FloatArray:
-        """(F, M, E) of columns (n,); everything else goes straight."""
-        result, nodes, source, target = [], self.nodes, self.source[policy], self.target[policy]
+        """Link utilisation (F, M, E) of columns (n,); all other traffic follows shortest paths."""
+        result = []
+        nodes = self.nodes
+        source = self.source[policy]
+        target = self.target[policy]
         begins, ends, demand = self._demands
         for failure, passes in enumerate(self.passes):
-            reaches, size = passes.dag.reaches, nodes * nodes
+            # Volumes of segments if all demands follow their shortest paths.
+            reaches = passes.dag.reaches
+            size = nodes * nodes
             volume = np.array(
                 [np.bincount(ends.astype(np.int64) * nodes + begins, one, size) for one in demand]
             )
+            # Move the shares from the shortest paths to the two segments of their lists.
             moved = self.offered[failure][:, policy] * share
-            arrives = reaches[target, source]  # at the end of the last segment
+            # Whether the last segment has a path.
+            arrives = reaches[target, source]
             steps = (
                 (-1, target, source, arrives),
                 (1, mid, source, reaches[mid, source]),
                 (1, target, mid, arrives),
             )
-            for sign, end, begin, does in steps:
-                used = (end != begin) & does
-                place = end[used].astype(np.int64) * nodes + begin[used]
-                for of_matrix, part in zip(volume, moved, strict=True):
-                    of_matrix += sign * np.bincount(place, part[used], size)
+            for sign, end, begin, has_path in steps:
+                uses_segment = (end != begin) & has_path
+                segment = end[uses_segment].astype(np.int64) * nodes + begin[uses_segment]
+                for matrix_volume, matrix_moved in zip(volume, moved, strict=True):
+                    matrix_volume += sign * np.bincount(segment, matrix_moved[uses_segment], size)
             load = passes.segment_load(volume.reshape(-1, nodes, nodes))
             capacity = self.capacity[failure]
             result.append(np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0))
@@ -91,48 +110,52 @@ class Scenarios:
     def least(
         self, cost: FloatArray, direct: FloatArray, prices: dict[tuple[int, int], FloatArray]
     ) -> float:
-        """Least cost of all traffic, by the costs (D,) of the cheapest list and of the direct way
-        of each policy.
+        """Return the least cost of all traffic, from the costs (D,) of each policy's cheapest list
+        and of its shortest paths.
 
         Args:
-            prices: (E,) of links, by failure and matrix.
+            cost: (D,) cost of the cheapest list.
+            direct: (D,) cost of the shortest paths.
+            prices: link prices (E,) by (failure, matrix).
         """
         return float(np.minimum(direct, cost).sum())
 
     @property
     def largest_offered(self) -> FloatArray:
-        """(D,) Gbit/s that each policy can take, the largest of all matrices and failures."""
+        """Largest Gbit/s (D,) that each policy can carry, over all matrices and failures."""
         result = np.zeros(len(self.source))
         for offered in self.offered:
             np.maximum(result, offered.max(0), out=result)
         return result
 
     def sums(self, policy: Int64Array) -> sp.csr_array:
-        """(R, n) ones for the columns (n,) of which the shares together are at most 1."""
-        rows, row = np.unique(policy, return_inverse=True)
+        """Rows (R, n) of ones for sets of columns (n,) whose shares sum to at most 1."""
+        rows, row_index = np.unique(policy, return_inverse=True)
         return sp.csr_array(
-            (np.ones(len(policy)), (row, np.arange(len(policy)))), shape=(len(rows), len(policy))
+            (np.ones(len(policy)), (row_index, np.arange(len(policy)))),
+            shape=(len(rows), len(policy)),
         )
 
     def excluded(self, policies: Int64Array) -> BoolArray:
-        """(D,) the policies that cannot be installed together with one of these (n,)."""
+        """Whether each policy (D,) cannot be installed together with one of these (n,)."""
         return np.zeros(len(self.source), dtype=bool)
 
     def conflicting(self, policy: Int64Array, mid: IntArray) -> BoolArray:
-        """(n,) the columns whose loads other ones of these change; none where each policy steers
-        its demand alone.
+        """Whether others of these columns (n,) change the loads of each column; False if each
+        policy steers only its demand.
         """
         return np.zeros(len(policy), dtype=bool)
 
     def row(self, key: Key, demand: Int64Array, mid: IntArray) -> FloatArray:
-        """(n,) by how much the utilisation of a link rises if whole demands go by midpoints and not
-        straight.
+        """Row of the master (n,): increase of a link's utilisation if a whole demand moves from its
+        shortest paths to a midpoint.
         """
         failure, matrix, link = key
         unit = np.zeros((1, self.capacity.shape[1]))
         unit[0, link] = 1.0 / self.capacity[failure, link]
         value = self.passes[failure].segment_sum(unit)[0]
-        value[~np.isfinite(value)] = 0.0  # between nodes that are cut off from each other
+        # Nodes that are disconnected from each other.
+        value[~np.isfinite(value)] = 0.0
         np.fill_diagonal(value, 0.0)
         source, target = self.source[demand], self.target[demand]
         after = self.connected[failure, demand] * (value[target, mid] - value[target, source])
@@ -141,17 +164,19 @@ class Scenarios:
     def cheapest(
         self, prices: dict[tuple[int, int], FloatArray], end: Deadline
     ) -> tuple[IntArray, FloatArray, FloatArray] | None:
-        """The cheapest midpoint of each demand (D,), its cost (D,) and that of the direct way (D,),
-        of whole demands.
+        """Return each demand's cheapest midpoint (D,), its cost (D,) and the cost of the shortest
+        paths (D,), for whole demands.
 
         Args:
-            prices: (E,) of links, by failure and matrix.
-            end: deadline after which there is no answer.
+            prices: link prices (E,) by (failure, matrix).
+            end: time limit; None is returned after it.
         """
         values = {
             key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()
         }
-        best, cost = self.target.copy(), np.empty(len(self.source))
+        best = self.target.copy()
+        cost = np.empty(len(self.source))
+        # One matrix without failures: the compiled kernel.
         if len(self.passes) == 1 and len(self.offered[0]) == 1 and not self.is_transit:
             pi = next(iter(values.values()), np.zeros((self.nodes, self.nodes)))
             with threads_for(len(self.source) * self.nodes):
@@ -166,91 +191,91 @@ class Scenarios:
                 )
             offered = self.offered[0][0]
             return best, offered * cost, offered * pi[self.target, self.source]
+        # All scenarios, in blocks of demands.
         direct = np.zeros(len(self.source))
-        for part, total in self._costs(values):
+        for block, total in self._costs(values):
             if end.is_over:
                 return None
-            at = np.arange(len(total))
-            best[part] = total.argmin(1)
-            cost[part], direct[part] = total[at, best[part]], total[at, self.target[part]]
+            rows = np.arange(len(total))
+            best[block] = total.argmin(1)
+            cost[block] = total[rows, best[block]]
+            direct[block] = total[rows, self.target[block]]
         return best, cost, direct
 
     def _costs(
         self, values: dict[tuple[int, int], FloatArray]
     ) -> Iterator[tuple[slice, FloatArray]]:
-        """Some demands, and the cost of each over each midpoint (n, N), at sums of prices (N, N) of
-        segments.
+        """Yield blocks of demands with their costs over each midpoint (n, N), from summed prices of
+        segments (N, N).
         """
         for value in values.values():
             value[~np.isfinite(value)] = 0.0
             np.fill_diagonal(value, 0.0)
-        size = max(1, _BLOCK_NUMBERS // self.nodes)
-        for begin in range(0, len(self.source), size):
-            part = slice(begin, begin + size)
-            source, target = self.source[part], self.target[part]
-            if begin not in self._kept:  # which takes longer than all costs
-                self._kept[begin] = self.kept(source, target)
-            total = np.where(self._kept[begin], 0.0, np.inf)
+        block_size = max(1, _BLOCK_ENTRIES // self.nodes)
+        for begin in range(0, len(self.source), block_size):
+            block = slice(begin, begin + block_size)
+            source = self.source[block]
+            target = self.target[block]
+            # Cached, since it takes longer than all costs.
+            if begin not in self._admissible_midpoints:
+                self._admissible_midpoints[begin] = self.admissible_midpoints(source, target)
+            total = np.where(self._admissible_midpoints[begin], 0.0, np.inf)
             for (failure, matrix), value in values.items():
-                after = self.connected[failure, part, None] * value[target]
-                total += self.offered[failure][matrix, part, None] * (value[:, source].T + after)
-            yield part, total
+                after = self.connected[failure, block, None] * value[target]
+                total += self.offered[failure][matrix, block, None] * (value[:, source].T + after)
+            yield block, total
 
     def promising(
         self, prices: dict[tuple[int, int], FloatArray], count: int, deadline: Deadline
     ) -> tuple[Int64Array, IntArray]:
-        """The ``count`` columns, demands (n,) and midpoints (n,), that save most at prices of
-        links.
+        """Return the ``count`` columns, demands (n,) and midpoints (n,), that save most at link
+        prices.
 
-        At the deadline those of the demands that were looked at.
+        After the deadline, the columns of the blocks so far.
         """
         values = {
             key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()
         }
-        demands, mids, savings = (
-            np.zeros(0, dtype=np.int64),
-            np.zeros(0, dtype=np.int32),
-            np.zeros(0),
-        )
-        for part, total in self._costs(values):
+        demands = np.zeros(0, dtype=np.int64)
+        mids = np.zeros(0, dtype=np.int32)
+        savings = np.zeros(0)
+        for block, total in self._costs(values):
             if deadline.is_over:
                 break
-            rise = total - total[np.arange(len(total)), self.target[part]][:, None]
-            for end in (self.source[part], self.target[part]):
+            rise = total - total[np.arange(len(total)), self.target[block]][:, None]
+            for end in (self.source[block], self.target[block]):
                 rise[np.arange(len(rise)), end] = np.inf
             first = np.argpartition(rise, min(count, rise.size - 1), axis=None)[:count]
-            at, mid = np.unravel_index(first, rise.shape)
-            demands, mids = (
-                np.append(demands, at + part.start),
-                np.append(mids, mid.astype(np.int32)),
-            )
-            savings = np.append(savings, -rise[at, mid])
+            demand_index, mid = np.unravel_index(first, rise.shape)
+            demands = np.append(demands, demand_index + block.start)
+            mids = np.append(mids, mid.astype(np.int32))
+            savings = np.append(savings, -rise[demand_index, mid])
         order = np.argsort(-savings, kind="stable")[:count]
         order = order[np.isfinite(savings[order])]
         return demands[order], mids[order]
 
-    def kept(self, source: IntArray, target: IntArray) -> BoolArray:
-        """(n, N) the midpoints that no failure cuts off from one end of a demand whose ends it
-        leaves connected.
+    def admissible_midpoints(self, source: IntArray, target: IntArray) -> BoolArray:
+        """Whether each midpoint (n, N) is admissible: no failure that leaves the demand's ends
+        connected disconnects the midpoint from one of them.
         """
-        kept = np.ones((len(source), self.nodes), dtype=bool)
+        admissible = np.ones((len(source), self.nodes), dtype=bool)
         for passes in self.passes:
             reaches = passes.dag.reaches
-            kept &= reaches[:, source].T & reaches[target] | ~reaches[target, source][:, None]
-        return kept
+            admissible &= reaches[:, source].T & reaches[target] | ~reaches[target, source][:, None]
+        return admissible
 
 
 class TransitScenarios(Scenarios):
-    """Scenarios of policies that steer all traffic which crosses a router towards an endpoint.
+    """Scenarios for policies that steer all traffic crossing a router towards an endpoint.
 
-    What crosses a router m towards t is V[m, t] under a failure, as long as no policy takes what
-    another one steers. So lists of m whose last segment comes back to m under any failure are left
-    out.  Of two policies of an endpoint neither router may be on the way of the other
-    (:meth:`excluded`), and no list may lead over the router of another policy that would take it
-    (:meth:`conflicting`), under any failure: bounds are those of such policies.
+    V[m, t] Gbit/s cross router m towards t under a failure, provided that no policy captures what
+    another one steers.  So the midpoints of m exclude those whose last segment returns to m under
+    any failure.  Of two policies of an endpoint, neither router may be on the shortest paths of the
+    other (:meth:`excluded`), and no list may cross the router of another policy that would capture
+    it (:meth:`conflicting`), under any failure: bounds hold for such sets of policies.
 
-    Linear programs and bounds relax both: they know the first one along one way of every router
-    alone, without failure by its first next hop, and the second one not at all.
+    Linear programs and bounds relax both conditions: the first is enforced along one path of each
+    router only (first next hops, without failure), the second not at all.
     """
 
     is_transit = True
@@ -284,14 +309,15 @@ class TransitScenarios(Scenarios):
             straight += float(demand[matrix] @ np.where(np.isfinite(value), value, 0.0))
         saving = np.zeros((self.nodes, self.nodes))
         saving[self.target, self.source] = np.maximum(0.0, direct - cost)
-        return straight - most_saved(self.passes[0].dag.dags, self._parent, saving)
+        return straight - max_antichain_saving(self.passes[0].dag.dags, self._parent, saving)
 
     @override
-    def kept(self, source: IntArray, target: IntArray) -> BoolArray:
-        kept, mids = super().kept(source, target), np.arange(self.nodes)
+    def admissible_midpoints(self, source: IntArray, target: IntArray) -> BoolArray:
+        admissible = super().admissible_midpoints(source, target)
+        mids = np.arange(self.nodes)
         for passes in self.passes:
-            kept &= ~self._is_between(passes, mids, target[:, None], source[:, None])
-        return kept
+            admissible &= ~self._is_between(passes, mids, target[:, None], source[:, None])
+        return admissible
 
     @override
     def sums(self, policy: Int64Array) -> sp.csr_array:
@@ -303,22 +329,24 @@ class TransitScenarios(Scenarios):
             while node not in (target, -1):
                 entries += [(row, column) for column in columns.get((node, target), ())]
                 node = int(self._parent[target, node])
-        places = np.array(entries, dtype=np.int64).reshape(-1, 2).T
+        rows_and_columns = np.array(entries, dtype=np.int64).reshape(-1, 2).T
         return sp.csr_array(
-            (np.ones(len(entries)), (places[0], places[1])), shape=(len(columns), len(policy))
+            (np.ones(len(entries)), (rows_and_columns[0], rows_and_columns[1])),
+            shape=(len(columns), len(policy)),
         )
 
     @override
     def excluded(self, policies: Int64Array) -> BoolArray:
         result = np.zeros(len(self.source), dtype=bool)
         for policy in policies.tolist():
-            target, node = int(self.target[policy]), int(self.source[policy])
-            same = np.flatnonzero(self.target == target)
-            others = self.source[same]
+            target = int(self.target[policy])
+            node = int(self.source[policy])
+            same_endpoint = np.flatnonzero(self.target == target)
+            others = self.source[same_endpoint]
             for passes in self.passes:
                 is_before = self._is_between(passes, node, target, others)
-                is_between = is_before | self._is_between(passes, others, target, node)
-                result[same] |= is_between & (others != node)
+                shares_path = is_before | self._is_between(passes, others, target, node)
+                result[same_endpoint] |= shares_path & (others != node)
         return result
 
     @override
@@ -326,7 +354,8 @@ class TransitScenarios(Scenarios):
         result = np.zeros(len(policy), dtype=bool)
         begin, target = self.source[policy], self.target[policy]
         for q in np.unique(policy).tolist():
-            router, endpoint = int(self.source[q]), int(self.target[q])
+            router = int(self.source[q])
+            endpoint = int(self.target[q])
             for passes in self.passes:
                 first = (mid == endpoint) & self._is_between(passes, begin, mid, router)
                 last = (target == endpoint) & self._is_between(passes, mid, target, router)
@@ -337,9 +366,11 @@ class TransitScenarios(Scenarios):
     def _is_between(
         passes: SegmentPasses, begin: AnyArray | int, end: AnyArray | int, node: AnyArray | int
     ) -> BoolArray:
-        """Whether shortest paths from one node to another cross a third one; not without a path."""
+        """Whether shortest paths between two nodes cross a third one; False without a path."""
         distance = passes.dag.dags.distance
-        way = distance[end, begin]
-        is_on_way = np.isfinite(way) & (distance[node, begin] + distance[end, node] == way)
+        shortest = distance[end, begin]
+        is_on_path = np.isfinite(shortest) & (
+            distance[node, begin] + distance[end, node] == shortest
+        )
         is_end = np.equal(node, begin) | np.equal(node, end)
-        return np.asarray(is_on_way & (passes.dag.links.has_transit[node] | is_end))
+        return np.asarray(is_on_path & (passes.dag.links.has_transit[node] | is_end))

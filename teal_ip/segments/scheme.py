@@ -1,9 +1,9 @@
-"""The scheme ``segments``: segment lists over the IGP's shortest paths, certified over all lists of
-a length.
+"""Scheme ``segments``: split ratios over segment lists on the IGP's shortest paths, with a gap to
+the best lists of a maximum length.
 
-Its splits are over lists of its own, so that its gap is that to the best lists, and its value may
-lie above the best over the candidate paths.  Failed links are those of the problem: the IGP has
-converged without them.
+The splits range over the scheme's own segment lists: the gap is that to the best lists, and the
+value may exceed the optimum over the candidate paths.  The failed links of the problem are failed
+in the IGP, too, which has converged without them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from teal_ip.segments.over_lists import solve_over_lists
 
 @dataclasses.dataclass
 class Segments:
-    """The scheme ``segments`` (see the module).
+    """The scheme ``segments``.
 
     Attributes:
-        segments: the most of a list, the one to the target included.
-        adjacency: whether a list may take links whatever the metrics say.
-        gap: certified gap to the optimum over all such lists, at which it stops.
-        deadline: seconds a batch; 0 for none.
-        igp: finds the shortest paths.
+        segments: maximum number of segments of a list, including the one to the target.
+        adjacency: whether a list may contain adjacency segments (single links).
+        gap: certified gap to the optimum over all such lists at which the solver stops.
+        deadline: time limit of a batch, seconds; 0 for none.
+        igp: computes the shortest paths.
     """
 
     segments: int = 2

@@ -1,4 +1,10 @@
-"""The search: a start by soft maxima, PDHG with restarts, certificates with all midpoints."""
+"""PDHG search for two-segment routing: warm start, restarted PDHG, certificates over all midpoints.
+
+The start runs Frank-Wolfe-like rounds with soft-maximum prices; then primal-dual hybrid gradient
+with adaptive restarts and step weights (Applegate et al. 2021) iterates, and every ``CHECK_EVERY``
+iterations prices all midpoints, which proves a bound and refills the slots.  Entry point:
+:func:`solve`.
+"""
 
 from __future__ import annotations
 
@@ -17,36 +23,39 @@ from teal.solvers.result import Solution, Stop
 from teal_ip.segments.kernels import OPERATIONS_PER_SLOT, step, take_midpoints
 from teal_ip.segments.problem import SegmentProblem
 
-SLOTS = (
-    4  # midpoints held for a demand at first; at most 4 besides the direct way are used in optima
-)
+# Midpoints per demand at the start; optima use at most 4 besides the shortest path.
+SLOTS = 4
 _MAX_SLOTS = 32
-_STARTING_ROUNDS = 8  # of soft-maximum prices with a line search
-_SHARPNESS = 10.0  # of the soft maximum: exp(10 u / largest u)
-CHECK_EVERY = 25  # iterations between certificates
-_PATIENCE = (
-    8  # certificates in which the gap must fall by _STALL_SHARE, else more midpoints are held
-)
+# Rounds of soft-maximum prices with a line search, before PDHG.
+_STARTING_ROUNDS = 8
+# Exponent of the soft maximum: exp(10 u / largest u).
+_SHARPNESS = 10.0
+# Iterations between certificates.
+CHECK_EVERY = 25
+# Certificates within which the gap must fall by _STALL_SHARE; otherwise the slots are doubled.
+_PATIENCE = 8
 _STALL_SHARE = 0.2
-_FEW_DEMANDS = 10_000  # up to so many column generation ends a search sooner than more midpoints do
-_RESTART_AT = 0.5  # of the gap at the last restart
-_MIN_UTILISATION = 0.05  # of the largest one, in step sizes of links that carry less
-_MIN_CARRIED = (
-    1e-3  # share of a demand that counts as carried straight to its target, in step sizes
-)
-_REFILL_ROUNDS = 3  # in which flow that was cut to be feasible takes up capacity that is left
+# Largest number of demands for which column generation finishes sooner than more slots would.
+_FEW_DEMANDS = 10_000
+# Restart when the gap has fallen to this share of the gap at the last restart.
+_RESTART_AT = 0.5
+# Floor of a link's utilisation in the dual step sizes, as a share of the largest utilisation.
+_MIN_UTILISATION = 0.05
+# Floor of the share of each demand on its shortest paths, in the dual step sizes.
+_MIN_CARRIED = 1e-3
+# Rounds in which flow that was cut for feasibility takes up residual capacity.
+_REFILL_ROUNDS = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class SegmentResult(Solution):
-    """Shares and prices, and the value (theta, or Gbit/s) and the bound over lists of two segments
-    that they prove.
+    """Solution over two-segment lists: shares, prices, value (theta, or Gbit/s) and proven bound.
 
     Attributes:
-        mid: (D, K) midpoints; -1 for none, the target itself for the direct way.
-        share: (D, K) of each demand.
-        prices: (E,) of links, value or utilisation per Gbit/s.
-        free_bound: bound on the optimum over any paths, by the same prices.
+        mid: (D, K) midpoints; -1 for an empty slot, the target itself for the shortest paths.
+        share: (D, K) split ratios of each demand.
+        prices: (E,) dual prices of links: value or utilisation per Gbit/s.
+        free_bound: bound on the optimum over any paths, from the same prices.
     """
 
     mid: IntArray
@@ -62,12 +71,12 @@ def solve(
     max_iterations: int = 20_000,
     report: Callable[[int, float], None] | None = None,
 ) -> SegmentResult:
-    """Solve to a certified gap.
+    """Solve the two-segment program to a certified gap.
 
     Args:
         problem: one matrix.
         gap: certified gap at which to stop.
-        deadline: after which to stop with the best so far.
+        deadline: time limit, after which the incumbent is returned.
         max_iterations: iterations of PDHG.
         report: called with iterations and gap after each certificate.
     """
@@ -106,7 +115,7 @@ def solve(
 
 
 class _Search:
-    """State of the iteration.  Symbols as in the package."""
+    """State of the PDHG iteration; symbols as in the package docstring."""
 
     def __init__(self, problem: SegmentProblem) -> None:
         self.p = problem
@@ -115,7 +124,8 @@ class _Search:
         self.mid[:, 0] = problem.target
         self.share = np.zeros((demands, SLOTS))
         self.share[:, 0] = 1.0
-        length = problem.segment_prices(problem.inverse_capacity)  # h of each segment
+        # Segment lengths in 1 / capacity, h, which scale the primal steps.
+        length = problem.segment_prices(problem.inverse_capacity)
         self.h = length[problem.target, problem.source]
         self.tau = 1 / (2 * self.h)
         self.iterations = 0
@@ -125,22 +135,28 @@ class _Search:
         self.best_allocation = self.mid.copy(), self.share.copy()
         self.best_prices = problem.inverse_capacity / max(1, len(problem.capacity))
         self.y = np.zeros(len(problem.capacity))
-        self.cycle_gap, self.stall_gap, self.checks = math.inf, math.inf, 0
+        self.cycle_gap = math.inf
+        self.stall_gap = math.inf
+        self.checks = 0
         self._averages()
 
     def _averages(self) -> None:
-        self.total, self.y_total, self.count = np.zeros_like(self.share), np.zeros_like(self.y), 0
-        self.start_share, self.start_y = self.share.copy(), self.y.copy()
+        self.total = np.zeros_like(self.share)
+        self.y_total = np.zeros_like(self.y)
+        self.count = 0
+        self.start_share = self.share.copy()
+        self.start_y = self.y.copy()
 
     @property
     def gap(self) -> float:
-        """The gap between the best value and the best bound."""
+        """Relative gap between the incumbent value and the best bound."""
         return gap_between(self.value, self.bound, self.p.sense)
 
     def start(self) -> None:
-        """Rounds of soft-maximum prices, each sending a part over the cheapest midpoints by a line
-        search.
+        """Compute the starting point: rounds of soft-maximum prices, each of which moves a share of
+        every demand to its cheapest midpoint by a line search.
         """
+        # Frank-Wolfe-like rounds on the soft maximum of the utilisations.
         p = self.p
         load = p.loads(self.mid, self.share)
         for _ in range(_STARTING_ROUNDS if p.balances else 0):
@@ -149,23 +165,24 @@ class _Search:
             prices /= (p.capacity * prices).sum()
             pi = p.segment_prices(prices)
             best, cost = p.cheapest(pi)
-            self._keep_bound(prices, p.bound(prices, cost))
-            one = np.ascontiguousarray(best[:, None])
-            towards = p.loads(one, np.ones((len(best), 1)))
-            part = _line_search(load * p.inverse_capacity, towards * p.inverse_capacity)
-            if part <= 0:
+            self._update_bound(prices, p.bound(prices, cost))
+            best_slot = np.ascontiguousarray(best[:, None])
+            best_load = p.loads(best_slot, np.ones((len(best), 1)))
+            step_size = _line_search(load * p.inverse_capacity, best_load * p.inverse_capacity)
+            if step_size <= 0:
                 break
-            self._mix(pi, best, cost, part)
-            load = (1 - part) * load + part * towards
+            self._mix(pi, best, cost, step_size)
+            load = (1 - step_size) * load + step_size * best_load
+        # Dual start from the soft maximum of the final loads.
         load = p.loads(self.mid, self.share)
         u = load * p.inverse_capacity
         self.y = np.exp(_SHARPNESS * (u / u.max() - 1)) * (p.capacity > 0)
         self.y /= self.y.sum()
-        if (
-            not p.balances
-        ):  # a price at which a Gbit/s on the mean demand is just worth its capacity
+        if not p.balances:
+            # Scale the prices so that a Gbit/s of the mean demand is just worth its capacity.
             mean_cost = (p.demand * self._direct_cost(self.y)).sum() / p.demand.sum()
             self.y *= min(1.0, max(0.0, u.max() - 1)) / max(mean_cost, 1e-300)
+        # Step sizes and primal weight.
         rows = self._row_sums()
         self.sigma = 1 / rows
         primal = max(float((p.demand * self.h).sum()), 1e-300)
@@ -177,10 +194,10 @@ class _Search:
         pi = self.p.segment_prices(y * self.p.inverse_capacity)
         return pi[self.p.target, self.p.source]
 
-    def _mix(self, pi: FloatArray, best: IntArray, cost: FloatArray, part: float) -> None:
-        """Send a part of each demand by its best midpoint."""
-        # Each best midpoint takes a slot, that of the least used one where none is free; the shares
-        # stand for the running averages, which are not begun yet.
+    def _mix(self, pi: FloatArray, best: IntArray, cost: FloatArray, step_size: float) -> None:
+        """Move a share ``step_size`` of each demand to its best midpoint."""
+        # Each best midpoint takes a slot, the least used one if none is free; the shares stand for
+        # the running averages, which have not started yet.
         average = self.share.copy()
         take_midpoints(
             pi,
@@ -194,12 +211,15 @@ class _Search:
             average,
         )
         is_best = self.mid == best[:, None]
-        found = is_best.any(1)
-        self.share[found] = (1 - part) * self.share[found] + part * is_best[found]
+        has_slot = is_best.any(1)
+        self.share[has_slot] = (1 - step_size) * self.share[has_slot] + step_size * is_best[
+            has_slot
+        ]
 
     def iterate(self, count: int) -> None:
-        """So many iterations of PDHG."""
-        p, value = self.p, 0.0 if self.p.balances else 1.0
+        """Run ``count`` iterations of PDHG."""
+        p = self.p
+        value = 0.0 if self.p.balances else 1.0
         extrapolated = np.zeros_like(self.share)
         for _ in range(count):
             pi = p.segment_prices(self.y * p.inverse_capacity)
@@ -229,37 +249,40 @@ class _Search:
         self.iterations += count
 
     def check(self) -> None:
-        """Certificates of the current and the average point, new midpoints, and a restart where it
-        is due.
-        """
+        """Certify the current and the average point, add midpoints, and restart if due."""
+        # Bound and feasible value of both points.
         p = self.p
         points = [(self.share, self.y)]
         if self.count:
             points.append((self.total / self.count, self.y_total / self.count))
-        gaps, duals = [], []
+        gaps = []
+        duals = []
         for share, y in points:
             prices = y * p.inverse_capacity
             pi = p.segment_prices(prices)
             best, cost = p.cheapest(pi)
-            bound, value = p.bound(prices, cost), self._value_of(share)
-            self._keep_bound(prices, bound)
+            bound = p.bound(prices, cost)
+            value = self._update_incumbent(share)
+            self._update_bound(prices, bound)
             gaps.append(gap_between(value, bound, p.sense))
             duals.append((pi, best, cost))
+        # Restart from the better point.
         chosen = int(np.argmin(gaps))
         if self.count and (
             gaps[chosen] <= _RESTART_AT * self.cycle_gap
             or self.count >= 0.4 * self.iterations + 200
         ):
             self._restart(*points[chosen], gaps[chosen])
+        # Give each demand its cheapest midpoint.
         pi, best, cost = duals[chosen]
         average = self.total if self.count else self.share.copy()
-        is_worth = np.ones(len(cost), dtype=bool) if p.balances else cost < 1
+        is_profitable = np.ones(len(cost), dtype=bool) if p.balances else cost < 1
         take_midpoints(
             pi,
             np.ascontiguousarray(pi.T),
             p.source,
             p.target,
-            np.where(is_worth, best, p.target).astype(np.int32),
+            np.where(is_profitable, best, p.target).astype(np.int32),
             cost,
             self.mid,
             self.share,
@@ -274,13 +297,15 @@ class _Search:
             self.omega = math.exp(
                 0.5 * math.log(math.sqrt(moved_y / moved)) + 0.5 * math.log(self.omega)
             )
-        self.share, self.y, self.cycle_gap = share.copy(), y.copy(), gap
+        self.share = share.copy()
+        self.y = y.copy()
+        self.cycle_gap = gap
         self.sigma = 1 / self._row_sums()
         self._averages()
 
     def _row_sums(self) -> FloatArray:
-        """(E,) for step sizes: the utilisation if all demand were carried in the present
-        proportions.
+        """Row sums (E,) for the dual step sizes: link utilisations if all demand were carried with
+        the current split ratios.
         """
         share = self.share.copy()
         if not self.p.balances:
@@ -291,28 +316,28 @@ class _Search:
 
     @property
     def has_stalled(self) -> bool:
-        """Whether the gap has stopped to fall although many midpoints are held: column generation
-        then ends sooner.
+        """Whether the gap stopped falling with doubled slots, so that column generation
+        finishes sooner.
         """
-        most = SLOTS if len(self.mid) <= _FEW_DEMANDS else 2 * SLOTS
-        return self.mid.shape[1] > most and self.checks % _PATIENCE == 0
+        max_slots = SLOTS if len(self.mid) <= _FEW_DEMANDS else 2 * SLOTS
+        return self.mid.shape[1] > max_slots and self.checks % _PATIENCE == 0
 
     def _widen(self) -> None:
-        """Hold more midpoints if the gap does not fall."""
+        """Double the slots if the gap has stalled."""
         self.checks += 1
         if self.checks % _PATIENCE:
             return
         if self.gap > (1 - _STALL_SHARE) * self.stall_gap and self.mid.shape[1] < _MAX_SLOTS:
-            more = self.mid.shape[1]
-            self.mid = np.hstack([self.mid, np.full((len(self.mid), more), -1, dtype=np.int32)])
-            empty = np.zeros((len(self.mid), more))
+            num_new = self.mid.shape[1]
+            self.mid = np.hstack([self.mid, np.full((len(self.mid), num_new), -1, dtype=np.int32)])
+            empty = np.zeros((len(self.mid), num_new))
             self.share, self.total, self.start_share = (
                 np.hstack([a, empty]) for a in (self.share, self.total, self.start_share)
             )
         self.stall_gap = self.gap
 
-    def _value_of(self, share: FloatArray) -> float:
-        """The value of a point after it was made feasible; the best is kept."""
+    def _update_incumbent(self, share: FloatArray) -> float:
+        """Return the value of the shares after a repair to feasibility; update the incumbent."""
         p = self.p
         if p.balances:
             share = share / share.sum(1, keepdims=True)
@@ -321,21 +346,23 @@ class _Search:
             share = feasible(p, self.mid, share)
             value = float((p.demand * share.sum(1)).sum())
         if (value - self.value) * self.sign < 0:
-            self.value, self.best_allocation = value, (self.mid.copy(), share.copy())
+            self.value = value
+            self.best_allocation = (self.mid.copy(), share.copy())
         return value
 
-    def _keep_bound(self, prices: FloatArray, bound: float) -> None:
+    def _update_bound(self, prices: FloatArray, bound: float) -> None:
         if math.isfinite(bound) and (bound - self.bound) * self.sign > 0:
-            self.bound, self.best_prices = bound, prices.copy()
+            self.bound = bound
+            self.best_prices = prices.copy()
 
 
 def _line_search(u: FloatArray, towards: FloatArray) -> float:
-    """The part t in [0, 1] with the least max of (1 - t) u + t towards, by thirds of a convex
-    function.
-    """
-    low, high = 0.0, 1.0
+    """Return the step t in [0, 1] that minimises max((1 - t) u + t towards), by ternary search."""
+    low = 0.0
+    high = 1.0
     for _ in range(40):
-        a, b = low + (high - low) / 3, high - (high - low) / 3
+        a = low + (high - low) / 3
+        b = high - (high - low) / 3
         if ((1 - a) * u + a * towards).max() <= ((1 - b) * u + b * towards).max():
             high = b
         else:
@@ -344,13 +371,15 @@ def _line_search(u: FloatArray, towards: FloatArray) -> float:
 
 
 def _on_simplex(y: FloatArray, sigma: FloatArray) -> FloatArray:
-    """The point of sum y = 1, y >= 0 nearest to ``y`` in the norm sum (dy)^2 / sigma; 0 where sigma
-    is 0.
+    """Project ``y`` onto the simplex sum y = 1, y >= 0 in the norm sum (dy)^2 / sigma; entries with
+    sigma = 0 become 0.
     """
     live = sigma > 0
-    values, weights = y[live], sigma[live]
+    values = y[live]
+    weights = sigma[live]
     order = np.argsort(-values / weights)
-    sums, total = np.cumsum(weights[order]), np.cumsum(values[order])
+    sums = np.cumsum(weights[order])
+    total = np.cumsum(values[order])
     levels = (total - 1) / sums
     last = np.flatnonzero(values[order] / weights[order] > levels)[-1]
     result = np.zeros_like(y)
@@ -359,20 +388,20 @@ def _on_simplex(y: FloatArray, sigma: FloatArray) -> FloatArray:
 
 
 def feasible(p: SegmentProblem, mid: IntArray, share: FloatArray) -> FloatArray:
-    """Shares cut so that no link is overloaded, then raised again where capacity is left."""
-    wanted = np.maximum(share, 0)
-    wanted = wanted / np.maximum(1, wanted.sum(1, keepdims=True))
-    granted = np.zeros_like(wanted)
-    left = p.capacity.copy()
+    """Scale shares down until no link is overloaded, then refill residual capacity."""
+    requested = np.maximum(share, 0)
+    requested = requested / np.maximum(1, requested.sum(1, keepdims=True))
+    granted = np.zeros_like(requested)
+    residual = p.capacity.copy()
     for _ in range(_REFILL_ROUNDS):
-        rest = wanted - granted
-        load = p.loads(mid, rest)
-        over = np.where(load > 0, load / np.maximum(left, 1e-12 * p.capacity + 1e-300), 0)
-        if over.max() == 0:
+        ungranted = requested - granted
+        load = p.loads(mid, ungranted)
+        overload = np.where(load > 0, load / np.maximum(residual, 1e-12 * p.capacity + 1e-300), 0)
+        if overload.max() == 0:
             break
-        worst = p.passes.segment_max(over[None])[0][0]
-        at = np.maximum(mid, 0)
-        factor = np.maximum(worst[at, p.source[:, None]], worst[p.target[:, None], at])
-        granted = granted + np.where(mid >= 0, rest / np.maximum(1, factor), 0)
-        left = np.maximum(0, p.capacity - p.loads(mid, granted))
+        worst = p.passes.segment_max(overload[None])[0][0]
+        node = np.maximum(mid, 0)
+        cut = np.maximum(worst[node, p.source[:, None]], worst[p.target[:, None], node])
+        granted = granted + np.where(mid >= 0, ungranted / np.maximum(1, cut), 0)
+        residual = np.maximum(0, p.capacity - p.loads(mid, granted))
     return np.asarray(granted / max(1.0, p.utilisation(p.loads(mid, granted))))

@@ -13,64 +13,62 @@ from teal.objectives import Objective
 from teal.option import GAP, MAX_ITERATIONS, OVERWRITE, TARGET_UTILISATION, check_options
 from teal_ip.routing.settings import IgpConfig, RoutedConfig
 
-_FEW = (
-    "fewest_policies",
-    "target_utilisation",
-    "at_most",
-)  # settings for few policies: one of them
+# Options that limit the number of policies; at most one of them may be set.
+_FEW = ("fewest_policies", "target_utilisation", "at_most")
+# Requirement of the options for max_link_utilisation alone, in messages.
 _BALANCED = "--objective max_link_utilisation beside it"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentsOptions(IgpConfig, ObjectiveConfig):
-    """The lists that are looked for, the matrices and failures that they serve, and when the search
-    stops.
+    """Search space of the segment lists, matrices and failures that they must serve, and stopping
+    criteria.
     """
 
     index: int = 0
-    """Number of the matrix, counted from 0."""
+    """Index of the matrix, counted from 0."""
     igp_alone: bool = False
-    """The IGP's shortest paths alone, without lists: their value, and what lists could reach."""
+    """Evaluate the IGP's shortest paths without segment lists, beside the bounds over lists."""
     max_segments: int = 2
-    """The most segments of a list, the one to the target included: what the routers can push (their
-    maximum SID depth, MSD).  2 is one midpoint."""
+    """Maximum number of segments of a list, including the one to the target; limited by the
+    routers' maximum SID depth (MSD).  2 is one midpoint."""
     flex_algo: str = ""
-    """A flexible algorithm (RFC 9350), such as 128:metric=delay,exclude=red, whose shortest paths
-    segments take, and which all demands are on.  Its metric is igp, delay or te; exclude,
-    include-any and include-all take names of affinities."""
+    """Flexible algorithm (RFC 9350), such as 128:metric=delay,exclude=red: segments follow its
+    shortest paths, and all demands use it.  Its metric is igp, delay or te; exclude, include-any
+    and include-all take names of affinities."""
     adjacency: bool = False
-    """A list may also take a link whatever the metrics say (adjacency segments)."""
+    """Also use adjacency segments: single links, whatever the metrics are."""
     matrices: int = 1
-    """With max_link_utilisation: lists that serve all matrices as they are, found for this many at
-    first, those that are worst under some failure; the others are replayed, and added where they do
-    not fit.  0 for all at once, 1 for --index alone."""
+    """With max_link_utilisation: one set of lists for all matrices, optimised for this many at
+    first, those that are worst under some failure; the others are replayed, and added where they
+    exceed the result.  0 for all at once, 1 for --index alone."""
     survive: Literal["none", "cables"] = "none"
-    """Likewise: lists that serve the failure of any single cable as they are, with the IGP
-    converged without it."""
+    """With max_link_utilisation: one set of lists that also serves the failure of any single cable,
+    after the IGP has converged without it."""
     groups: Path | None = None
-    """Likewise: lists that also serve the failure of each group of cables that share a risk: a .csv
-    (group,source,target), .json or .graphml file."""
+    """With max_link_utilisation: one set of lists that also serves the failure of each shared-risk
+    group of cables: a .csv (group,source,target), .json or .graphml file."""
     fewest_policies: str = ""
-    """With max_link_utilisation: the fewest demands with a policy whose utilisation is within this
-    share of the best, such as 1%."""
+    """With max_link_utilisation: minimise the number of demands with a policy, subject to a
+    utilisation within this share of the best, such as 1%."""
     target_utilisation: Annotated[float, TARGET_UTILISATION] = 0.0
     at_most: int = 0
-    """Likewise: at most so many demands with a policy, the least utilisation that was found with
-    them, and a bound on what so many can reach; 0 for any number."""
+    """With max_link_utilisation: at most this many demands with a policy; the result is the least
+    utilisation found, with a bound.  0 for any number."""
     transit: bool = False
     """With --fewest-policies, --target-utilisation or --at-most: a policy steers all traffic that
-    crosses its router towards its endpoint, wherever it enters (an IGP shortcut; autoroute), so
-    that fewer policies do the same."""
+    crosses its router towards its endpoint, wherever it enters (IGP shortcut; autoroute), so that
+    fewer policies suffice."""
     one_list: bool = False
-    """With max_link_utilisation: one segment list for each demand, without splits; with --matrices,
+    """With max_link_utilisation: one segment list per demand, without splits; with --matrices,
     --survive or --transit not together with --fewest-policies or --target-utilisation."""
     gap: Annotated[float, GAP] = 0.01
     deadline: str = ""
-    """Time after which to stop with the best so far: 500ms, 5s, 1m.  Default: none."""
+    """Time limit, after which the best lists so far are returned: 500ms, 5s, 1m.  Default: none."""
     max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or settings that do not go together."""
+        """Raise InputError for a number out of its range, or options that exclude each other."""
         ObjectiveConfig.__post_init__(self)
         check_options(self)
         require(self, "objective", "an objective without classes", self.objective != "priority")
@@ -125,8 +123,8 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
 
     @property
     def is_static(self) -> bool:
-        """Whether one program over several matrices and failures, or over what crosses routers,
-        finds segment lists.
+        """Whether one set of lists must serve several matrices or failures, or transit traffic
+        (:mod:`teal_ip.segments.static_lists`).
         """
         return (
             self.matrices != 1 or self.survive != "none" or self.groups is not None or self.transit
@@ -135,12 +133,12 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentsConfig(SegmentsOptions, RoutedConfig):
-    """Find segment lists over the IGP's shortest paths, certified against all lists and against all
-    paths.
+    """Optimise segment lists over the IGP's shortest paths, with certified gaps to the best lists
+    and to the best paths.
 
-    Between the stops of a list the IGP's shortest paths are used; all lists of --max-segments are
-    considered.  With --igp-alone nothing is searched: the value of the shortest paths, beside the
-    same bounds.
+    Segments follow the IGP's shortest paths; all lists of --max-segments are considered.  With
+    --igp-alone nothing is optimised: the report has the value of the shortest paths and the same
+    bounds.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -154,6 +152,6 @@ class SegmentsConfig(SegmentsOptions, RoutedConfig):
     }
 
     out: Path | None = None
-    """Write the lists to this .json file, which teal simulate --policies takes, and teal export
+    """Write the lists to this .json file, which teal simulate --policies reads, and teal export
     turns into configuration."""
     overwrite: Annotated[bool, OVERWRITE] = False

@@ -1,39 +1,40 @@
-r"""Segment lists by linear programs: for several matrices and failures together, and with few
-policies.
+r"""Segment lists for several matrices and failures together, and with few policies: column and row
+generation over linear programs.
 
-A scenario s is a matrix and what has failed; the IGP has converged in each, so that a list puts
-other fractions g_s(d, l, e) on the links.  A list whose midpoint is cut off loses its traffic, so
-that a demand takes no midpoint that any of the failures cuts off from one of its ends; a demand
-whose ends are cut off from each other does not count in that scenario but as far as its midpoints.
-With shares w of each demand's lists that sum to 1,
+A scenario s is a matrix and a failure.  The IGP has converged in each, so a list has other
+fractions g_s(d, l, e) on the links.  A list with a disconnected midpoint loses its traffic.
+Therefore a demand uses no midpoint that any of the failures disconnects from one of its ends; in a
+scenario that disconnects the demand's ends it counts only as far as its midpoints.  With split
+ratios w of each demand's lists that sum to 1,
 
     min theta   s.t.   sum_{d, l} demand_{s,d} g_s(d, l, e) w[d, l] <= theta c_e
-                       for every scenario s and live link
-    e.
+                       for every scenario s and live link e.
 
 Any prices y_{s,e} >= 0 prove  theta >= sum_d min over lists l of sum_{s,e} y_{s,e} demand_{s,d}
 g_s(d, l, e)  over sum_{s,e} y_{s,e} c_e, and all lists with one midpoint are priced at once.  Rows
-and columns are generated: only the links that are full in some scenario, and the lists that its
-prices ask for, are in the linear program (HiGHS); a column moves a share of a demand from its
-direct way, which is a constant, to a midpoint.
+and columns are generated: the linear program (HiGHS) has only the links that are most utilised in
+some scenario, and the lists that price out; a column moves a share of a demand from its shortest
+paths, which are a constant, to a midpoint.
 
-A demand has a policy if any of its shares is not on its direct way; m[d] = 1 - w[d, direct] is the
-share that moves.
+A demand has a policy if any of its shares is not on its shortest paths (l = direct); m[d] = 1 -
+w[d, direct] is the share that moves.
 
 - *Fewest policies* at a utilisation U: min sum_d m[d] s.t. the rows with theta = U.  With l = y /
   c, any l >= 0 prove
 
       policies >= sum_d min over l of (cost of l at l, and 1 if it is not the direct way) - U sum l.
 
-- *At most N policies*: min theta s.t. sum_d m[d] <= N.  With the price p >= 0 of that row in the
+- *At most N policies*: min theta s.t. sum_d m[d] <= N.  With the dual price p >= 0 of that row in
   place of 1,
 
       theta >= (sum_d min over l of (cost of l, and p if it is not the direct way) - p N) / sum l.
 
-Both relax whole numbers, which :mod:`teal_ip.segments.few` finds.
+Both relax integrality; :mod:`teal_ip.segments.few` finds integer solutions.
 
-*Transit policies* steer what crosses a router towards an endpoint.  Then d is a pair of router and
-endpoint, demand_{s,d} what crosses, and a list moves it from the direct way of all that stays.
+*Transit policies* steer the traffic that crosses a router towards an endpoint.  Then d is a pair of
+router and endpoint, demand_{s,d} the crossing traffic, and a list moves it from the shortest paths
+of all remaining traffic.  Entry points: :func:`static_lists`; for a single matrix
+:func:`fewest_policies`, :func:`least_utilisation` and :func:`unsplit`.
 """
 
 from __future__ import annotations
@@ -53,31 +54,31 @@ from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.solvers.result import Solution, Stop
 from teal_ip.segments.few import DIVE_GAP, FEW_GAP, Few, at_most, fewest, one_list_each
-from teal_ip.segments.problem import TARGET_ROUNDING, SegmentProblem, distinct
+from teal_ip.segments.problem import TARGET_ROUNDING, SegmentProblem, unique_pairs
 from teal_ip.segments.programs import MAX_ROUNDS, MIN_SHARE, Master, Point, Program, optimum
 from teal_ip.segments.scenarios import Scenarios, TransitScenarios
 from teal_ip.segments.search import SegmentResult
 
-# transit policies, more of which are not tried for the least utilisation that can be installed
-_MANY = 10
-_EXTRA_S = 60.0  # for few policies and for one list each, unless there is a deadline
+# Transit policies up to which the least installable utilisation is searched for.
+_MANY_POLICIES = 10
+# Time limit for few policies and for one list per demand without a deadline, seconds.
+_EXTRA_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class StaticLists(Solution):
-    """Shares that serve all scenarios; the value is the largest utilisation of a link in any of
-    them.
+    """Split ratios that serve all scenarios; the value is the largest link utilisation of any.
 
-    The bound is that over lists with one midpoint that no failure cuts off; an iteration is a
+    The bound holds over lists with one midpoint that no failure disconnects; an iteration is a
     linear program.
 
     Attributes:
-        policies: the lists.
-        policies_bound: least number of policies of any solution within the utilisation; NaN unless
-            asked for.
-        utilisation: (M, F) largest utilisation of a link, for each matrix under each failure.
+        policies: the segment lists.
+        policies_bound: lower bound on the number of policies within the utilisation; NaN unless
+            policies were minimised.
+        utilisation: (M, F) largest link utilisation for each matrix under each failure.
         straight: value of the IGP's shortest paths alone.
-        fractional: value before one list was chosen for each demand; NaN unless asked for.
+        fractional: value with splits, before one list per demand was chosen; NaN without that step.
     """
 
     policies: SegmentPolicies
@@ -100,65 +101,73 @@ def static_lists(
     max_rounds: int = MAX_ROUNDS,
     report: Callable[[int, float, float], None] | None = None,
 ) -> StaticLists:
-    """Segment lists that hold under all failures (equations in the module).
+    """Optimise segment lists that serve all matrices under all failures (module docstring).
 
     Args:
         dags: shortest paths without failure, then under each.
         pairs: (D, 2) source and target.
         demand: (M, D) Gbit/s.
         gap: certified gap at which to stop.
-        few: how few policies; None for any number.
+        few: limit on the number of policies; None for any number.
         one_list: whether no demand is split; not together with fewest policies.
         transit: whether a policy steers all traffic that crosses its router towards its endpoint;
-            few policies only.
-        deadline: after which the best so far is returned.
-        max_rounds: number of linear programs of the search for any number of policies, at most.
-        report: called after each round with its number, the least value found and the bound.
+            requires ``few``.
+        deadline: time limit, after which the incumbent is returned.
+        max_rounds: largest number of linear programs of the search with any number of policies.
+        report: called after each round with its index, the incumbent's value and the bound.
 
     Raises:
-        InputError: no demand with a path; one list with fewest policies; a target that no lists
-            keep, or that none were found for.
+        InputError: no demand with a path; one list with fewest policies; a target utilisation that
+            is infeasible or was not reached.
     """
-    begin, end = time.perf_counter(), deadline or Deadline()
+    # Validate, and merge demands of equal pairs.
+    begin = time.perf_counter()
+    time_limit = deadline or Deadline()
     if one_list and few is not None and not few.at_most:
         raise InputError("one_list", "", "false with fewest policies", one_list)
     if transit and few is None:
         raise InputError("transit", "", "few policies: within, target or at_most", "any number")
-    counted = np.flatnonzero((demand > 0).any(0) & dags[0].reaches[pairs[:, 1], pairs[:, 0]])
-    if not len(counted):
+    routable = np.flatnonzero((demand > 0).any(0) & dags[0].reaches[pairs[:, 1], pairs[:, 0]])
+    if not len(routable):
         raise InputError("segments", "demand", "a demand above 0 between nodes with a path", "none")
-    source, target, of = distinct(pairs[counted])
-    summed = np.array([np.bincount(of, one[counted]) for one in demand])
-    master = Master((TransitScenarios if transit else Scenarios)(dags, source, target, summed))
-    found, bound, number = optimum(
-        master, Program(np.ones(master.demands)), gap, end, report, max_rounds
+    source, target, pair_index = unique_pairs(pairs[routable])
+    pair_demand = np.array([np.bincount(pair_index, one[routable]) for one in demand])
+    # Any number of policies.
+    master = Master((TransitScenarios if transit else Scenarios)(dags, source, target, pair_demand))
+    unrestricted, bound, num_rounds = optimum(
+        master, Program(np.ones(master.demands)), gap, time_limit, report, max_rounds
     )
-    best, policies_bound = found or master.straight, math.nan
+    best = unrestricted or master.straight
+    policies_bound = math.nan
     reached = gap_between(best.value, min(bound, best.value), -1.0) <= gap
-    extra = end if math.isfinite(end.left) else Deadline.after(_EXTRA_S)
+    # Few policies.
+    extra = time_limit if math.isfinite(time_limit.left) else Deadline.after(_EXTRA_S)
     if few is not None:
         if few.at_most:
-            best, least_value, more = at_most(master, few.at_most, best, gap, extra, report)
-            bound = max(bound, least_value)
+            best, few_bound, extra_rounds = at_most(master, few.at_most, best, gap, extra, report)
+            bound = max(bound, few_bound)
         else:
             lists = "no lists with one midpoint that no failure cuts off"
             limit = few.limit(best.value, bound, lists)
-            points, policies_bound, more = fewest(master, limit, FEW_GAP, extra)
+            points, policies_bound, extra_rounds = fewest(master, limit, FEW_GAP, extra)
             points += [best] if master.can_be_installed(best) else []
-            if not points:  # what any number reaches has transit policies that exclude each other
-                least, _, _ = at_most(master, _MANY, best, gap, extra)
-                limit = few.limit(least.value, bound, lists)
-                points, policies_bound, more = fewest(master, limit, FEW_GAP, extra)
-                points.append(least)
+            if not points:
+                # The unrestricted optimum has transit policies that exclude each other.
+                installable, _, _ = at_most(master, _MANY_POLICIES, best, gap, extra)
+                limit = few.limit(installable.value, bound, lists)
+                points, policies_bound, extra_rounds = fewest(master, limit, FEW_GAP, extra)
+                points.append(installable)
             best = min(
                 (one for one in points if one.value <= limit * (1 + TARGET_ROUNDING)),
                 key=lambda one: len(one.steered),
             )
-        number += more
+        num_rounds += extra_rounds
+    # One list per demand.
     fractional = math.nan
     if one_list:
-        most = math.inf if few is None else float(few.at_most)
-        split, best = best.value, one_list_each(master, most, best, max(gap, DIVE_GAP), extra)
+        max_policies = math.inf if few is None else float(few.at_most)
+        split = best.value
+        best = one_list_each(master, max_policies, best, max(gap, DIVE_GAP), extra)
         fractional = min(split, best.value)
     return StaticLists(
         policies=_policies(master.scenarios, best),
@@ -169,38 +178,44 @@ def static_lists(
         sense=-1.0,
         straight=master.straight.value,
         fractional=fractional,
-        iterations=number,
+        iterations=num_rounds,
         solve_s=time.perf_counter() - begin,
-        stopped_by=Stop.GAP if reached else Stop.DEADLINE if end.is_over else Stop.ITERATIONS,
+        stopped_by=Stop.GAP
+        if reached
+        else Stop.DEADLINE
+        if time_limit.is_over
+        else Stop.ITERATIONS,
     )
 
 
 def _policies(scenarios: Scenarios, point: Point) -> SegmentPolicies:
     lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
     for d in point.steered.tolist():
-        used = np.flatnonzero((point.of == d) & (point.share > 0))
-        shares = zip(point.mid[used].tolist(), point.share[used].tolist(), strict=True)
-        parts: dict[tuple[int, ...], float] = {(m,): w for m, w in shares}
-        rest = 1 - sum(parts.values())
-        if rest > MIN_SHARE:
-            parts[()] = rest
-        total = sum(parts.values())
+        columns = np.flatnonzero((point.of == d) & (point.share > 0))
+        shares = zip(point.mid[columns].tolist(), point.share[columns].tolist(), strict=True)
+        share_by_stops: dict[tuple[int, ...], float] = {(m,): w for m, w in shares}
+        remaining = 1 - sum(share_by_stops.values())
+        if remaining > MIN_SHARE:
+            share_by_stops[()] = remaining
+        total = sum(share_by_stops.values())
         pair = int(scenarios.source[d]), int(scenarios.target[d])
-        lists[pair] = tuple(SegmentList(w / total, stops) for stops, w in sorted(parts.items()))
+        lists[pair] = tuple(
+            SegmentList(w / total, stops) for stops, w in sorted(share_by_stops.items())
+        )
     return SegmentPolicies(lists, scenarios.is_transit)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FewPolicies:
-    """The fewest demands with a policy that keep a utilisation.
+    """Routing with few policies that keeps a utilisation.
 
     Attributes:
         mid: (D, K) midpoints.
-        share: (D, K).
-        utilisation: largest of a link.
-        policies: demands that have one.
-        bound: least number of policies that any solution with this utilisation can have.
-        solve_s: seconds.
+        share: (D, K) split ratios.
+        utilisation: largest link utilisation.
+        policies: number of demands that have a policy.
+        bound: lower bound on the number of policies with this utilisation.
+        solve_s: solve time, seconds.
     """
 
     mid: IntArray
@@ -218,20 +233,21 @@ def fewest_policies(
     deadline: Deadline,
     gap: float = FEW_GAP,
 ) -> FewPolicies:
-    """Find few policies that keep a utilisation, for one matrix without failures.
+    """Minimise the number of policies within a utilisation, for one matrix without failures.
 
     Args:
         problem: the matrix, balanced.
         start: a solution whose utilisation is at most ``utilisation``.
-        utilisation: U.
-        deadline: after which to stop with the best so far.
-        gap: between the sum of shares and its bound, as a share, at which to stop.
+        utilisation: limit U.
+        deadline: time limit, after which the incumbent is returned.
+        gap: relative gap between the sum of shares and its bound at which to stop.
     """
-    begin, master = time.perf_counter(), _master_of(problem, start)
+    begin = time.perf_counter()
+    master = _master_of(problem, start)
     points, bound, _ = fewest(master, utilisation, gap, deadline)
-    few = [_of_point(problem, *master.slots(point), bound, begin) for point in points]
+    candidates = [_few_policies(problem, *master.slots(point), bound, begin) for point in points]
     return min(
-        [*few, _of_point(problem, start.mid, start.share, bound, begin)],
+        [*candidates, _few_policies(problem, start.mid, start.share, bound, begin)],
         key=lambda one: one.policies,
     )
 
@@ -239,34 +255,34 @@ def fewest_policies(
 def least_utilisation(
     problem: SegmentProblem,
     start: SegmentResult,
-    most: int,
+    max_policies: int,
     deadline: Deadline,
     gap: float = DIVE_GAP,
 ) -> tuple[FewPolicies, float]:
-    """The least utilisation that was found with at most ``most`` policies, and a bound on that of
-    any such lists.
+    """Minimise the utilisation with at most ``max_policies`` policies; return routing and bound.
 
     Args:
         problem: the matrix, balanced.
-        start: a solution, of any number of policies.
-        most: N.
-        deadline: after which to stop with the best so far.
+        start: a solution with any number of policies.
+        max_policies: largest number of policies, N.
+        deadline: time limit, after which the incumbent is returned.
         gap: certified gap at which to stop.
     """
-    begin, master = time.perf_counter(), _master_of(problem, start)
+    begin = time.perf_counter()
+    master = _master_of(problem, start)
     is_column = (
         (start.share > MIN_SHARE) & (start.mid >= 0) & (start.mid != problem.target[:, None])
     )
-    of, slots = np.nonzero(is_column & (start.mid != problem.source[:, None]))
-    any_number = master.point(of, start.mid[of, slots], start.share[of, slots])
-    point, bound, _ = at_most(master, most, any_number, gap, deadline)
-    found = [_of_point(problem, *master.slots(point), 0.0, begin)]
-    found += [
+    demands, slots = np.nonzero(is_column & (start.mid != problem.source[:, None]))
+    any_number = master.point(demands, start.mid[demands, slots], start.share[demands, slots])
+    point, bound, _ = at_most(master, max_policies, any_number, gap, deadline)
+    candidates = [_few_policies(problem, *master.slots(point), 0.0, begin)]
+    candidates += [
         one
-        for one in [_of_point(problem, start.mid, start.share, 0.0, begin)]
-        if one.policies <= most
+        for one in [_few_policies(problem, start.mid, start.share, 0.0, begin)]
+        if one.policies <= max_policies
     ]
-    best = min(found, key=lambda one: one.utilisation)
+    best = min(candidates, key=lambda one: one.utilisation)
     return best, min(max(bound, start.bound), best.utilisation)
 
 
@@ -277,26 +293,31 @@ def unsplit(
     deadline: Deadline,
     gap: float = DIVE_GAP,
 ) -> tuple[IntArray, float]:
-    """One list for each demand by an integer program over the lists that save most: midpoints (D,
-    1), utilisation.
+    """Solve an integer program for one list per demand, over the lists that save most; return
+    midpoints (D, 1) and utilisation.
 
     Args:
         problem: the matrix, balanced.
         start: a solution with splits.
-        mid: (D, 1) one list for each demand, which is kept where nothing better is found.
-        deadline: after which to stop with the best so far.
-        gap: relative gap of the program, at which HiGHS stops.
+        mid: (D, 1) incumbent with one list per demand, returned if nothing better is found.
+        deadline: time limit, after which the incumbent is returned.
+        gap: relative gap of the integer program at which HiGHS stops.
     """
-    master, ones = _master_of(problem, start), np.ones(mid.shape)
+    master = _master_of(problem, start)
+    ones = np.ones(mid.shape)
     master.add_used(mid, ones)
-    of = np.flatnonzero((mid[:, 0] != problem.target) & (mid[:, 0] != problem.source))
-    found = one_list_each(
-        master, math.inf, master.point(of, mid[of, 0], np.ones(len(of))), gap, deadline
+    demands = np.flatnonzero((mid[:, 0] != problem.target) & (mid[:, 0] != problem.source))
+    unsplit_point = one_list_each(
+        master,
+        math.inf,
+        master.point(demands, mid[demands, 0], np.ones(len(demands))),
+        gap,
+        deadline,
     )
-    slots, share = master.slots(found)
-    chosen = np.take_along_axis(slots, share.argmax(1)[:, None], 1)
+    slots, share = master.slots(unsplit_point)
+    best_mid = np.take_along_axis(slots, share.argmax(1)[:, None], 1)
     return min(
-        ((one, problem.utilisation(problem.loads(one, ones))) for one in (mid, chosen)),
+        ((one, problem.utilisation(problem.loads(one, ones))) for one in (mid, best_mid)),
         key=lambda one: one[1],
     )
 
@@ -307,7 +328,7 @@ def _master_of(problem: SegmentProblem, start: SegmentResult) -> Master:
     return master
 
 
-def _of_point(
+def _few_policies(
     problem: SegmentProblem, mid: IntArray, share: FloatArray, bound: float, begin: float
 ) -> FewPolicies:
     utilisation = problem.utilisation(problem.loads(mid, share))

@@ -1,1 +1,1 @@
-"""From the files of a network to answers on one page."""
+"""Network survey: from a network's files to answers on one page."""

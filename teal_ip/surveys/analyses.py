@@ -1,5 +1,6 @@
-"""The analyses of a survey over objects: what each is asked, and the sentences that its report
-comes to.
+"""Analyses of a survey: their settings, and the sentences that summarise each report.
+
+Entry points: :class:`Analyses`, :func:`written`.
 """
 
 from __future__ import annotations
@@ -46,12 +47,20 @@ from teal_ip.segments.command import StaticReport, solve_static
 from teal_ip.segments.settings import SegmentsConfig, SegmentsOptions
 from teal_ip.surveys.settings import SurveyOptions
 
-NETWORK, TRAFFIC, METRICS, POLICIES = "network.json", "traffic.npz", "metrics.json", "policies.json"
-SIMULATE, UPGRADE = "simulate", "upgrade"
-_MAX_LINES = 15  # failures on the page
-_ROUNDING = 1e-6  # relative, of a utilisation at its limit
-_MATRICES_TO_ROUTE = 8  # at first, the worst of some failure; all are replayed
-_MATRICES_TO_BUY_FOR = 24  # evenly spread over the traffic; the others are replayed on the plan
+NETWORK = "network.json"
+TRAFFIC = "traffic.npz"
+METRICS = "metrics.json"
+POLICIES = "policies.json"
+SIMULATE = "simulate"
+UPGRADE = "upgrade"
+# Maximum number of failures on the page.
+_MAX_LINES = 15
+# Relative rounding error of a utilisation at its limit.
+_ROUNDING = 1e-6
+# Matrices to optimise policies for at first, the worst ones of some failure; all are replayed.
+_MATRICES_TO_ROUTE = 8
+# Matrices to plan for, evenly spread over the traffic; the others are replayed on the plan.
+_MATRICES_TO_BUY_FOR = 24
 
 Notify = Callable[[str], None]
 Settings = Mapping[str, Any]
@@ -59,16 +68,16 @@ Settings = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """The result of one step of a survey: a section of the page and an entry of the journal.
+    """Result of one step of a survey: a section of the page and an entry of the journal.
 
     Attributes:
         title: title of the section.
-        answer: a sentence for the beginning of the page; "" for none.
-        findings: sentences.
-        command: command line that goes deeper; "" for none.
-        page: what that command has written, relative to OUT; "" for nothing.
-        lines: table: the headings, then the texts of each line; () for none.
-        worst: number of the matrix with the largest utilisation, for later steps; -1 for none.
+        answer: sentence for the beginning of the page; "" for none.
+        findings: sentences of the section.
+        command: command line with more detail; "" for none.
+        page: output of that command, relative to OUT; "" for none.
+        lines: table: the headings, then the texts of each row; () for none.
+        worst: index of the matrix with the largest utilisation, for later steps; -1 for none.
         growth: factor of the demands at the horizon, for later steps.
     """
 
@@ -83,7 +92,7 @@ class Step:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Step:
-        """The step that was stored as a mapping."""
+        """Restore a step from its stored mapping."""
         try:
             return cls(**{**entry, "findings": tuple(entry["findings"])})
         except TypeError:
@@ -92,10 +101,10 @@ class Step:
             ) from None
 
     def section(self) -> Section:
-        """The section of the page."""
+        """Return the section of the page."""
         facts = "goes deeper" + (f"; its results are in {self.page}" if self.page else "")
         headings, *lines = self.lines or [()]
-        columns = [Column(heading, itemgetter(place)) for place, heading in enumerate(headings)]
+        columns = [Column(heading, itemgetter(column)) for column, heading in enumerate(headings)]
         return Section(
             title=self.title,
             traffic=self.command or "files",
@@ -106,12 +115,12 @@ class Step:
 
 
 class Done(NamedTuple):
-    """A step that is done.
+    """A finished step.
 
     Attributes:
-        report: the result of the analysis; None if it failed.
-        settings: what it was asked.
-        step: what it comes to.
+        report: result of the analysis; None if it failed.
+        settings: settings of the analysis.
+        step: summary for the page.
     """
 
     report: Any
@@ -121,10 +130,10 @@ class Done(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Analyses:
-    """The analyses of a survey; each result comes with what it was asked.
+    """Analyses of a survey; each returns its result and its settings.
 
     Attributes:
-        dag: shortest paths with the metrics in force.
+        dag: shortest paths with the current metrics.
         traffic: the matrices, with the growth of the options.
         options: the options.
         notify: called with the progress.
@@ -145,11 +154,13 @@ class Analyses:
             "horizon": options.horizon,
             "max_utilisation": options.max_utilisation,
         }
-        asked = SimulateOptions(**settings)
-        return simulate(self.dag, self.traffic, asked, self.notify, keeps_all=True), settings
+        simulate_options = SimulateOptions(**settings)
+        return simulate(
+            self.dag, self.traffic, simulate_options, self.notify, keeps_all=True
+        ), settings
 
     def metrics(self) -> tuple[MetricsReport, Settings]:
-        """Few metrics that mend most; Ctrl-C ends the search with the best so far."""
+        """Few metric changes that repair most; Ctrl-C ends the search with the best so far."""
         options = self.options
         settings: dict[str, Any] = {
             "failures": "cables",
@@ -160,31 +171,34 @@ class Analyses:
         return improve(self.dag, self.traffic, MetricsOptions(**settings), self.notify), settings
 
     def policies(self) -> tuple[StaticReport, Settings]:
-        """Few policies with which every link keeps its limit; where there are none, few that come
-        near the best.
+        """Few policies with which every link respects its limit; if there are none, few that come
+        close to the best.
         """
         limit = {"target_utilisation": self.options.max_utilisation}
         try:
             return self._policies(limit)
-        except InputError as error:  # no lists keep the limit
+        # No lists satisfy the limit.
+        except InputError as error:
             self.notify(str(error))
             return self._policies({"fewest_policies": "1%"})
 
-    def _policies(self, few: Settings) -> tuple[StaticReport, Settings]:
+    def _policies(self, policy_limit: Settings) -> tuple[StaticReport, Settings]:
         settings: dict[str, Any] = {
             "objective": "max_link_utilisation",
             "matrices": _MATRICES_TO_ROUTE,
             "survive": "cables",
             "groups": self.options.groups,
             "deadline": self.options.deadline,
-            **few,
+            **policy_limit,
         }
         deadline = Deadline.after(seconds(self.options.deadline, "--deadline"))
-        asked = SegmentsOptions(**settings)
-        return solve_static(asked, self.dag, self.traffic, deadline, self.notify), settings
+        segment_options = SegmentsOptions(**settings)
+        return solve_static(
+            segment_options, self.dag, self.traffic, deadline, self.notify
+        ), settings
 
     def purchases(self, growth: float) -> tuple[UpgradePlan, Settings]:
-        """Find what to buy so that every link keeps its limit in every failure.
+        """Capacity expansion with which every link respects its limit under every failure.
 
         Args:
             growth: factor of the demands at the horizon.
@@ -197,19 +211,19 @@ class Analyses:
             "max_utilisation": self.options.max_utilisation,
             "deadline": self.options.deadline,
         }
-        asked = UpgradeOptions(**settings)
-        return plan_upgrade(self.dag.topology, self.traffic, asked, self.notify), settings
+        upgrade_options = UpgradeOptions(**settings)
+        return plan_upgrade(self.dag.topology, self.traffic, upgrade_options, self.notify), settings
 
     def attempt(self, name: str, growth: float = 1.0) -> Done:
-        """A step; where it fails behind the loads, one that says why, since the others do not
-        depend on it.
+        """Run a step; if one after the loads fails, return a step with the reason, since the others
+        do not depend on it.
 
         Args:
             name: loads, metrics, policies or purchases.
             growth: factor of the demands at the horizon, for purchases.
 
         Raises:
-            InputError: a fault in the input, which the loads have found.
+            InputError: invalid input, found by the loads.
         """
         try:
             return self._done(name, growth)
@@ -222,8 +236,8 @@ class Analyses:
 
     def _done(self, name: str, growth: float) -> Done:
         if name == "loads":
-            found, settings = self.loads()
-            return Done(found, settings, loads_step(found, self.growth_of(found)))
+            simulation, settings = self.loads()
+            return Done(simulation, settings, loads_step(simulation, self.growth_of(simulation)))
         if name == "metrics":
             changes, settings = self.metrics()
             return Done(changes, settings, metrics_step(changes, self.options))
@@ -233,28 +247,29 @@ class Analyses:
         plan, settings = self.purchases(growth)
         return Done(plan, settings, purchases_step(plan, self.options, growth))
 
-    def growth_of(self, found: Simulation) -> float:
+    def growth_of(self, simulation: Simulation) -> float:
         """Factor of the demands at the horizon."""
-        if found.outlook is None:
+        if simulation.outlook is None:
             return 1.0
-        return max(1.0, found.outlook.growth.factor(self.options.horizon_years))
+        return max(1.0, simulation.outlook.growth.factor(self.options.horizon_years))
 
 
+# By name of the step: command, its settings class, and its output.
 _COMMANDS: Mapping[str, tuple[str, Any, str]] = {
     "loads": ("simulate", SimulateConfig, f"{SIMULATE}/simulate.html"),
     "metrics": ("metrics", MetricsConfig, METRICS),
     "policies": ("segments", SegmentsConfig, POLICIES),
     "purchases": ("upgrade", UpgradeConfig, f"{UPGRADE}/upgrade.html"),
-}  # by the name of the step: command, its settings, and what it writes
+}
 
 
 def written(folder: Path, name: str, done: Done, routers: Path | None) -> Step:
-    """Write the result of a step; the step with the command that goes deeper.
+    """Write the result of a step; return the step with the command for more detail.
 
     Args:
-        folder: folder of the survey, where network and traffic are.
+        folder: folder of the survey, with network and traffic.
         name: loads, metrics, policies or purchases.
-        done: the step.
+        done: the finished step.
         routers: table of routers; None for none.
     """
     report = done.report
@@ -279,11 +294,11 @@ def written(folder: Path, name: str, done: Done, routers: Path | None) -> Step:
 def network_step(
     topology: Topology, notes: Sequence[str], traffic: TrafficMatrices | None, growth: float
 ) -> Step:
-    """Say what was read.
+    """Summarise the input.
 
     Args:
-        topology: the network, with the metrics in force.
-        notes: what was assumed when it was read.
+        topology: the network, with the current metrics.
+        notes: assumptions of the import.
         traffic: the matrices, without growth; None if they come from counters.
         growth: factor of the demands.
     """
@@ -301,28 +316,28 @@ def network_step(
     return Step("What was read", findings=tuple(findings))
 
 
-def loads_step(found: Simulation, growth: float) -> Step:
-    """Say what the loads come to.
+def loads_step(simulation: Simulation, growth: float) -> Step:
+    """Summarise the loads.
 
     Args:
-        found: the loads.
+        simulation: the loads.
         growth: factor of the demands at the horizon.
     """
-    findings = [] if found.outlook is None else [f"{summary(found.outlook)}."]
+    findings = [] if simulation.outlook is None else [f"{summary(simulation.outlook)}."]
     return Step(
         "Loads of today's routing, and the worst failures",
-        answer=" ".join([loads_sentence(found), *findings]),
-        findings=(loads_sentence(found), *findings),
-        worst=found.worst_matrix.index,
+        answer=" ".join([loads_sentence(simulation), *findings]),
+        findings=(loads_sentence(simulation), *findings),
+        worst=simulation.worst_matrix.index,
         growth=growth,
-        lines=failure_table(found, 1 + _MAX_LINES).texts(),
+        lines=failure_table(simulation, 1 + _MAX_LINES).texts(),
     )
 
 
 def metrics_step(report: MetricsReport, options: SurveyOptions) -> Step:
-    """Say what changing few metrics comes to."""
+    """Summarise the few metric changes."""
     count = len(report.changes)
-    events = failures_asked(options)
+    events = failures_text(options)
     answer = (
         f"Changing {count} metric{'' if count == 1 else 's'} takes the largest utilisation "
         "over the failure of "
@@ -341,9 +356,11 @@ def metrics_step(report: MetricsReport, options: SurveyOptions) -> Step:
 
 
 def policies_step(report: StaticReport, options: SurveyOptions) -> Step:
-    """Say what few policies come to."""
-    lists, events = report.lists, failures_asked(options)
-    count, limit = len(report.policies.lists), options.max_utilisation
+    """Summarise the few policies."""
+    lists = report.lists
+    events = failures_text(options)
+    count = len(report.policies.lists)
+    limit = options.max_utilisation
     answer = (
         f"{count:,} segment routing polic{'y takes' if count == 1 else 'ies take'} the largest "
         "utilisation over "
@@ -364,19 +381,19 @@ def policies_step(report: StaticReport, options: SurveyOptions) -> Step:
 
 
 def purchases_step(plan: UpgradePlan, options: SurveyOptions, growth: float) -> Step:
-    """Say what a purchase comes to."""
+    """Summarise the capacity expansion."""
     total = sum(one.bought for one in plan.purchases)
-    when = f" for demands {growth:.3g} times today's" if growth != 1 else ""
+    growth_text = f" for demands {growth:.3g} times today's" if growth != 1 else ""
     limit = percent(options.max_utilisation)
     connected = ", for all demand that they leave connected" if plan.cut_off else ""
     answer = (
         f"Under today's routing, to keep every link at or below {limit} in every "
-        f"failure{connected}{when}, buy "
+        f"failure{connected}{growth_text}, buy "
         f"{total:.6g} Gbit/s on {len(plan.purchases)} "
         f"cable{'' if len(plan.purchases) == 1 else 's'}."
         if total > 0
         else f"Nothing must be bought to keep every link at or below {limit} in every "
-        f"failure{connected}{when}."
+        f"failure{connected}{growth_text}."
     )
     if plan.replayed is not None and not plan.replayed.is_complete:
         answer += f" Time was over: {plan.replayed}."
@@ -388,25 +405,24 @@ def purchases_step(plan: UpgradePlan, options: SurveyOptions, growth: float) -> 
     )
 
 
-def failures_asked(options: SurveyOptions) -> str:
-    """The failures that are asked for, in words."""
+def failures_text(options: SurveyOptions) -> str:
+    """Describe the failures of the options."""
     return "each single cable" + (" and each group" if options.groups is not None else "")
 
 
 def command_line(name: str, config: Any) -> str:
-    """The command with the settings that differ from its defaults, as it is typed; without those of
-    its output.
-    """
+    """Format a command with the settings that differ from their defaults, except for its output."""
     words = ["teal", name]
     for field in dataclasses.fields(config):
-        value, option = getattr(config, field.name), f"--{field.name.replace('_', '-')}"
+        value = getattr(config, field.name)
+        option = f"--{field.name.replace('_', '-')}"
         if field.name in ("out", "overwrite") or value == field.default or value in ("", (), None):
             continue
         if value is True:
             words.append(option)
             continue
-        for one in value if isinstance(value, tuple) else (value,):
-            text = str(one.value if isinstance(one, Enum) else one)
+        for item in value if isinstance(value, tuple) else (value,):
+            text = str(item.value if isinstance(item, Enum) else item)
             words += [f"{option}={text}"] if text.startswith("-") else [option, text]
     return shlex.join(words)
 

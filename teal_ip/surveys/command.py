@@ -1,5 +1,6 @@
-"""`teal survey`: the commands that a network engineer would run one after the other, and one page
-of their answers.
+"""``teal survey``: run the analyses of a network in turn, and write one page of their answers.
+
+Entry point: :func:`run_survey`; :class:`Survey` journals finished steps, so that a run can resume.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ from teal_ip.surveys.analyses import (
 from teal_ip.surveys.settings import SurveyConfig
 from teal_ip.surveys.survey import NAMES, PAGE, page_writer, traffic_writer
 
-HISTORY, MANIFEST, ESTIMATE = "history.npz", "manifest.json", "estimate"
+HISTORY = "history.npz"
+MANIFEST = "manifest.json"
+ESTIMATE = "estimate"
 FILES = (PAGE, NETWORK, TRAFFIC, HISTORY, METRICS, POLICIES, MANIFEST)
 FOLDERS = (ESTIMATE, SIMULATE, UPGRADE)
 _COUNTER_SETTINGS = (
@@ -57,18 +60,19 @@ _COUNTER_SETTINGS = (
 
 
 class Survey:
-    """One run of `teal survey`.
+    """One run of ``teal survey``.
 
     Args:
         config: the settings.
-        notify: called with what was read, and with progress.
+        notify: called with the input and with progress.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or existing results in OUT without --overwrite.
     """
 
     def __init__(self, config: SurveyConfig, notify: Notify) -> None:
-        self._config, self._notify = config, notify
+        self._config = config
+        self._notify = notify
         if not config.resume:
             results = (*FILES, *FOLDERS, JOURNAL)
             check_out_folder(config.out, results, overwrite=config.overwrite, hint=RESUME_HINT)
@@ -77,15 +81,14 @@ class Survey:
         for note in self._topology.notes:
             notify(note)
         self._installed, self._dag = load_igp(config, self._topology, notify)
-        # Read before anything slow, so that a fault shows at once.
+        # Read before anything slow, so that an error is reported at once.
         self._traffic = self._matrices(config.traffic)
         history = self._matrices(config.history)
         self._journal = Journal(config.out / JOURNAL, config, resume=config.resume)
         keys = [None if one is None else one.content_key() for one in (self._traffic, history)]
-        given = (config.counters, config.interfaces, config.routers, config.groups)
-        files = [
-            file_key(file) for file in given if file is not None and file.is_file()
-        ]  # a step reports the others
+        input_files = (config.counters, config.interfaces, config.routers, config.groups)
+        # Missing files are reported by their steps.
+        files = [file_key(file) for file in input_files if file is not None and file.is_file()]
         require_same(
             self._journal, content_key(self._installed.content_key(), *keys, *files), "--resume"
         )
@@ -101,14 +104,15 @@ class Survey:
         }
 
     def _matrices(self, text: str) -> TrafficMatrices | None:
-        """The matrices of a file, Gbit/s; None where none is named."""
+        """Load the matrices of a file, Gbit/s; None without a file."""
         if not text:
             return None
         return load_traffic(text, self._topology, unit=self._config.traffic_unit)
 
     def _require_inputs_elsewhere(self) -> None:
-        """Raise InputError for a file that is read and lies where the survey writes."""
-        config, out = self._config, self._config.out.resolve()
+        """Raise InputError for an input file inside the output folder."""
+        config = self._config
+        out = self._config.out.resolve()
         for option in (
             "topology",
             "traffic",
@@ -118,8 +122,8 @@ class Survey:
             "routers",
             "groups",
         ):
-            given = getattr(config, option)
-            if given and Path(given).exists() and Path(given).resolve().is_relative_to(out):
+            value = getattr(config, option)
+            if value and Path(value).exists() and Path(value).resolve().is_relative_to(out):
                 raise InputError(
                     "--out", "", f"another folder than that of --{option}", str(config.out)
                 )
@@ -128,16 +132,15 @@ class Survey:
         write_files(self._config.out, {name: traffic_writer(traffic, self._topology)})
 
     def run(self) -> list[Step]:
-        """Do what is missing, then write the page; an interruption writes the page of what there is
-        so far.
+        """Run the missing steps, then write the page; an interruption writes the page so far.
 
         Raises:
-            InputError: a fault in the files.
+            InputError: invalid files.
         """
-        kinds: dict[str, Callable[[], Step]] = {"network": self._network}
+        kinds: dict[str, Callable[[], Step]] = {"network": self._network_step}
         if self._config.counters is not None:
-            kinds["matrix"] = self._matrix
-        kinds |= {name: partial(self._analysed, name) for name in NAMES}
+            kinds["matrix"] = self._matrix_step
+        kinds |= {name: partial(self._analysis_step, name) for name in NAMES}
         try:
             for number, (name, step) in enumerate(kinds.items(), 1):
                 if name in self.steps:
@@ -148,9 +151,8 @@ class Survey:
                     "step", {"name": name, "step": dataclasses.asdict(self.steps[name])}
                 )
         except BaseException as error:
-            if isinstance(error, Exception) and set(self.steps) <= {
-                "network"
-            }:  # OUT is as if nobody had asked
+            # A failure before the first analysis leaves OUT unchanged.
+            if isinstance(error, Exception) and set(self.steps) <= {"network"}:
                 self._journal.remove()
                 remove_files(self._config.out, FILES)
             else:
@@ -167,20 +169,20 @@ class Survey:
         }
         write_files(self._config.out, files)
 
-    def _with_counters(self) -> dict[str, Any]:
-        read = {field: getattr(self._config, field) for field in _COUNTER_SETTINGS}
+    def _counter_arguments(self) -> dict[str, Any]:
+        counter_settings = {field: getattr(self._config, field) for field in _COUNTER_SETTINGS}
         history = str(self._config.out / HISTORY) if self._config.history else ""
-        return {"topology": str(self._config.out / NETWORK), **read, "history": history}
+        return {"topology": str(self._config.out / NETWORK), **counter_settings, "history": history}
 
     # The steps.
 
-    def _network(self) -> Step:
-        given = (self._topology.notes, self._traffic, self._config.growth)
-        return network_step(self._installed, *given)
+    def _network_step(self) -> Step:
+        inputs = (self._topology.notes, self._traffic, self._config.growth)
+        return network_step(self._installed, *inputs)
 
-    def _matrix(self) -> Step:
+    def _matrix_step(self) -> Step:
         config = EstimateConfig(
-            **self._with_counters(), out=self._config.out / ESTIMATE, overwrite=True
+            **self._counter_arguments(), out=self._config.out / ESTIMATE, overwrite=True
         )
         run = run_estimate(config, self._notify)
         self._save(TRAFFIC, run.traffic.scaled(self._config.growth))
@@ -193,7 +195,7 @@ class Survey:
             page="estimate/estimate.html",
         )
 
-    def _analysed(self, name: str) -> Step:
+    def _analysis_step(self, name: str) -> Step:
         config = self._config
         traffic = load_traffic(str(config.out / TRAFFIC), self._installed)
         analyses = Analyses(self._dag, traffic, config, self._notify)
@@ -208,22 +210,23 @@ class Survey:
             return written(config.out, name, analyses.attempt(name, growth), config.routers)
         with on_interrupt(interrupt):
             done = analyses.attempt(name, growth)
-        if signals:  # the search has ended with the best so far, which a resumed run does not keep
+        # The search ended with the best so far, which a resumed run does not keep.
+        if signals:
             raise KeyboardInterrupt
         return written(config.out, name, done, config.routers)
 
 
 def run_survey(config: SurveyConfig, notify: Notify) -> list[Step]:
-    """All steps of a survey, and its page.
+    """Run all steps of a survey, and write its page.
 
     Raises:
-        InputError: a fault in the settings or files, or results in OUT that must not be replaced.
+        InputError: invalid settings or files, or existing results in OUT without --overwrite.
     """
     return Survey(config, notify).run()
 
 
 def survey_outcome(config: SurveyConfig, notify: Notify) -> Outcome:
-    """`teal survey`: the sentences with which the page begins."""
+    """Run ``teal survey``; the text is the answers at the top of the page."""
     steps = run_survey(config, notify)
     return Outcome(
         text="\n".join(step.answer for step in steps if step.answer),

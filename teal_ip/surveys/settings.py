@@ -1,4 +1,4 @@
-"""Settings of `teal survey`."""
+"""Settings of ``teal survey``."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from teal_ip.routing.settings import GrowthConfig, IgpConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SurveyOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
-    """The routing in force, the failures, how demands grow, and how long each search takes."""
+    """Installed routing, failures, growth, and time limits of the searches."""
 
     groups: Path | None = None
-    """Groups of cables that fail together, beside every single cable: a .csv (group,source,target),
-    .json or .graphml file."""
+    """Shared-risk groups of cables that fail together, besides every single cable: a .csv
+    (group,source,target), .json or .graphml file."""
     changes: int = 5
-    """Number of links whose metrics may change, at most."""
+    """Maximum number of links whose metrics may change."""
     deadline: str = "1m"
-    """Length of each search, of metrics, of policies and of purchases: 30s, 5m."""
+    """Time limit of each search, for metrics, policies and expansion: 30s, 5m."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
@@ -34,12 +34,12 @@ class SurveyOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SurveyConfig(SurveyOptions):
-    """From a network's files to answers: one command, one page.
+    """Survey a network: from its files to answers on one page, with one command.
 
-    Reads the network and its counters or matrices, and says what was read and doubted; the traffic;
-    the loads now and under each failure; when links are full; which few metrics or policies mend
-    most; what to buy.  The page begins with the answer, and each section names the command that
-    goes deeper.  An interrupted run continues with --resume.
+    Reads the network and its counters or matrices, and reports what was read and what is doubtful;
+    the traffic; the loads now and under each failure; the months in which links are full; few
+    metrics or policies that repair most; capacity expansion.  The page begins with the answer, and
+    each section names the command with more detail.  An interrupted run continues with --resume.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -66,12 +66,12 @@ class SurveyConfig(SurveyOptions):
     counters: Path | None = None
     """Readings of interface counters, as for teal estimate; or --traffic."""
     interfaces: Path | None = None
-    """With --counters: the table that leads interfaces back to links, as for teal estimate."""
+    """With --counters: table that maps interfaces to links, as for teal estimate."""
     ignore_interfaces: str = ""
-    """With --counters: a regular expression of the names of interfaces that are left out."""
+    """With --counters: regular expression of names of interfaces to ignore."""
     counter_error: float = 0.01
-    """With --counters: standard deviation of a counter, as a share of it; 0.02 where polls are
-    missing or apart."""
+    """With --counters: relative standard deviation of a counter; 0.02 if polls are missing or not
+    simultaneous."""
     counter_unit: str = ""
     """Unit of the column rate of counters, such as Mbit/s; Gbit/s by default."""
     history: str = ""
@@ -82,9 +82,7 @@ class SurveyConfig(SurveyOptions):
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or for traffic from two sources or
-        none.
-        """
+        """Raise InputError for a number out of its range, or for two or no sources of traffic."""
         super().__post_init__()
         is_one = (self.counters is None) == bool(self.traffic)
         require(self, "traffic", "either --traffic or --counters", is_one)

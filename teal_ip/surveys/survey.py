@@ -1,5 +1,7 @@
-"""A survey over objects: loads now and under failures, metrics and policies that mend, what to
-buy.
+"""Network survey from objects: loads now and under failures, metrics and policies that repair
+overloads, and capacity expansion.
+
+Entry point: :func:`survey`.
 """
 
 from __future__ import annotations
@@ -41,14 +43,14 @@ NAMES = ("loads", "metrics", "policies", "purchases")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SurveyReport:
-    """The results of a survey, and what they come to.
+    """Results of a survey.
 
     Attributes:
-        topology: the network, with the metrics in force.
+        topology: the network, with the current metrics.
         traffic: the matrices, with the growth of the options.
-        read: what was read.
-        done: the steps that are done, by name.
-        routers: table of routers, for the commands that go deeper; None for none.
+        read: first step, with the input.
+        done: finished steps, by name.
+        routers: table of routers, for the commands with more detail; None for none.
     """
 
     topology: Topology
@@ -65,28 +67,28 @@ class SurveyReport:
 
     @property
     def metrics(self) -> MetricsReport | None:
-        """Few metrics that mend most; None if the search failed."""
+        """Few metric changes that repair most; None if the search failed."""
         report: MetricsReport | None = self.done["metrics"].report
         return report
 
     @property
     def policies(self) -> StaticReport | None:
-        """Few segment routing policies that mend most; None if the search failed."""
+        """Few segment routing policies that repair most; None if the search failed."""
         report: StaticReport | None = self.done["policies"].report
         return report
 
     @property
     def purchases(self) -> UpgradePlan | None:
-        """The purchases; None if the search failed."""
+        """Capacity expansion; None if the search failed."""
         report: UpgradePlan | None = self.done["purchases"].report
         return report
 
     def __repr__(self) -> str:
-        """The answers."""
+        """Join the answers of all steps."""
         return "\n".join(one.step.answer for one in self.done.values() if one.step.answer)
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row for each step: name, title, answer."""
+        """Return a pandas frame with a row for each step: name, title, answer."""
         import pandas as pd
 
         rows = [(name, one.step.title, one.step.answer) for name, one in self.done.items()]
@@ -96,7 +98,7 @@ class SurveyReport:
         """Write the page and the results of all steps to a folder, as ``teal survey`` does.
 
         Raises:
-            InputError: there are results in it, and ``overwrite`` is false.
+            InputError: existing results, and ``overwrite`` is false.
         """
         out = Path(folder)
         names = (PAGE, NETWORK, TRAFFIC, METRICS, POLICIES, SIMULATE, UPGRADE)
@@ -111,12 +113,12 @@ class SurveyReport:
 
 
 def traffic_writer(traffic: TrafficMatrices, topology: Topology) -> Callable[[Path], None]:
-    """The writer of matrices in float64, so that a load at its limit stays there."""
+    """Return a writer of matrices in float64, so that a load at its limit stays there."""
     return partial(save_traffic, traffic=traffic, topology=topology, exact=True)
 
 
 def page_writer(topology: Topology, steps: Sequence[Step]) -> Callable[[Path], None]:
-    """The writer of the page of some steps."""
+    """Return a writer of the page of some steps."""
     answers = " ".join(step.answer for step in steps if step.answer)
     return partial(
         write_page,
@@ -132,7 +134,7 @@ def survey(
     options: SurveyOptions,
     notify: Callable[[str], None] = lambda _: None,
 ) -> SurveyReport:
-    """All steps of a survey.
+    """Run all steps of a survey.
 
     Args:
         topology: the network, or a file or name.
@@ -141,7 +143,7 @@ def survey(
         notify: called with the progress.
 
     Raises:
-        InputError: a fault in the input.
+        InputError: invalid input.
     """
     network = topology_from(topology, options)
     matrices = load_traffic(traffic, network, unit=options.traffic_unit)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from teal.errors import InputError
 from teal.schemes.past import Past
-from teal_next.mixture import Mixture, _of_flow
+from teal_next.mixture import Mixture, _flow_losses
 from tests.teal_next.series import make_past
 
 
@@ -194,7 +194,7 @@ def test_a_link_that_the_mixture_does_not_overload_is_in_no_subgradient_of_the_l
     past = make_past(np.array([[14.0, 0.0, 0.0]]), objective="total_flow")
     splits = torch.stack([_Fixed(share).allocate(past) for share in (1.0, 0.0)])
     problem = past.network.with_demand(torch.tensor([[14.0, 0.0, 0.0]] * 2, dtype=torch.float64))
-    losses, loss, gradient = _of_flow(problem, splits, np.array([0.5, 0.5]), 10.0)
+    losses, loss, gradient = _flow_losses(problem, splits, np.array([0.5, 0.5]), 10.0)
     assert losses.tolist() == pytest.approx([0.4, 0.8]), "4 too much on one link, or on two"
     assert loss == 0
     assert gradient.tolist() == [0, 0]

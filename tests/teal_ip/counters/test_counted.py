@@ -18,7 +18,7 @@ from teal.network.ecmp import EcmpDag, igp_metric
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.requests import CounterReadings
 from teal.testing import make_topology
-from teal_ip.counters.service import Counted, CountedTraffic, interval_of
+from teal_ip.counters.service import CounterEstimate, NetworkEstimator, interval_of
 from teal_ip.routing.measurements import ecmp_measurements, path_measurements
 from tests.serving.service import b4_network_state, b4_service, run, service
 
@@ -173,8 +173,8 @@ def test_an_interval_that_raises_an_alarm_teaches_nothing() -> None:
     series = rng.lognormal(0, 1, len(pairs)) * rng.lognormal(0, 0.1, (33, len(pairs)))
     measured = ecmp_measurements(EcmpDag.of(topology, igp_metric(topology, "file")), pairs)
 
-    def estimates(intervals: list[tuple[int, bool]]) -> list[Counted]:
-        counted = CountedTraffic(topology, SimpleNamespace(pairs=pairs), series[:30])  # type: ignore[arg-type]
+    def estimates(intervals: list[tuple[int, bool]]) -> list[CounterEstimate]:
+        counted = NetworkEstimator(topology, SimpleNamespace(pairs=pairs), series[:30])  # type: ignore[arg-type]
         found = []
         for number, is_wrong in intervals:
             of_links, of_nodes = _readings(measured @ series[number], topology)
@@ -206,6 +206,6 @@ def test_a_node_that_is_not_listed_although_its_links_are_has_no_traffic_of_its_
     readings = CounterReadings.model_validate({"links": links, "nodes": nodes[:3]})
     interval = interval_of(readings, topology, topology.capacity, None, None)
     paths: Any = SimpleNamespace(pairs=pairs)
-    found = CountedTraffic(topology, paths, np.zeros((0, len(pairs)))).take(interval)
+    found = NetworkEstimator(topology, paths, np.zeros((0, len(pairs)))).take(interval)
     assert found.rates[0, (pairs == 3).any(1)].sum() <= 1e-3 * truth.sum()
     assert found.rates.sum() == pytest.approx(truth.sum(), rel=0.02)

@@ -139,7 +139,7 @@ def test_an_estimate_that_would_be_late_is_refused_at_once(
         async with service(tmp_path, solver=solver) as client:
             await client.put_network("b4", "b4", num_paths=4)
             await client.wait_ready("b4")
-            _counting(solver)._usual[solver._registry.get("b4").generation] = 400.0
+            _counting(solver)._service_times[solver._registry.get("b4").generation] = 400.0
             with monkeypatch.context() as patch:
                 patch.setattr(Counting, "interval_of", staticmethod(_never_ends))
                 first = asyncio.create_task(_count(client, deadline_ms=600_000))

@@ -12,7 +12,12 @@ import pytest
 
 from teal.errors import InputError
 from teal.testing import make_topology
-from teal_ip.readings.files import _means, counters_from_frame, load_counters, save_counters
+from teal_ip.readings.files import (
+    _interval_means,
+    counters_from_frame,
+    load_counters,
+    save_counters,
+)
 
 TOPOLOGY = make_topology([(0, 1, 10), (1, 2, 10)], both=True)  # n0 - n1 - n2
 STEP = 300
@@ -276,7 +281,7 @@ def test_an_interval_of_which_less_than_half_is_known_has_no_rate(
     known_s: float, expected: float
 ) -> None:
     one = np.array
-    found = _means(one([0.0]), one([known_s]), one([2.0]), one([300.0]), 300.0)
+    found = _interval_means(one([0.0]), one([known_s]), one([2.0]), one([300.0]), 300.0)
     np.testing.assert_allclose(found, [expected])
 
 

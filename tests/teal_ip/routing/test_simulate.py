@@ -240,7 +240,7 @@ def test_the_fewest_policies_within_a_target_are_what_simulate_then_finds(
     _run(f"{words} --target-utilisation 0.9", 2)
     assert "no lists with one midpoint load every link less" in capsys.readouterr().err
     _run(f"{words} --target-utilisation 1 --one-list", 2)
-    assert "where one list each was found for" in capsys.readouterr().err
+    assert "but one list per demand reaches" in capsys.readouterr().err
     assert _json(f"{words} --target-utilisation 1.3 --one-list", capsys)["value"] <= 1.3
     _run(f"{words} --target-utilisation 1 --fewest-policies 1%", 2)
     one = _json(f"{words} --at-most 1", capsys)

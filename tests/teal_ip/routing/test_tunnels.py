@@ -78,7 +78,7 @@ def test_loads_latency_failures_and_months_by_hand(
     assert first["failed_utilisation"] == pytest.approx(1.9)
     assert first["full_under_failure"] != ""
     _simulated("--failures cables --repair", capsys, expected=2)
-    assert "tunnels have another" in capsys.readouterr().err
+    assert "fast reroute of tunnels is not modelled" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -15,7 +15,7 @@ from teal.network.ecmp import EcmpDag
 from teal.runtime.arrays import FloatArray
 from teal_ip.routing.igp_failures import IgpFailures
 from teal_ip.segments.few import Few
-from teal_ip.segments.kernels import first_next_hops, most_saved
+from teal_ip.segments.kernels import first_next_hops, max_antichain_saving
 from teal_ip.segments.scenarios import TransitScenarios
 from teal_ip.segments.static_lists import static_lists
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
@@ -196,4 +196,4 @@ def test_most_is_saved_by_the_best_nodes_of_which_none_is_on_the_way_of_another(
             for chosen in sets
             if not any(a in way(target, b) for a, b in itertools.permutations(chosen, 2))
         )
-    assert most_saved(dag.dags, parent, saving) == pytest.approx(best)
+    assert max_antichain_saving(dag.dags, parent, saving) == pytest.approx(best)
