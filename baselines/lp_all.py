@@ -49,7 +49,7 @@ from teal.problem.allocation import Allocation, Status
 from teal.runtime.interruptible import Steps, complete
 from teal.solvers.pdhg import PdhgResult, PdhgState, Stop, tasks_of
 from teal.solvers.projection import project
-from teal.solvers.sequences.task import carrying_out
+from teal.solvers.sequences.task import run_tasks
 from teal.spec import Spec
 
 SOLVERS = (*LP_SOLVERS, "cuopt")
@@ -173,7 +173,7 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
         )
 
     begin = time.perf_counter()
-    result = complete(carrying_out(tasks_of(problem, _TASK_GAP), solving))
+    result = complete(run_tasks(tasks_of(problem, _TASK_GAP), solving))
     build_s = time.perf_counter() - begin - seconds[0]
     count = problem.batch
     return Allocation(

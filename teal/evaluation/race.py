@@ -46,7 +46,7 @@ from teal.schemes.models import model_of_each
 from teal.schemes.registry import Scheme
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
-from teal.solvers.pdhg.model_start import gains_from_start
+from teal.solvers.pdhg.model_start import may_benefit_from_model
 
 NEXT, CROWD, FAILURES, FIRST = SITUATIONS = (
     "next interval",
@@ -211,7 +211,7 @@ def _runs(
 
 
 def _solve(problem: Problem, start: pdhg.PdhgResult | Starter | None, target: float) -> _Solved:
-    if isinstance(start, Starter) and not gains_from_start(problem):
+    if isinstance(start, Starter) and not may_benefit_from_model(problem):
         # A search leaves the model out here, which the race measures.
         of_model = pdhg.PdhgState(*start.start(problem))
         result = pdhg.solve(problem, gap=target, warm_start=of_model)

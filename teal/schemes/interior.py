@@ -20,7 +20,7 @@ from teal.schemes.models import Model, named_model
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT
 from teal.solvers import pdhg
 from teal.solvers.interior import engine
-from teal.solvers.pdhg.model_start import gains_from_start
+from teal.solvers.pdhg.model_start import may_benefit_from_model
 from teal.spec import Spec
 
 
@@ -45,7 +45,7 @@ class Interior:
         begin = time.perf_counter()
         is_taken = engine.accepts(problem)
         is_learned = is_taken and pdhg.takes_starter(problem)
-        saves_time = gains_from_start(problem) and engine.gains_from_model(problem, self.gap)
+        saves_time = may_benefit_from_model(problem) and engine.gains_from_model(problem, self.gap)
         asks_model = is_learned and (self.always or saves_time)
         result = pdhg.solve(
             problem,

@@ -14,7 +14,7 @@ from teal.runtime.interruptible import complete
 from teal.solvers import pdhg
 from teal.solvers.sequences import max_min
 from teal.solvers.sequences.fairness import require_shedding
-from teal.solvers.sequences.task import carrying_out
+from teal.solvers.sequences.task import run_tasks
 from teal.spec import Spec
 
 
@@ -53,7 +53,7 @@ class MaxMin:
             tasks = max_min.level_tasks(problem, self.gap, weight, self.iterations)
         else:
             tasks = max_min.tasks(problem, self.gap, weight=weight)
-        result = complete(carrying_out(tasks, pdhg.solving))
+        result = complete(run_tasks(tasks, pdhg.solving))
         return Allocation.of_batch(
             result.splits, None, time.perf_counter() - begin, result.program_prices
         )

@@ -18,7 +18,7 @@ from teal.problem import Allocation, Problem
 from teal.runtime.interruptible import complete
 from teal.solvers import pdhg
 from teal.solvers.sequences.priority import residual_tasks
-from teal.solvers.sequences.task import carrying_out
+from teal.solvers.sequences.task import run_tasks
 from teal.spec import Spec
 
 
@@ -52,7 +52,7 @@ class Pdhg:
                     "pdhg", "form=residual", "the objective priority", problem.objective.name
                 )
             tasks = residual_tasks(problem, self.gap)
-            residual = complete(carrying_out(tasks, pdhg.solving, max_iterations=self.iterations))
+            residual = complete(run_tasks(tasks, pdhg.solving, max_iterations=self.iterations))
             return Allocation.of_batch(residual.splits, None, time.perf_counter() - begin)
         result = self.search(problem, start)
         return Allocation.of_batch(

@@ -1,3 +1,3 @@
-"""Solvers: PDHG, ADMM, column generation; the projection to exact feasibility; integer split
+"""Solvers: PDHG, interior points, ADMM, column generation; projection to feasibility; split
 tables.
 """

@@ -1,4 +1,6 @@
-"""ADMM with Teal's splitting, in scaled rows, its copies eliminated.
+"""ADMM with Teal's variable splitting, in scaled rows, with the copies eliminated.
+
+:func:`step` is one iteration, :func:`solve` a fixed number of them: the repair of a model's splits.
 
 Teal (Xu et al., SIGCOMM 2023, section 3.4 and appendix C) copies each path flow once for each link
 that the path uses, so that the capacity rows separate by link.  With splits x[d, k], copies
@@ -21,9 +23,9 @@ not be stored:
          h_k (x_k - x_old) + pathsum((2 y - y_old)/c) - v/rho + eta (sum x - q) = 0 where x_k > 0,
     q = 1 - s - u.
 
-The state is one number a link and demand and K numbers a demand, where the textbook form keeps
-several for each of the (path, link) pairs (30 million on Kdl).  ``tests/solvers/test_admm.py``
-holds the two forms equal.
+The state has one value per link and K + 1 values per demand; the textbook form stores several for
+each of the (path, link) pairs (30 million on Kdl).  ``tests/solvers/test_admm.py`` holds the two
+forms equal.
 
 | symbol | meaning                                             | unit           | shape     | name in the code       |
 |--------|-----------------------------------------------------|----------------|-----------|------------------------|
@@ -39,10 +41,10 @@ holds the two forms equal.
 | eta    | mean of h over a demand's paths                     | 1/(Gbit/s)     | (B, D, 1) | demand_penalty         |
 | m      | utilisation if every path carried all of its demand | 1              | (B, E)    | full_path_utilisation  |
 
-Demands of rate 0 follow the same recursion; nothing flows for them, whatever their splits.
+Demands of rate 0 follow the same recursion without flow.
 
 For max_link_utilisation the right-hand side 1 of the capacity rows is theta, minimised with (z, t),
-which makes the y sum to 1/rho.  Demand rows are equalities there.
+which makes the y sum to 1/rho; demand rows are equalities.
 """
 
 from __future__ import annotations
@@ -57,16 +59,17 @@ from teal.problem import Problem
 from teal.problem.problem import mean_capacity, mean_value
 from teal.problem.prox import weighted_simplex
 
-_LARGE_NETWORK_NODES = 100  # nodes: Teal runs 2 iterations on smaller networks, 5 from there on
+# Number of nodes from which Teal runs 5 iterations instead of 2.
+_LARGE_NETWORK_NODES = 100
 DEFAULT_RHO = 0.3  # relative penalty (see `scaling`)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmState:
-    """The state between two iterations; symbols as in the table above.
+    """State between two iterations; symbols as in the module docstring.
 
     Attributes:
-        splits: (B, D, K) x, may be over capacity.
+        splits: (B, D, K) x, possibly over capacity.
         link_dual: (B, E) y.
         demand_dual: (B, D) u.
     """
@@ -78,7 +81,7 @@ class AdmmState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmScaling:
-    """Constants of the iteration, which depend on the problem alone; symbols as in the table above.
+    """Constants of the iteration for one problem; symbols as in the module docstring.
 
     Attributes:
         penalty: (B, 1) rho.
@@ -95,14 +98,14 @@ class AdmmScaling:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmResiduals:
-    """How far a state is from an optimum: (B,) each, 0 at an optimum.
+    """Residuals of a state, (B,) each; 0 at an optimum.
 
     Attributes:
         capacity: largest over-utilisation, load/c - 1 (0 for max_link_utilisation, which has no
             capacity rows).
         demand: largest violation of a demand row, as a share.
-        change: largest change of a split or multiplier in the last iteration; those of the link
-            multipliers are multiplied by 1 + m, as their rows are.
+        change: largest change of a split or multiplier in the last iteration; link multipliers are
+            scaled by 1 + m, like their rows.
     """
 
     capacity: Tensor
@@ -111,8 +114,12 @@ class AdmmResiduals:
 
 
 class AdmmResult(NamedTuple):
-    """Where a run ended: splits (B, D, K), possibly over capacity; prices (B, E), value per Gbit/s;
-    residuals.
+    """Result of a run.
+
+    Attributes:
+        splits: (B, D, K) splits, possibly over capacity.
+        prices: (B, E) link prices, value per Gbit/s.
+        residuals: residuals of the last state.
     """
 
     splits: Tensor
@@ -121,18 +128,18 @@ class AdmmResult(NamedTuple):
 
 
 def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
-    """Compute the constants.
+    """Compute the constants of the iteration.
 
     Args:
         problem: B matrices.
         rho: penalty as a multiple of mean capacity * mean value (of 1 for the balanced programs).
     """
-    inverse = problem.inverse_capacity
+    inverse_capacity = problem.inverse_capacity
     mask = problem.path_mask
-    inverse_capacity_sum = problem.ops.path_sum(inverse)
+    inverse_capacity_sum = problem.ops.path_sum(inverse_capacity)
     inverse_capacity_sum = torch.where(mask, inverse_capacity_sum, 1).clamp(min=1e-30)
-    count = mask.sum(-1, keepdim=True).clamp(min=1)
-    demand_penalty = torch.where(mask, inverse_capacity_sum, 0).sum(-1, keepdim=True) / count
+    num_paths = mask.sum(-1, keepdim=True).clamp(min=1)
+    demand_penalty = torch.where(mask, inverse_capacity_sum, 0).sum(-1, keepdim=True) / num_paths
     return AdmmScaling(
         penalty_of(problem, rho),
         inverse_capacity_sum,
@@ -142,9 +149,10 @@ def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
 
 
 def penalty_of(problem: Problem, rho: float) -> Tensor:
-    """(B, 1) the penalty of :func:`scaling`."""
+    """Return (B, 1) the penalty rho of :func:`scaling`."""
     typical_value = mean_capacity(problem) * mean_value(problem)
-    if problem.price_set.on_simplex:  # where values are 0
+    # Balanced programs have zero values.
+    if problem.price_set.on_simplex:
         typical_value = torch.ones_like(problem.capacity[:, :1])
     return rho * typical_value.clamp(min=1e-30)
 
@@ -152,10 +160,11 @@ def penalty_of(problem: Problem, rho: float) -> Tensor:
 def start(
     problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor | None = None
 ) -> AdmmState:
-    """The state with ``splits`` (B, D, K) and, unless None, with ``prices`` (B, E).
+    """Return the first state, from ``splits`` (B, D, K) and ``prices`` (B, E); None for zero
+    prices.
 
-    The multipliers of the demand rows start at 0.  Of the prices of the balanced programs only the
-    ratios count.
+    The multipliers of the demand rows start at 0.  The prices of a balanced program are scaled, so
+    only their ratios matter.
     """
     dual = first_link_dual(problem, scale.penalty, prices)
     return AdmmState(
@@ -164,7 +173,7 @@ def start(
 
 
 def first_link_dual(problem: Problem, penalty: Tensor, prices: Tensor | None) -> Tensor:
-    """(B, E) the y of link prices (B, E); 0 for None."""
+    """Return (B, E) the y of link prices (B, E); 0 for None."""
     if prices is None:
         return torch.zeros_like(problem.capacity)
     scaled_prices = prices.to(problem.capacity) * problem.capacity
@@ -172,15 +181,19 @@ def first_link_dual(problem: Problem, penalty: Tensor, prices: Tensor | None) ->
 
 
 def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
-    """One iteration: multipliers of links and demands, then splits.  Pure."""
+    """Compute one iteration: multipliers of links and demands, then splits.  Pure."""
+    # Multipliers.
     utilisation = problem.loads(state.splits) * problem.inverse_capacity
     link_dual = next_link_dual(
         problem, scale.penalty, scale.full_path_utilisation, utilisation, state.link_dual
     )
     total = state.splits.sum(-1)
-    demand_dual, slack = state.demand_dual + total - 1, torch.zeros_like(total)
+    demand_dual = state.demand_dual + total - 1
+    slack = torch.zeros_like(total)
     if not problem.demand_set.carries_all:
-        demand_dual, slack = demand_dual.clamp(min=0), (1 - total - state.demand_dual).clamp(min=0)
+        demand_dual = demand_dual.clamp(min=0)
+        slack = (1 - total - state.demand_dual).clamp(min=0)
+    # Splits: a K x K problem per demand.
     scaled_value = problem.path_value / scale.penalty[..., None]
     path_price = problem.ops.path_sum((2 * link_dual - state.link_dual) * problem.inverse_capacity)
     target = (1 - slack - demand_dual)[..., None]
@@ -197,27 +210,23 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
 
 
 def residuals(
-    problem: Problem, scale: AdmmScaling, before: AdmmState, after: AdmmState
+    problem: Problem, scale: AdmmScaling, previous: AdmmState, state: AdmmState
 ) -> AdmmResiduals:
-    """How far ``after`` is from an optimum, by its rows and by how much the last iteration
-    changed.
+    """Compute the residuals of ``state``: row violations, and the change from the ``previous``
+    state.
     """
-    total = after.splits.sum(-1)
-    carries_all, row_error, excess = (
-        problem.demand_set.carries_all,
-        total - 1,
-        problem.utilisation(after.splits) - 1,
-    )
+    total = state.splits.sum(-1)
+    carries_all = problem.demand_set.carries_all
+    row_error = total - 1
+    excess = problem.utilisation(state.splits) - 1
     if carries_all:
-        row_error, excess = (
-            torch.where(problem.routable, row_error.abs(), 0),
-            torch.zeros_like(excess),
-        )
+        row_error = torch.where(problem.routable, row_error.abs(), 0)
+        excess = torch.zeros_like(excess)
     row_error = torch.where(problem.demand > 0, row_error, 0)
     changes = [
-        (after.splits - before.splits).flatten(1),
-        (after.link_dual - before.link_dual) * (1 + scale.full_path_utilisation),
-        torch.where(problem.routable, after.demand_dual - before.demand_dual, 0),
+        (state.splits - previous.splits).flatten(1),
+        (state.link_dual - previous.link_dual) * (1 + scale.full_path_utilisation),
+        torch.where(problem.routable, state.demand_dual - previous.demand_dual, 0),
     ]
     return AdmmResiduals(
         excess.amax(1).clamp(min=0),
@@ -227,7 +236,7 @@ def residuals(
 
 
 def link_prices(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tensor:
-    """(B, E) link prices rho y / c, in value per Gbit/s."""
+    """Return (B, E) link prices rho y / c, value per Gbit/s."""
     return scale.penalty * state.link_dual * problem.inverse_capacity
 
 
@@ -238,37 +247,38 @@ def solve(
     rho: float = DEFAULT_RHO,
     prices: Tensor | None = None,
 ) -> AdmmResult:
-    """Run ``iterations`` iterations from ``splits`` (B, D, K) and, unless None, ``prices`` (B,
-    E).
+    """Run ``iterations`` iterations from ``splits`` (B, D, K) and ``prices`` (B, E); None for zero
+    prices.
     """
     scale = scaling(problem, rho)
-    before, state = _iterated(problem, scale, splits, iterations, prices)
+    previous, state = _last_two_states(problem, scale, splits, iterations, prices)
     return AdmmResult(
-        state.splits, link_prices(problem, scale, state), residuals(problem, scale, before, state)
+        state.splits, link_prices(problem, scale, state), residuals(problem, scale, previous, state)
     )
 
 
 def repaired(
     problem: Problem, splits: Tensor, iterations: int, rho: float, prices: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """:func:`solve` without residuals: splits (B, D, K) and prices (B, E)."""
+    """Run :func:`solve` without residuals; return splits (B, D, K) and prices (B, E)."""
     scale = scaling(problem, rho)
-    _, state = _iterated(problem, scale, splits, iterations, prices)
+    _, state = _last_two_states(problem, scale, splits, iterations, prices)
     return state.splits, link_prices(problem, scale, state)
 
 
-def _iterated(
+def _last_two_states(
     problem: Problem, scale: AdmmScaling, splits: Tensor, iterations: int, prices: Tensor | None
 ) -> tuple[AdmmState, AdmmState]:
-    """The last two states."""
-    before = state = start(problem, scale, splits, prices)
+    """Iterate and return the last two states."""
+    previous = state = start(problem, scale, splits, prices)
     for _ in range(iterations):
-        before, state = state, step(problem, scale, state)
-    return before, state
+        previous = state
+        state = step(problem, scale, state)
+    return previous, state
 
 
 def default_iterations(problem: Problem) -> int:
-    """Teal's number of iterations: 2 below 100 nodes, 5 from there on."""
+    """Return Teal's number of iterations: 2 below 100 nodes, else 5."""
     return 2 if problem.topology.num_nodes < _LARGE_NETWORK_NODES else 5
 
 
@@ -279,13 +289,13 @@ def next_link_dual(
     utilisation: Tensor,
     link_dual: Tensor,
 ) -> Tensor:
-    """(B, E) the next y.
+    """Return (B, E) the next y.
 
     Args:
         problem: B matrices.
         penalty: (B, 1) rho.
         full_path_utilisation: (B, E) m.
-        utilisation: (B, E) of the splits x.
+        utilisation: (B, E) utilisation under the splits x.
         link_dual: (B, E) y.
     """
     slope = 1 / (1 + full_path_utilisation)
@@ -297,22 +307,21 @@ def next_link_dual(
 
 
 def _nonnegative_solve(linear: Tensor, diagonal: Tensor, coupling: Tensor, mask: Tensor) -> Tensor:
-    """Solve diagonal_k x_k + coupling sum(x) = linear_k where x_k > 0, for x >= 0: (B, D, K),
-    exact.
+    """Solve diagonal_k x_k + coupling sum(x) = linear_k where x_k > 0, for x >= 0, exactly: (B, D,
+    K).
 
-    x_k = max(0, linear_k - coupling total) / diagonal_k.  The total follows from which x_k are
-    positive, and those have the largest ``linear``: of all prefixes of the sorted order, the right
-    one gives the largest total.
+    x_k = max(0, linear_k - coupling total) / diagonal_k.  The positive x_k have the largest
+    ``linear``: of all prefixes of the sorted order, the active set gives the largest total.
 
     Args:
-        linear: (B, D, K).
+        linear: (B, D, K) right-hand side.
         diagonal: (B, D, K) positive.
         coupling: (B, D, 1) positive.
-        mask: (B, D, K) live paths; the others get 0.
+        mask: (B, D, K) live paths; others get 0.
     """
     linear = torch.where(mask, linear, -torch.inf)
     ordered, order = linear.sort(-1, descending=True)
     weight = torch.where(mask, 1 / diagonal, 0).gather(-1, order)
-    gains = (torch.where(weight > 0, ordered, 0) * weight).cumsum(-1)
-    total = (gains / (1 + coupling * weight.cumsum(-1))).amax(-1, keepdim=True).clamp(min=0)
+    weighted_sum = (torch.where(weight > 0, ordered, 0) * weight).cumsum(-1)
+    total = (weighted_sum / (1 + coupling * weight.cumsum(-1))).amax(-1, keepdim=True).clamp(min=0)
     return torch.where(mask, (linear - coupling * total).clamp(min=0) / diagonal, 0)

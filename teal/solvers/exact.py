@@ -1,17 +1,17 @@
-"""Programs of one matrix by HiGHS: small ones where no kernel has been compiled, and priority
-classes beyond a first-order method's accuracy.
+"""Exact linear programs of one matrix by HiGHS: small programs, and priority classes.
 
-A first-order method solves the weighted program of :mod:`teal.solvers.sequences.priority` to an
-accuracy relative to all of its value, of which a class of a millionth of the volume is a millionth.
-The program of class c here has that class alone as its objective, and each higher class keeps its
-flow V_j as a constraint, as in :mod:`teal.problem.priority`:
+:func:`exact_program` solves a single program where kernels are not compiled, :func:`exact_classes`
+the classes of priority beyond the accuracy of a first-order method: that solves the weighted
+program of :mod:`teal.solvers.sequences.priority` to an accuracy relative to its total value, which
+hides a class of a millionth of the volume.  Here the program of class c maximises that class alone,
+and each higher class keeps its flow V_j as a constraint (:mod:`teal.problem.priority`):
 
     max sum of x over class c  s.t.  the rows of the program,  sum_j x[d, j] <= demand[d],
-                                     sum of x over class j >= V_j (1 - 1e-9) for every higher class j.
+                                     sum of x over class j >= V_j (1 - 1e-9) for every higher class
+                                     j.
 
-Its dual variables of the rows are the prices that prove the bound of the class.  Solvers have
-absolute tolerances, so that variables are shares of what a demand can have, and rows shares of
-their right-hand sides.
+The dual variables of the rows are the prices of the class's bound.  Since tolerances are absolute,
+variables are shares of a demand's largest flow, and rows are divided by their right-hand sides.
 """
 
 from __future__ import annotations
@@ -31,59 +31,58 @@ from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import solve_lp
 
-MAX_COLUMNS = 20_000  # of all classes, up to which this is tried; HiGHS then takes seconds
-# Share of V_j by which later programs may fall short of it, so that rounding makes none infeasible.
-_PROMISE_SLACK = 1e-9
+MAX_COLUMNS = 20_000  # largest number of columns of all classes; HiGHS then takes seconds
+# Relative slack of the constraints on V_j, so that rounding makes no program infeasible.
+_CLASS_FLOW_SLACK = 1e-9
 
 
 def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
-    """Shares (1, D, J) and prices (1, R) of the optimum of one program; None if it was not solved
-    in time.
+    """Solve one program; return shares (1, D, J) and prices (1, R), or None after the time limit.
 
     Args:
-        program: B = 1, in float64: of values, of the largest utilisation, or of the least cost.
-        seconds: time that HiGHS may take.
+        program: B = 1, in float64: value, largest utilisation, or least cost.
+        seconds: time limit of HiGHS.
     """
     if program.price_set.on_simplex:
         return _exact_balance(program, seconds)
     if program.demand_set.carries_all:
         return _exact_cost(program, seconds)
-    lps = _ExactLps(program, np.zeros(program.demand.shape[1], int))
-    solved = lps.solve(0, seconds)
-    if solved is None:
+    program_lp = _ClassPrograms(program, np.zeros(program.demand.shape[1], int))
+    solution = program_lp.solve(0, seconds)
+    if solution is None:
         return None
-    return lps.shares(solved[0]), torch.from_numpy(solved[1])[None].to(program.demand)
+    return program_lp.shares(solution[0]), torch.from_numpy(solution[1])[None].to(program.demand)
 
 
 def exact_classes(
     program: Program, classes: DemandClasses, end: Deadline
 ) -> tuple[Tensor, Tensor] | None:
-    """Shares (1, D, J) of all classes and prices (1, C, R) of each program; None if one was not
-    solved in time.
+    """Solve all classes; return shares (1, D, J) and prices (1, C, R), or None after the deadline.
 
     Args:
         program: B = 1, in float64.
         classes: classes of its demands.
         end: deadline of all programs.
     """
-    lps = _ExactLps(program, classes.of_demand, is_ordered=True)
-    prices, flows = np.zeros((len(classes), len(lps.limit))), np.zeros(len(lps.column))
-    for number in range(len(classes)):
-        solved = None if end.is_over else lps.solve(number, end.left)
-        if solved is None:
+    class_lps = _ClassPrograms(program, classes.of_demand, is_ordered=True)
+    prices = np.zeros((len(classes), len(class_lps.limit)))
+    flows = np.zeros(len(class_lps.column))
+    for class_index in range(len(classes)):
+        solution = None if end.is_over else class_lps.solve(class_index, end.left)
+        if solution is None:
             return None
-        flows, prices[number] = solved
-    return lps.shares(flows), torch.from_numpy(prices)[None].to(program.demand)
+        flows, prices[class_index] = solution
+    return class_lps.shares(flows), torch.from_numpy(prices)[None].to(program.demand)
 
 
-class _CarryingAll(NamedTuple):
-    """The rows and columns of a program that carries all routable demand.
+class _CarryAllProgram(NamedTuple):
+    """Rows and columns of a program that carries all routable demand.
 
     Attributes:
-        column: (n,) numbers d J + j of the columns that demands above 0 may use.
-        rate: (n,) Gbit/s of the demand of each.
-        links: (m,) rows with a limit above 0.
-        load: (m, n) what a whole demand on a column puts on a row, over its limit.
+        column: (n,) indices d J + j of the usable columns of positive demands.
+        rate: (n,) demand of each column, Gbit/s.
+        links: (m,) rows with a positive limit.
+        load: (m, n) load of a full demand on a column, over the limit of the row.
         served: (demands, n) 1 where a column belongs to a demand.
     """
 
@@ -91,19 +90,21 @@ class _CarryingAll(NamedTuple):
     rate: FloatArray
     links: Int64Array
     load: sp.csr_array
-    served: sp.csr_array
+    demand_rows: sp.csr_array
 
     @classmethod
-    def of(cls, program: Program) -> _CarryingAll:
-        """The rows and columns of one matrix."""
-        limit, demand = program.limit[0].cpu().numpy(), program.routable_demand[0].cpu().numpy()
+    def from_program(cls, program: Program) -> _CarryAllProgram:
+        """Create the rows and columns of one matrix."""
+        limit = program.limit[0].cpu().numpy()
+        demand = program.routable_demand[0].cpu().numpy()
         live = program.live[0].cpu().numpy() & (demand > 0)[:, None]
         column = np.flatnonzero(live.reshape(-1))
-        demand_of, carried = column // live.shape[1], np.flatnonzero(live.any(1))
+        demand_of = column // live.shape[1]
+        served_demands = np.flatnonzero(live.any(1))
         links = np.flatnonzero(limit > 0)
         rows = sp.csr_array(program.columns.incidence(len(limit)))[links][:, column]
         rate = demand[demand_of]
-        row_of = np.searchsorted(carried, demand_of)
+        row_of = np.searchsorted(served_demands, demand_of)
         return cls(
             column,
             rate,
@@ -112,18 +113,19 @@ class _CarryingAll(NamedTuple):
             sp.csr_array((np.ones(len(column)), (row_of, np.arange(len(column))))),
         )
 
-    def found(
+    def solution_of(
         self, program: Program, share: FloatArray, price: FloatArray
     ) -> tuple[Tensor, Tensor]:
-        """Shares (1, D, J) and prices (1, R) of the program.
+        """Return shares (1, D, J) and prices (1, R) of the program.
 
         Args:
             program: the program.
-            share: (n,) of each column.
-            price: (m,) of each row, times its limit.
+            share: (n,) share of each column.
+            price: (m,) price of each row, times its limit.
         """
         limit = program.limit[0].cpu().numpy()
-        shares, prices = np.zeros(tuple(program.live.shape[1:])), np.zeros(len(limit))
+        shares = np.zeros(tuple(program.live.shape[1:]))
+        prices = np.zeros(len(limit))
         shares.reshape(-1)[self.column] = np.maximum(share, 0)
         prices[self.links] = price / limit[self.links]
         return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(
@@ -132,139 +134,152 @@ class _CarryingAll(NamedTuple):
 
 
 def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
-    """:func:`exact_program` of the largest utilisation: min theta s.t. load[r] <= theta limit[r],
-    all demand carried.
+    """Solve :func:`exact_program` for the largest utilisation.
 
-    The dual variables of the rows, shares of utilisation that sum to 1, are the prices times the
-    limits.
+    min theta s.t. load[r] <= theta limit[r], all demand served. The dual variables of the rows,
+    shares of utilisation that sum to 1, are the prices times the limits.
     """
     if not bool((program.routable_demand > 0).any()):
         return torch.zeros_like(program.live.to(program.demand)), torch.zeros_like(program.limit)
-    of = _CarryingAll.of(program)
-    count, links = len(of.served.indptr) - 1, len(of.links)
+    matrix = _CarryAllProgram.from_program(program)
+    num_demands = len(matrix.demand_rows.indptr) - 1
+    num_links = len(matrix.links)
     solution = solve_lp(
-        np.append(np.zeros(len(of.column)), 1),
-        (sp.hstack([of.load, -np.ones((links, 1))], format="csr"), np.zeros(links)),
-        (sp.hstack([of.served, sp.csr_array((count, 1))], format="csr"), np.ones(count)),
+        np.append(np.zeros(len(matrix.column)), 1),
+        (sp.hstack([matrix.load, -np.ones((num_links, 1))], format="csr"), np.zeros(num_links)),
+        (
+            sp.hstack([matrix.demand_rows, sp.csr_array((num_demands, 1))], format="csr"),
+            np.ones(num_demands),
+        ),
         seconds=seconds,
     )
     if solution.x is None or not solution.is_solved:
         return None
-    return of.found(program, solution.x[:-1], solution.duals)
+    return matrix.solution_of(program, solution.x[:-1], solution.duals)
 
 
 def _exact_cost(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
-    """:func:`exact_program` of the least cost: min cost' x s.t. load[r] <= limit[r], all demand
-    carried.
+    """Solve :func:`exact_program` for the least cost: min cost' x s.t. load[r] <= limit[r], all
+    demand served.
     """
     if not bool((program.routable_demand > 0).any()):
         return torch.zeros_like(program.live.to(program.demand)), torch.zeros_like(program.limit)
-    of = _CarryingAll.of(program)
+    matrix = _CarryAllProgram.from_program(program)
     value = program.value.expand(program.live.shape[1:]).cpu().numpy().reshape(-1)
-    cost = -value[of.column] * of.rate
+    cost = -value[matrix.column] * matrix.rate
     unit = float(cost.max(initial=0.0)) or 1.0
     solution = solve_lp(
         cost / unit,
-        (of.load, np.ones(len(of.links))),
-        (of.served, np.ones(len(of.served.indptr) - 1)),
+        (matrix.load, np.ones(len(matrix.links))),
+        (matrix.demand_rows, np.ones(len(matrix.demand_rows.indptr) - 1)),
         seconds=seconds,
     )
     if solution.x is None or not solution.is_solved:
         return None
-    return of.found(program, solution.x, solution.duals * unit)
+    return matrix.solution_of(program, solution.x, solution.duals * unit)
 
 
-class _ExactLps:
-    """The linear program of one matrix, or those of all classes, which share rows and columns.
+class _ClassPrograms:
+    """Linear programs of one matrix, one per class, with common rows and columns.
 
     Args:
         program: B = 1, in float64.
-        class_of_demand: (D,) number of the class of each demand.
-        is_ordered: whether flow counts instead of value, and higher classes keep theirs.
+        class_of_demand: (D,) index of the class of each demand.
+        is_ordered: whether to maximise flow instead of value, with the flow of higher classes
+            fixed.
 
     Attributes:
-        limit: (R,) of the rows, Gbit/s.
-        column: (n,) numbers d J + j of the columns that demands above 0 may use.
-        demand_of: (n,) demand of each.
+        limit: (R,) limits of the rows, Gbit/s.
+        column: (n,) indices d J + j of the usable columns of positive demands.
+        demand_of: (n,) demand index of each column.
     """
 
     def __init__(
         self, program: Program, class_of_demand: IntArray, *, is_ordered: bool = False
     ) -> None:
         self._program = program
-        self.limit, demand = program.limit[0].cpu().numpy(), program.demand[0].cpu().numpy()
+        self.limit = program.limit[0].cpu().numpy()
+        demand = program.demand[0].cpu().numpy()
         live = program.live[0].cpu().numpy()
         bottleneck = -program.columns.path_max(-program.limit)[0][0].cpu().numpy()
-        carried = np.where(live, bottleneck, 0)
-        largest = np.full(
-            live.shape, np.inf
-        )  # Gbit/s; a bound that a row implies would take the row's dual variable
+        path_capacity = np.where(live, bottleneck, 0)
+        # Bounds, Gbit/s; a bound that a row implies would take over the row's dual variable.
+        max_flow = np.full(live.shape, np.inf)
         if isinstance(program.demand_set, Capped):
-            largest = demand[:, None] * program.demand_set.max_share[0].cpu().numpy()
-            carried = np.minimum(carried, largest)
-        unit = np.minimum(demand, carried.sum(1))  # Gbit/s that a demand can have
+            max_flow = demand[:, None] * program.demand_set.max_share[0].cpu().numpy()
+            path_capacity = np.minimum(path_capacity, max_flow)
+        unit = np.minimum(demand, path_capacity.sum(1))  # largest flow of a demand, Gbit/s
         self.column = np.flatnonzero((live & (unit > 0)[:, None]).reshape(-1))
         self.demand_of = self.column // live.shape[1]
-        self._size = unit[self.demand_of]
-        self._upper = largest.reshape(-1)[self.column] / self._size
+        self._column_unit = unit[self.demand_of]
+        self._upper = max_flow.reshape(-1)[self.column] / self._column_unit
         self._class_of = class_of_demand[self.demand_of]
         value = program.value.expand(live.shape).cpu().numpy().reshape(-1)[self.column]
         self._value = np.ones(len(self.column)) if is_ordered else value
         self._inverse = np.where(self.limit > 0, 1 / np.where(self.limit > 0, self.limit, 1), 0)
         rows = program.columns.incidence(len(self.limit))[:, self.column]
-        scaled = sp.csr_array(sp.diags_array(self._inverse) @ rows @ sp.diags_array(self._size))
-        # The row of a demand with one column is a bound, and the row of a link that all flows
-        # together do not fill is none: a tenth of the time on UsCarrier.
-        most = np.where(
-            unit > 0, demand / np.where(unit > 0, unit, 1), 1
-        )  # of each demand, in shares of its unit
+        scaled = sp.csr_array(
+            sp.diags_array(self._inverse) @ rows @ sp.diags_array(self._column_unit)
+        )
+        # A demand with one column has a bound instead of a row, and rows of links that all flows
+        # together cannot fill are dropped: a tenth of the time on UsCarrier.
+        max_share = np.where(unit > 0, demand / np.where(unit > 0, unit, 1), 1)
         columns_of = np.bincount(self.demand_of, minlength=len(demand))
         is_alone = columns_of[self.demand_of] == 1
-        self._upper = np.where(is_alone, np.minimum(self._upper, most[self.demand_of]), self._upper)
-        self._link_rows = np.flatnonzero(scaled @ np.minimum(self._upper, most[self.demand_of]) > 1)
-        several = np.flatnonzero(columns_of > 1)
-        row_of = np.zeros(len(demand), int)
-        row_of[several] = np.arange(len(several))
-        shared = np.flatnonzero(~is_alone)
-        served = sp.csr_array(
-            (np.ones(len(shared)), (row_of[self.demand_of[shared]], shared)),
-            shape=(len(several), len(self.column)),
+        self._upper = np.where(
+            is_alone, np.minimum(self._upper, max_share[self.demand_of]), self._upper
         )
-        self._rows = [scaled[self._link_rows], served]
-        self._right = [np.ones(len(self._link_rows)), most[several]]
+        self._link_rows = np.flatnonzero(
+            scaled @ np.minimum(self._upper, max_share[self.demand_of]) > 1
+        )
+        shared_demands = np.flatnonzero(columns_of > 1)
+        row_of = np.zeros(len(demand), int)
+        row_of[shared_demands] = np.arange(len(shared_demands))
+        shared_columns = np.flatnonzero(~is_alone)
+        demand_rows = sp.csr_array(
+            (
+                np.ones(len(shared_columns)),
+                (row_of[self.demand_of[shared_columns]], shared_columns),
+            ),
+            shape=(len(shared_demands), len(self.column)),
+        )
+        self._constraint_rows = [scaled[self._link_rows], demand_rows]
+        self._rhs = [np.ones(len(self._link_rows)), max_share[shared_demands]]
 
     def shares(self, flows: FloatArray) -> Tensor:
-        """(1, D, J) of flows (n,), Gbit/s."""
-        demand, shares = (
-            self._program.demand[0].cpu().numpy(),
-            np.zeros(tuple(self._program.live.shape[1:])),
-        )
+        """Convert flows (n,), Gbit/s, to shares (1, D, J)."""
+        demand = self._program.demand[0].cpu().numpy()
+        shares = np.zeros(tuple(self._program.live.shape[1:]))
         shares.reshape(-1)[self.column] = flows / demand[self.demand_of]
         return torch.from_numpy(shares)[None].to(self._program.demand)
 
-    def solve(self, number: int, seconds: float = math.inf) -> tuple[FloatArray, FloatArray] | None:
-        """Flows (n,), Gbit/s, and prices (R,) of the program of a class, after those of the higher
-        ones.
+    def solve(
+        self, class_index: int, seconds: float = math.inf
+    ) -> tuple[FloatArray, FloatArray] | None:
+        """Solve the program of a class, after those of the higher ones.
 
-        None if it was not solved, or not in so many seconds.
+        Returns flows (n,), Gbit/s, and prices (R,); None if unsolved within ``seconds``.
         """
-        is_own = self._class_of == number
-        volume = max(float(self._size[is_own].sum()), np.finfo(float).tiny)
+        is_class = self._class_of == class_index
+        volume = max(float(self._column_unit[is_class].sum()), np.finfo(float).tiny)
         if not len(self.column):
             return np.zeros(0), np.zeros(len(self.limit))
         solution = solve_lp(
-            -np.where(is_own, self._size * self._value / volume, 0),
-            (sp.vstack(self._rows, format="csr"), np.concatenate(self._right)),
-            high=np.where(self._class_of <= number, self._upper, 0),
+            -np.where(is_class, self._column_unit * self._value / volume, 0),
+            (sp.vstack(self._constraint_rows, format="csr"), np.concatenate(self._rhs)),
+            high=np.where(self._class_of <= class_index, self._upper, 0),
             seconds=seconds,
         )
         if solution.x is None or not solution.is_solved:
             return None
-        flows = np.maximum(solution.x, 0) * self._size
-        reached = float(flows[is_own].sum())
-        if reached > 0:
-            self._rows.append(sp.csr_array(-np.where(is_own, self._size / reached, 0)[None]))
-            self._right.append(np.array([_PROMISE_SLACK - 1]))
-        prices, links = np.zeros(len(self.limit)), self._link_rows
+        flows = np.maximum(solution.x, 0) * self._column_unit
+        class_flow = float(flows[is_class].sum())
+        if class_flow > 0:
+            self._constraint_rows.append(
+                sp.csr_array(-np.where(is_class, self._column_unit / class_flow, 0)[None])
+            )
+            self._rhs.append(np.array([_CLASS_FLOW_SLACK - 1]))
+        prices = np.zeros(len(self.limit))
+        links = self._link_rows
         prices[links] = solution.duals[: len(links)] * volume * self._inverse[links]
         return flows, prices

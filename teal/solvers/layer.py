@@ -1,5 +1,4 @@
-r"""The optimum as a function of demands and capacities, differentiable in torch: for learning
-through the optimisation.
+r"""Differentiable optimisation layers: the optimum as a torch function of demands and capacities.
 
 **Value** (:func:`optimal_value`).  The certified bound of prices p (:mod:`teal.problem.bounds`),
 
@@ -58,33 +57,35 @@ from teal.problem.problem import checked, mean_value
 from teal.problem.sets import AtMostOne
 from teal.solvers.pdhg import solve
 
-_START_GAP = 1e-2  # of the prices of the linear program that Newton's method starts from
-# Temperatures above that of the call are solved first, each from the prices of the one before.
-_FIRST_TEMPERATURE, _COOLING = 0.1, 0.4
-_MAX_STEPS, _MAX_HALVINGS, _MAX_CONJUGATE_STEPS = 100, 40, 1000
-# Relative error of a load on a link with a price: at which prices are taken for exact, and the
-# largest accepted one.
-_TOLERANCE, _MAX_ERROR = 1e-9, 1e-6
-# Residual of a linear system over that of the solution 0: for a step of Newton's method, and for a
-# gradient.
-_STEP_RESIDUAL, _GRADIENT_RESIDUAL = 1e-4, 1e-12
-_MAX_MOVE = 4.0  # x t, by which a price moves in a step, approximately
-_SUFFICIENT_FALL = (
-    1e-4  # share of the fall that the slope foretells which a step must reach (Armijo)
-)
-# Added to H for a gradient, in units of capacity over mean value: for links whose loads no price
-# changes.
+_START_GAP = 1e-2  # gap of the linear program whose prices start Newton's method
+# Continuation in the temperature: larger temperatures first, each warm-started from the last one.
+_FIRST_TEMPERATURE = 0.1
+_COOLING = 0.4
+_MAX_STEPS = 100
+_MAX_HALVINGS = 40
+_MAX_CONJUGATE_STEPS = 1000
+# Relative error of a load on a link with a price: of convergence, and the largest accepted one.
+_TOLERANCE = 1e-9
+_MAX_ERROR = 1e-6
+# Relative residual of conjugate gradients: for a Newton step, and for a gradient.
+_STEP_RESIDUAL = 1e-4
+_GRADIENT_RESIDUAL = 1e-12
+_MAX_MOVE = 4.0  # approximate limit of a price step, as a multiple of t
+# Armijo's sufficient decrease, as a share of the decrease predicted by the slope.
+_SUFFICIENT_DECREASE = 1e-4
+# Regularisation of H for a gradient, in units of capacity over mean value, for links whose loads do
+# not depend on prices.
 _DAMPING = 1e-12
 
 
 class OptimalValue(NamedTuple):
-    """The optimum of B pairs of demands and capacities.
+    """Optimum of B pairs of demands and capacities.
 
     Attributes:
-        value: (B,) of the allocation, with the gradient of the module.
-        error: (B,) eps of the module, absolute: the certified distance between value and bound.
-        splits: (B, D, K) of the allocation, without a gradient.
-        prices: (B, E) of the bound, without a gradient.
+        value: (B,) value of the allocation, with the gradient of the module docstring.
+        error: (B,) eps, absolute: the certified distance between value and bound.
+        splits: (B, D, K) splits of the allocation, without a gradient.
+        prices: (B, E) prices of the bound, without a gradient.
     """
 
     value: Tensor
@@ -96,20 +97,20 @@ class OptimalValue(NamedTuple):
 def optimal_value(
     problem: Problem, demand: Tensor, capacity: Tensor | None = None, *, gap: float = 1e-3
 ) -> OptimalValue:
-    """The optimum under other demands and capacities, differentiable in both (equations in the
-    module).
+    """Compute the optimum under other demands and capacities, differentiable in both (module
+    docstring).
 
     Args:
-        problem: network, paths and objective; its own matrices do not matter.
+        problem: network, paths and objective; its demands are ignored.
         demand: (B, D) Gbit/s.
         capacity: (E,) or (B, E) Gbit/s; None for the capacities of the first matrix of ``problem``.
-        gap: certified relative gap at which the search ends.
+        gap: target gap.
 
     Raises:
-        InputError: demands or capacities of another shape, or not finite numbers >= 0; an objective
-            that is not one linear program over paths, or a side condition.
+        InputError: demands or capacities of another shape, negative or not finite; an objective
+            that is not one linear program over paths; a side condition.
     """
-    problem = _at("optimal_value", problem, demand, capacity)
+    problem = _problem_at("optimal_value", problem, demand, capacity)
     if problem.objective.rules.is_sequence or not problem.is_linear:
         raise InputError(
             "optimal_value",
@@ -129,23 +130,22 @@ def optimal_value(
 def smooth_splits(
     problem: Problem, demand: Tensor, capacity: Tensor | None = None, *, temperature: float = 0.02
 ) -> Tensor:
-    """(B, D, K) optimal splits of the program with entropy, differentiable in demands and
-    capacities (module).
+    """Compute (B, D, K) optimal splits of the program with entropy, differentiable in demands and
+    capacities (module docstring).
 
     Args:
-        problem: network, paths and objective, one that maximises a linear value; its own matrices
-            do not matter.
+        problem: network, paths and an objective that maximises a linear value; its demands are
+            ignored.
         demand: (B, D) Gbit/s.
-        capacity: as of :func:`optimal_value`.
-        temperature: t over the mean value of a Gbit/s.  A smaller one is nearer to the linear
-            program, and its gradients are larger, in fewer places.
+        capacity: as in :func:`optimal_value`.
+        temperature: t over the mean value of a Gbit/s.  A smaller one is closer to the linear
+            program, with larger gradients in fewer places.
 
     Raises:
-        InputError: as of :func:`optimal_value`; another objective; a temperature that is not above
-            0.
+        InputError: as in :func:`optimal_value`; another objective; a temperature of 0 or below.
         SolverError: a temperature too small for float64.
     """
-    problem = _at("smooth_splits", problem, demand, capacity)
+    problem = _problem_at("smooth_splits", problem, demand, capacity)
     if not isinstance(problem.demand_set, AtMostOne) or problem.objective.rules.is_sequence:
         expected = "an objective that maximises a linear value"
         raise InputError("smooth_splits", "problem", expected, problem.objective.name)
@@ -157,8 +157,10 @@ def smooth_splits(
     )
 
 
-def _at(where: str, problem: Problem, demand: Tensor, capacity: Tensor | None) -> Problem:
-    """The checked problem under these demands and capacities, float64, with their gradients."""
+def _problem_at(where: str, problem: Problem, demand: Tensor, capacity: Tensor | None) -> Problem:
+    """Return the validated problem under these demands and capacities, float64, with their
+    gradients.
+    """
     if problem.conditions or problem.largest_share is not None:
         kinds = [type(condition).__name__ for condition in problem.conditions] or [
             "a largest share"
@@ -177,94 +179,101 @@ def _at(where: str, problem: Problem, demand: Tensor, capacity: Tensor | None) -
 
 
 def _detached(problem: Problem) -> Problem:
+    """Return the problem without gradients."""
     capacity = problem.capacity.detach()
     return dataclasses.replace(problem.with_demand(problem.demand.detach()), capacity=capacity)
 
 
 class _SmoothSplits(torch.autograd.Function):
-    """Splits (B, D, K) of demands (B, D) and capacities (B, E), with the gradient of the implicit
-    function.
+    """Splits (B, D, K) as an autograd function of demands (B, D) and capacities (B, E).
+
+    The gradient is that of the implicit function.
     """
 
     @staticmethod
     def forward(
         ctx: Any, demand: Tensor, capacity: Tensor, problem: Problem, temperature: float
     ) -> Tensor:
-        del demand, capacity  # for their gradients alone: ``problem`` has both
+        """Minimise F and return the softmax splits."""
+        # Only gradients need them: ``problem`` has both.
+        del demand, capacity
         ctx.dual = _SmoothedDual(problem, temperature)
-        ctx.prices = _least_prices(problem, temperature)
+        ctx.prices = _optimal_prices(problem, temperature)
         ctx.splits = ctx.dual.splits(ctx.prices)
         return cast(Tensor, ctx.splits)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """Return gradients by demands and capacities, from one linear system."""
         dual: _SmoothedDual = ctx.dual
         has_price = ctx.prices > 0
-        of_price = -dual.ops.link_sum(dual.slope(ctx.splits, grads[0]))
-        effect = dual.effect(ctx.splits, has_price, of_price)
-        return (ctx.splits * dual.ops.path_sum(effect)).sum(-1), -effect, None, None
+        rhs = -dual.ops.link_sum(dual.slope(ctx.splits, grads[0]))
+        price_change = dual.solve_for_prices(ctx.splits, has_price, rhs)
+        return (ctx.splits * dual.ops.path_sum(price_change)).sum(-1), -price_change, None, None
 
 
-def _least_prices(problem: Problem, temperature: float) -> Tensor:
-    """(B, E) the prices that minimise F.
+def _optimal_prices(problem: Problem, temperature: float) -> Tensor:
+    """Minimise F over prices (B, E), with continuation in the temperature.
 
     Raises:
-        SolverError: a load still differs by more than 1e-6 of its capacity from the one at which
-            the prices are least: float64 has no more digits.
+        SolverError: the load error exceeds 1e-6 of a capacity, the limit of float64.
     """
     prices = usable_prices(problem, solve(problem, gap=_START_GAP).prices, most=1.0)
     prices = torch.where(problem.capacity > 0, prices, 0)
-    warmer = _FIRST_TEMPERATURE
-    while warmer > temperature:
-        prices, _ = _SmoothedDual(problem, warmer).least(prices, _MAX_ERROR)
-        warmer *= _COOLING
-    prices, error = _SmoothedDual(problem, temperature).least(prices, _TOLERANCE)
+    higher_temperature = _FIRST_TEMPERATURE
+    while higher_temperature > temperature:
+        prices, _ = _SmoothedDual(problem, higher_temperature).minimise(prices, _MAX_ERROR)
+        higher_temperature *= _COOLING
+    prices, error = _SmoothedDual(problem, temperature).minimise(prices, _TOLERANCE)
     if not error <= _MAX_ERROR:
         raise SolverError(
-            f"smooth_splits: a load is wrong by {error:.1e} of its capacity at temperature "
-            f"{temperature:g}: try a "
-            "larger one"
+            f"smooth_splits: load error {error:.1e} of a capacity at temperature "
+            f"{temperature:g}; try a larger temperature"
         )
     return prices
 
 
 class _SmoothedDual:
-    """F of the module for B pairs of demands and capacities, float64."""
+    """Smoothed dual F (module docstring) of B pairs of demands and capacities, float64."""
 
     def __init__(self, problem: Problem, temperature: float) -> None:
-        self._problem, self.ops = problem, problem.ops
+        self._problem = problem
+        self.ops = problem.ops
         self._unit = mean_value(problem).clamp(min=1e-30)
         self._temperature = temperature * self._unit
         self._is_live = problem.capacity > 0
 
     def _logits(self, prices: Tensor) -> Tensor:
-        """(B, D, K + 1) profit over temperature of each path, -inf where it cannot be used, and 0
-        for rejecting.
+        """Return (B, D, K + 1) profit over temperature of each path, -inf for dead paths, and 0 for
+        rejection.
         """
         profit = self._problem.path_value - self.ops.path_sum(prices)
         logits = torch.where(self._problem.path_mask, profit / self._temperature, -torch.inf)
         return torch.cat([logits, torch.zeros_like(logits[..., :1])], -1)
 
     def splits(self, prices: Tensor) -> Tensor:
-        """(B, D, K) w of the module at prices (B, E)."""
+        """Return (B, D, K) softmax splits w at prices (B, E)."""
         return self._logits(prices).softmax(-1)[..., :-1]
 
     def value(self, prices: Tensor) -> Tensor:
-        """(B,) F."""
+        """Return (B,) F at prices (B, E)."""
         profit = self._temperature * self._logits(prices).logsumexp(-1)
         return self._problem.capacity_value(prices) + (self._problem.demand * profit).sum(1)
 
     def slope(self, splits: Tensor, change: Tensor) -> Tensor:
-        """(B, D, K) J change / t: the change of splits by a change of profits, and its own
-        transpose.
-        """
+        """Return (B, D, K) J change / t, the derivative of splits along profits; symmetric."""
         return splits * (change - (splits * change).sum(-1, keepdim=True)) / self._temperature
 
-    def least(self, prices: Tensor, tolerance: float) -> tuple[Tensor, float]:
-        """(B, E) prices that minimise F, from others, and the largest relative error of a load."""
-        problem, capacity = self._problem, self._problem.capacity
-        value, error = self.value(prices), torch.full((problem.batch,), torch.inf)
+    def minimise(self, prices: Tensor, tolerance: float) -> tuple[Tensor, float]:
+        """Minimise F from prices (B, E) by projected Newton steps.
+
+        Returns prices (B, E), and the largest relative error of a load.
+        """
+        problem = self._problem
+        capacity = self._problem.capacity
+        value = self.value(prices)
+        error = torch.full((problem.batch,), torch.inf)
         for _ in range(_MAX_STEPS):
             splits = self.splits(prices)
             gradient = torch.where(self._is_live, capacity - problem.loads(splits), 0)
@@ -273,80 +282,91 @@ class _SmoothedDual:
             is_open = error > tolerance
             if not bool(is_open.any()):
                 break
-            # Where all demands reject a link, or none does, H is next to 0: no price moves by more
-            # than a few t.
+            # Where all demands reject a link, or none does, H is almost 0: limit steps to a few t.
             damping = gradient.abs() / (_MAX_MOVE * self._temperature)
-            step = self._solved(
+            step = self._solve_system(
                 splits, is_free, torch.where(is_free, -gradient, 0), damping, _STEP_RESIDUAL
             )
-            prices, value = self._searched(prices, value, gradient, step, is_open)
+            prices, value = self._line_search(prices, value, gradient, step, is_open)
         return prices, float(error.amax())
 
-    def _searched(
+    def _line_search(
         self, prices: Tensor, value: Tensor, gradient: Tensor, step: Tensor, is_open: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Prices (B, E) after the first halving of each row's step that lets F fall enough, and F
-        (B,).
+        """Backtrack each row's step until F decreases sufficiently (Armijo); return prices (B, E)
+        and F (B,).
         """
         size = is_open.to(value)
         for _ in range(_MAX_HALVINGS):
-            tried = (prices + size[:, None] * step).clamp(min=0)
-            reached, foretold = self.value(tried), (gradient * (tried - prices)).sum(1)
-            # Near the least value the fall is smaller than the rounding of F.
+            new_prices = (prices + size[:, None] * step).clamp(min=0)
+            new_value = self.value(new_prices)
+            predicted_decrease = (gradient * (new_prices - prices)).sum(1)
+            # Near the minimum the decrease is smaller than the rounding of F.
             rounding = 1e-14 * value.abs()
-            is_enough = reached <= value + _SUFFICIENT_FALL * foretold + rounding
-            if bool(is_enough.all()):
+            is_accepted = new_value <= value + _SUFFICIENT_DECREASE * predicted_decrease + rounding
+            if bool(is_accepted.all()):
                 break
-            size = torch.where(is_enough, size, size / 2)
-        return torch.where(is_enough[:, None], tried, prices), torch.where(
-            is_enough, reached, value
+            size = torch.where(is_accepted, size, size / 2)
+        return torch.where(is_accepted[:, None], new_prices, prices), torch.where(
+            is_accepted, new_value, value
         )
 
-    def effect(self, splits: Tensor, has_price: Tensor, of_price: Tensor) -> Tensor:
-        """(B, E) H^-1 ``of_price`` on the links with a price, and 0 on the others."""
+    def solve_for_prices(self, splits: Tensor, has_price: Tensor, rhs: Tensor) -> Tensor:
+        """Return (B, E) H^-1 ``rhs`` on the links with a price, and 0 on the others."""
         damping = _DAMPING * self._problem.capacity / self._unit
-        return self._solved(
-            splits, has_price, torch.where(has_price, of_price, 0), damping, _GRADIENT_RESIDUAL
+        return self._solve_system(
+            splits, has_price, torch.where(has_price, rhs, 0), damping, _GRADIENT_RESIDUAL
         )
 
-    def _solved(
-        self, splits: Tensor, is_free: Tensor, right: Tensor, damping: Tensor, residual: float
+    def _solve_system(
+        self, splits: Tensor, is_free: Tensor, rhs: Tensor, damping: Tensor, residual: float
     ) -> Tensor:
-        """(B, E) s with (H + damping) s = ``right`` on the free links, to a relative residual, and
-        0 on the others.
+        """Solve (H + damping) s = ``rhs`` (B, E) on the free links, to a relative residual; s is 0
+        elsewhere.
         """
         weight = self._problem.demand[..., None]
-        own = self.ops.link_sum(weight * splits * (1 - splits)) / self._temperature + damping
+        diagonal = self.ops.link_sum(weight * splits * (1 - splits)) / self._temperature + damping
 
-        def times(s: Tensor) -> Tensor:
+        def apply_matrix(s: Tensor) -> Tensor:
             through = self.ops.link_sum(weight * self.slope(splits, self.ops.path_sum(s)))
             return torch.where(is_free, through + damping * s, 0)
 
         return _conjugate_gradients(
-            times, right, torch.where(own > 0, 1 / own.clamp(min=1e-300), 0), residual
+            apply_matrix,
+            rhs,
+            torch.where(diagonal > 0, 1 / diagonal.clamp(min=1e-300), 0),
+            residual,
         )
 
 
 def _conjugate_gradients(
-    times: Callable[[Tensor], Tensor], right: Tensor, inverse: Tensor, tolerance: float
+    apply_matrix: Callable[[Tensor], Tensor],
+    rhs: Tensor,
+    inverse_diagonal: Tensor,
+    tolerance: float,
 ) -> Tensor:
-    """(B, E) solutions of B positive definite systems, preconditioned by ``inverse`` (B, E) of the
-    diagonals.
+    """Solve B positive definite systems by conjugate gradients: (B, E) solutions.
+
+    Jacobi preconditioner ``inverse_diagonal`` (B, E).
     """
-    solution, residual = torch.zeros_like(right), right
-    scaled = inverse * residual
-    direction, size = scaled, (residual * scaled).sum(1)
-    end = tolerance**2 * size
+    solution = torch.zeros_like(rhs)
+    residual = rhs
+    scaled = inverse_diagonal * residual
+    direction = scaled
+    size = (residual * scaled).sum(1)
+    tolerance_size = tolerance**2 * size
     for _ in range(_MAX_CONJUGATE_STEPS):
-        if bool((size <= end).all()):
+        if bool((size <= tolerance_size).all()):
             break
-        product = times(direction)
+        product = apply_matrix(direction)
         curvature = (direction * product).sum(1)
-        length = torch.where((size > end) & (curvature > 0), size / curvature.clamp(min=1e-300), 0)[
-            :, None
-        ]
-        solution, residual = solution + length * direction, residual - length * product
-        scaled = inverse * residual
-        before, size = size, (residual * scaled).sum(1)
-        direction = scaled + (size / before.clamp(min=1e-300))[:, None] * direction
+        length = torch.where(
+            (size > tolerance_size) & (curvature > 0), size / curvature.clamp(min=1e-300), 0
+        )[:, None]
+        solution = solution + length * direction
+        residual = residual - length * product
+        scaled = inverse_diagonal * residual
+        last_size = size
+        size = (residual * scaled).sum(1)
+        direction = scaled + (size / last_size.clamp(min=1e-300))[:, None] * direction
     return solution

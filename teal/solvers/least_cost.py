@@ -1,13 +1,12 @@
-"""All demand at the least cost, within capacities: over candidate paths, and whether it can be
-carried at all.
+"""Minimum-cost multicommodity flow over candidate paths, with a certificate of infeasibility.
 
     min sum cost[d, k] x[d, k]   s.t.   sum_k x[d, k] = demand[d],   load[e] <= u c[e],   x >= 0.
 
-Interior points solve it as a program that may leave demand, each Gbit/s of it at a price above that
-of any path, and end when what they have found carries all (:mod:`teal.solvers.interior.search`).
-Where they find none, max_link_utilisation decides: prices that prove a utilisation above 1 prove
-that no allocation carries all demand, and its optimum says the largest share of every demand that
-can be carried.
+The interior-point method solves the exact-penalty form: demand may be shed, at a price per Gbit/s
+above the cost of any path, which rises until all demand is served
+(:mod:`teal.solvers.interior.search`).  If that fails, max_link_utilisation decides feasibility:
+prices that prove a utilisation above 1 prove infeasibility, and its optimum gives the largest
+common served fraction.  Entry point: :func:`solving`.
 """
 
 from __future__ import annotations
@@ -40,26 +39,26 @@ from teal.solvers.projection import scaled_to_one
 from teal.solvers.result import PdhgResult, PdhgState, Stop, merged
 
 ENGINES = ("auto", "interior")
-_MOST_RISES = 1e5  # factor up to which the price of a Gbit/s that is not carried rises
-_SHARE_GAPS = (1e-2, 1e-4, 1e-6, 1e-9)  # at which the largest share is looked at, one after another
-_ROUNDING = 1e-9  # of a capacity, by which loads may exceed it
-# Costs of candidate paths over the dearest of the demands' cheapest ones, up to which the first
-# price of unserved demand covers them.
+_MAX_PRICE_RISE = 1e5  # limit of the price of unserved demand over its first value
+_SHARE_GAPS = (1e-2, 1e-4, 1e-6, 1e-9)  # successive target gaps of the largest common share
+_ROUNDING = 1e-9  # relative tolerance of the capacity constraints
+# Largest ratio of a path cost to the largest of the demands' cheapest costs that the first price of
+# unserved demand covers.
 _COST_RANGE = 1e3
-_AIM = 0.99  # part of the target gap that the kernel aims at
+_AIMED_GAP_SHARE = 0.99  # share of the target gap that the kernel aims at
 
 Balance = Callable[[Problem, float, Deadline], Steps[PdhgResult]]
-"""Solves max_link_utilisation of one matrix to a gap."""
+"""Solver of max_link_utilisation for one matrix, to a gap."""
 
 
 class LargestShare(NamedTuple):
-    """How much of every demand can be carried.
+    """Largest common served fraction of all demands of one matrix.
 
     Attributes:
-        share: share of every demand that the splits carry, at most 1.
-        bound: share that no allocation exceeds; above 1 where all may be carried.
-        splits: (1, D, K) of the allocation.
-        prices: (1, E) that prove the bound; the sum of capacity times price is 1.
+        share: served fraction of every demand under the splits, at most 1.
+        bound: upper bound of the served fraction; above 1 where all demand may fit.
+        splits: (1, D, K) splits of the allocation.
+        prices: (1, E) prices that prove the bound; the sum of capacity times price is 1.
     """
 
     share: float
@@ -69,33 +68,34 @@ class LargestShare(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all demand is carried."""
+        """Whether all demand is served."""
         return self.share >= 1
 
     @property
     def is_impossible(self) -> bool:
-        """Whether prices prove that all demand cannot be carried."""
+        """Whether prices prove that the network cannot carry all demand."""
         return self.bound < 1 - _ROUNDING
 
 
 def largest_share(problem: Problem, balance: Balance, deadline: Deadline) -> Steps[LargestShare]:
-    """How much of every demand of one matrix can be carried, until that is known to be all or less.
+    """Compute the largest common served fraction of one matrix, to the gap that decides if it is 1.
 
     Args:
         problem: one matrix.
-        balance: solves max_link_utilisation.
-        deadline: after which the search ends undecided.
+        balance: solver of max_link_utilisation.
+        deadline: end of the search, then undecided.
     """
     balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, problem.demand)
     for gap in _SHARE_GAPS:
         result = yield from balance(balanced, gap, deadline)
-        utilisation, least = float(result.value[0]), float(result.bound[0])
+        utilisation = float(result.value[0])
+        utilisation_bound = float(result.bound[0])
         share = 1 / max(utilisation, 1.0)
-        bound = 1 / least if least > 0 else float("inf")
-        found = LargestShare(share, bound, share * result.splits, result.prices)
-        if found.is_whole or found.is_impossible or deadline.is_over:
+        bound = 1 / utilisation_bound if utilisation_bound > 0 else float("inf")
+        largest = LargestShare(share, bound, share * result.splits, result.prices)
+        if largest.is_whole or largest.is_impossible or deadline.is_over:
             break
-    return found
+    return largest
 
 
 def solving(
@@ -107,16 +107,16 @@ def solving(
     engine: str,
     balance: Balance,
 ) -> Steps[PdhgResult]:
-    """The solution of B matrices under least_cost over their candidate paths.
+    """Solve B matrices under least_cost over their candidate paths.
 
     Args:
         problem: B matrices.
-        state: to start from; None for nothing.
-        gap: target.
-        max_iterations: largest number of iterations of a matrix.
-        deadline: after which no iteration begins.
+        state: warm start; None for a cold start.
+        gap: target gap.
+        max_iterations: iteration limit of each matrix.
+        deadline: deadline of the last iteration.
         engine: auto or interior.
-        balance: solves max_link_utilisation.
+        balance: solver of max_link_utilisation.
 
     Raises:
         InputError: another engine, side conditions, segment lists, or a GPU.
@@ -125,27 +125,31 @@ def solving(
     require(exact, engine)
     results = []
     for row in range(problem.batch):
-        one = exact.row(row)
+        row_problem = exact.row(row)
         start = None if state is None else state.rows(slice(row, row + 1))
         results.append(
-            (yield from _solving_one(one, start, gap, max_iterations, deadline, balance))
+            (yield from _solve_matrix(row_problem, start, gap, max_iterations, deadline, balance))
         )
     return in_type(merged(results), problem.demand.dtype)
 
 
-def in_type(result: PdhgResult, real: torch.dtype) -> PdhgResult:
-    """A result with splits and prices in the type of its problem; value, bound and gap, which are
-    certified, keep their digits.
+def in_type(result: PdhgResult, dtype: torch.dtype) -> PdhgResult:
+    """Convert splits and prices of a result to the type of its problem; certified figures stay
+    float64.
     """
     tensors: dict[str, Any] = {
-        field: getattr(result, field).to(real) for field in ("splits", "prices")
+        field: getattr(result, field).to(dtype) for field in ("splits", "prices")
     }
     state = PdhgState(tensors["splits"], tensors["prices"])
     return dataclasses.replace(result, **tensors, state=state)
 
 
 def require(problem: Problem, engine: str) -> None:
-    """Raise InputError where interior points do not take a problem under least_cost."""
+    """Validate that interior points apply to a problem under least_cost.
+
+    Raises:
+        InputError: another engine, side conditions, or another device.
+    """
     if engine not in ENGINES:
         raise InputError("solve", "engine", f"{' or '.join(ENGINES)} under least_cost", engine)
     if not interior.accepts(problem):
@@ -153,7 +157,7 @@ def require(problem: Problem, engine: str) -> None:
         raise InputError("objective least_cost", "", expected, repr(problem))
 
 
-def _solving_one(
+def _solve_matrix(
     problem: Problem,
     state: PdhgState | None,
     gap: float,
@@ -161,7 +165,11 @@ def _solving_one(
     deadline: Deadline,
     balance: Balance,
 ) -> Steps[PdhgResult]:
-    begin, iterations = time.perf_counter(), 0
+    """Solve one matrix; raise the price of unserved demand until all is served or infeasibility is
+    proved.
+    """
+    begin = time.perf_counter()
+    iterations = 0
     splits = np.zeros(problem.paths.mask.size)
     prices = np.zeros(problem.topology.num_links)
     start = COLD if state is None else WARM
@@ -169,47 +177,46 @@ def _solving_one(
         splits[:] = scaled_to_one(problem, state.splits.to(torch.float64)).reshape(-1).numpy()
         prices[:] = state.prices[0].numpy()
     share: LargestShare | None = None
-    worth, limit = _prices_of_unserved(problem)
+    shedding_price, max_price = _shedding_price_range(problem)
     while True:
         yield
-        found, iterations = _solved(
-            problem, worth, splits, prices, gap, max_iterations, deadline, start
+        served_splits, iterations = _solve_at_shedding_price(
+            problem, shedding_price, splits, prices, gap, max_iterations, deadline, start
         )
         result = result_of(
-            problem, found, torch.from_numpy(prices)[None], iterations, gap, deadline
+            problem, served_splits, torch.from_numpy(prices)[None], iterations, gap, deadline
         )
-        if is_within(problem, result.splits) or deadline.is_over or worth >= limit:
+        if is_within(problem, result.splits) or deadline.is_over or shedding_price >= max_price:
             break
         if share is None:
             share = yield from largest_share(problem, balance, deadline)
             if share.is_impossible:
                 result = impossible(result, share)
                 break
-        worth *= UNSERVED_COST_FACTOR
+        shedding_price *= UNSERVED_COST_FACTOR
     if bool(without_path(problem)[0]):
         result = cut_off(result)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
 
-def _prices_of_unserved(problem: Problem) -> tuple[float, float]:
-    """The first price of a Gbit/s of unserved demand, and the largest one that is tried.
+def _shedding_price_range(problem: Problem) -> tuple[float, float]:
+    """Return the first price per Gbit/s of unserved demand, and its limit.
 
-    A price above the cost of every path serves all demand that can be served.  A single path of an
-    extreme cost would make it lose the digits of all others, and is taken into account only where
-    cheaper paths do not do.
+    A price above the cost of every path serves all feasible demand.  One path of extreme cost would
+    lose the digits of all others in it, so that path counts only if cheaper ones do not suffice.
     """
     cost = torch.where(problem.path_mask, -problem.path_value, -torch.inf)
-    dearest = max(float(cost.max()), 0.0)
+    max_cost = max(float(cost.max()), 0.0)
     cheapest = torch.where(problem.path_mask, -problem.path_value, torch.inf).amin(-1)
-    of_routable = torch.where(problem.routable, cheapest, 0.0)
-    usual = max(float(of_routable.max()), 0.0)
-    first = min(dearest, _COST_RANGE * usual) or dearest
-    return UNSERVED_COST * first or 1.0, (UNSERVED_COST * dearest or 1.0) * _MOST_RISES
+    routable_cost = torch.where(problem.routable, cheapest, 0.0)
+    typical_cost = max(float(routable_cost.max()), 0.0)
+    first_cost = min(max_cost, _COST_RANGE * typical_cost) or max_cost
+    return UNSERVED_COST * first_cost or 1.0, (UNSERVED_COST * max_cost or 1.0) * _MAX_PRICE_RISE
 
 
-def _solved(
+def _solve_at_shedding_price(
     problem: Problem,
-    worth: float,
+    shedding_price: float,
     splits: FloatArray,
     prices: FloatArray,
     gap: float,
@@ -217,14 +224,17 @@ def _solved(
     deadline: Deadline,
     start: Start,
 ) -> tuple[Tensor, int]:
-    """Splits (1, D, K), and the number of iterations; ``prices`` (E,) receive those found."""
+    """Solve for splits (1, D, K) and the number of iterations; writes prices (E,) into
+    ``prices``.
+    """
     if is_interpreting():
-        solved = exact_program(problem.program, deadline.left)
-        if solved is not None:
-            prices[:] = solved[1][0].numpy()
-            return solved[0], 0
-    value = (worth + problem.path_value).reshape(-1).contiguous().numpy()
-    demand, capacity = problem.demand[0].contiguous(), problem.capacity[0].contiguous()
+        exact = exact_program(problem.program, deadline.left)
+        if exact is not None:
+            prices[:] = exact[1][0].numpy()
+            return exact[0], 0
+    value = (shedding_price + problem.path_value).reshape(-1).contiguous().numpy()
+    demand = problem.demand[0].contiguous()
+    capacity = problem.capacity[0].contiguous()
     program = presolve(
         path_links_of(problem.paths),
         NO_TERMS,
@@ -232,7 +242,7 @@ def _solved(
         capacity.numpy(),
         value,
         True,
-        worth,
+        shedding_price,
         splits,
     )
     stop = np.zeros(1, np.bool_)
@@ -241,7 +251,7 @@ def _solved(
             program,
             True,
             True,
-            max(1e-14, _AIM * gap - 1e-12),
+            max(1e-14, _AIMED_GAP_SHARE * gap - 1e-12),
             min(max_iterations, interior.MAX_ITERATIONS),
             splits,
             prices,
@@ -252,7 +262,7 @@ def _solved(
 
 
 def is_within(problem: Problem, splits: Tensor) -> bool:
-    """Whether splits (1, D, K) that carry all demand keep loads within capacities."""
+    """Whether splits (1, D, K) of all demand keep loads within capacities."""
     return bool((problem.program.overload(problem.loads(splits)) <= _ROUNDING).all())
 
 
@@ -264,9 +274,9 @@ def result_of(
     gap: float,
     deadline: Deadline,
 ) -> PdhgResult:
-    """The result of splits (1, D, K), scaled to carry all demand, and of prices (1, E).
+    """Create the result of splits (1, D, K), scaled to sums of 1, and of prices (1, E).
 
-    Splits whose loads exceed capacities are no allocation: their value and gap are infinite.
+    Value and gap are infinite where loads exceed capacities.
     """
     live = torch.where(problem.path_mask, splits, 0).clamp(min=0)
     splits = scaled_to_one(problem, live)
@@ -292,11 +302,12 @@ def result_of(
 
 
 def impossible(result: PdhgResult, share: LargestShare) -> PdhgResult:
-    """The result of a matrix that cannot be carried: the allocation of the largest share, and the
-    prices that prove that no share is larger.
+    """Return the result of an infeasible matrix: the allocation of the largest common served
+    fraction, and the prices of its bound.
     """
     infinite = torch.full_like(result.value, torch.inf)
-    splits, prices = share.splits.to(result.splits), share.prices.to(result.prices)
+    splits = share.splits.to(result.splits)
+    prices = share.prices.to(result.prices)
     return dataclasses.replace(
         result,
         splits=splits,
@@ -311,13 +322,15 @@ def impossible(result: PdhgResult, share: LargestShare) -> PdhgResult:
 
 
 def without_path(problem: Problem) -> Tensor:
-    """(B,) whether a demand above 0 has no live candidate path, so that not all can be carried."""
+    """Return (B,) whether a positive demand has no live candidate path, so that the matrix is
+    infeasible.
+    """
     return ((problem.demand > 0) & ~problem.routable).any(1)
 
 
 def cut_off(result: PdhgResult) -> PdhgResult:
-    """The result of a matrix with a demand that has no path: of every demand nothing can be carried
-    at once, and the splits are those of the demands that have a path.
+    """Return the result of a matrix with a demand without a path: infeasible, with a common served
+    fraction of 0; the splits serve the other demands.
     """
     infinite = torch.full_like(result.value, torch.inf)
     return dataclasses.replace(

@@ -1,8 +1,8 @@
-"""Certified growth of the levels of any allocation (see :mod:`teal.problem.fair_levels`), whatever
-made it.
+"""Certified growth of the rate levels of any allocation (:mod:`teal.problem.fair_levels`).
 
-The prices are those of a max_link_utilisation program with the rates of a theta that is slightly
-too large: they lie on the links that stop the level, and not on those that stop lower ones.
+The certificate of a level are the prices of a max_link_utilisation program at rates scaled by a
+slightly too large theta: they lie on the links that limit this level, not on those of lower levels.
+Entry point: :func:`level_growths`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from teal.problem.fair_levels import WHOLE_SHARE, LevelGrowth, growth_bound, mem
 from teal.solvers import pdhg
 from teal.solvers.sequences.fairness import weights_of
 
+# Values of theta in the order of trial, until one exceeds its bound.
 _GROWTH_FACTORS = (
     1.02,
     1.1,
@@ -26,9 +27,9 @@ _GROWTH_FACTORS = (
     2.0,
     4.0,
     16.0,
-)  # theta of the programs whose prices are tried, until one is large enough
-_SAME_LEVEL_RATIO = 1.02  # levels up to so many times the least of a group are one level
-# Of the programs; wider gaps only give looser bounds.
+)
+_SAME_LEVEL_RATIO = 1.02  # largest ratio of levels in one group
+# Target gap of the programs; wider gaps only loosen the bounds.
 _PROGRAM_GAP = 1e-3
 _PROGRAM_ITERATIONS = 2000
 
@@ -41,60 +42,61 @@ def level_growths(
     levels: int = 8,
     least: float = 0.0,
 ) -> list[LevelGrowth]:
-    """Certified growth of some levels, the lowest first.
+    """Certify the growth of some levels, in ascending order.
 
     Args:
         problem: B = 1.
-        splits: (1, D, K) feasible.
-        weight: (D,) w, above 0; None for 1 each.
-        levels: number of them at most; those at which most flow stops.
-        least: levels below it are left out.
+        splits: (1, D, K) feasible splits.
+        weight: (D,) positive weights w; None for 1 each.
+        levels: largest number of levels, those with the most flow.
+        least: smallest level to consider.
     """
     problem = dataclasses.replace(
         problem.to(torch.float64), classes=None, steps=None, conditions=()
     )
-    rate, demand = problem.flows(splits.to(problem.demand)).sum(-1)[0], problem.demand[0]
+    rate = problem.flows(splits.to(problem.demand)).sum(-1)[0]
+    demand = problem.demand[0]
     weight = weights_of(problem, weight)[0]
     level = rate / weight
     is_open = (rate < WHOLE_SHARE * demand) & problem.routable[0]
-    counts = is_open & (level > least)
+    is_selected = is_open & (level > least)
     growths = []
-    for start in _levels(level[counts], rate[counts], levels):
-        above = members(level, start, is_open)
-        growth = _growth(problem, rate, above, start * weight)
-        growths.append(LevelGrowth(start, int((above & is_open).sum()), growth))
+    for lowest in _levels(level[is_selected], rate[is_selected], levels):
+        grows = members(level, lowest, is_open)
+        growth = _growth(problem, rate, grows, lowest * weight)
+        growths.append(LevelGrowth(lowest, int((grows & is_open).sum()), growth))
     return growths
 
 
-def _levels(level: Tensor, rate: Tensor, count: int) -> list[float]:
-    """The least entry of each of the ``count`` groups of nearly equal levels that have most flow,
-    ascending.
+def _levels(level: Tensor, rate: Tensor, num_groups: int) -> list[float]:
+    """Group nearly equal levels; return the lowest entry of the ``num_groups`` groups with the most
+    flow, ascending.
     """
     ordered, order = level.sort()
     groups: list[tuple[float, float]] = []  # flow, level
-    for level_here, flow in zip(ordered.tolist(), rate[order].tolist(), strict=True):
-        if groups and level_here <= groups[-1][1] * _SAME_LEVEL_RATIO:
+    for entry, flow in zip(ordered.tolist(), rate[order].tolist(), strict=True):
+        if groups and entry <= groups[-1][1] * _SAME_LEVEL_RATIO:
             groups[-1] = groups[-1][0] + flow, groups[-1][1]
         else:
-            groups.append((flow, level_here))
-    return sorted(start for _, start in sorted(groups, reverse=True)[:count])
+            groups.append((flow, entry))
+    return sorted(lowest for _, lowest in sorted(groups, reverse=True)[:num_groups])
 
 
-def _growth(problem: Problem, rate: Tensor, grows: Tensor, granted: Tensor) -> float:
-    """The least bound on theta that was found.
+def _growth(problem: Problem, rate: Tensor, grows: Tensor, level_rate: Tensor) -> float:
+    """Return the tightest bound on theta.
 
     Args:
         problem: B = 1.
-        rate: (D,) Gbit/s.
-        grows: (D,) true for A.
-        granted: (D,) t w, Gbit/s.
+        rate: (D,) rates, Gbit/s.
+        grows: (D,) whether a demand belongs to the growing set A.
+        level_rate: (D,) t w, Gbit/s.
     """
-    least = math.inf
+    best_bound = math.inf
     for target in _GROWTH_FACTORS:
-        rates = torch.where(grows, torch.minimum(target * granted, problem.demand[0]), rate)
+        rates = torch.where(grows, torch.minimum(target * level_rate, problem.demand[0]), rate)
         balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
         prices = pdhg.solve(balanced, gap=_PROGRAM_GAP, max_iterations=_PROGRAM_ITERATIONS).prices
-        least = min(least, growth_bound(problem, rate, grows, granted, prices))
-        if least <= target:
+        best_bound = min(best_bound, growth_bound(problem, rate, grows, level_rate, prices))
+        if best_bound <= target:
             break
-    return least
+    return best_bound

@@ -1,10 +1,9 @@
-"""From any splits to an allocation that is exactly feasible.
+"""Projection of arbitrary splits to a feasible allocation, and a model's figures without repair.
 
-The model alone: what its splits carry when they are cut to fit, and the gap that its own prices
-certify.
-
-Repair hides what a model has learnt: on small networks random weights come next to the optimum
-after it.
+:func:`project` scales flows down to the capacities and refills unused capacity.  :func:`cut_only`
+measures a model alone: its splits scaled down, without refill, and the gap at its own prices;
+repair would hide the model's quality (on small networks random weights come close to the optimum
+after it).
 """
 
 from __future__ import annotations
@@ -18,37 +17,37 @@ from teal.problem import Problem
 from teal.problem.bounds import gap, scaled_dual_bound
 from teal.problem.feasibility import check_shape
 
-MIN_SPLIT_SUM = 1e-12  # share of a demand; splits with a smaller sum count as none
+MIN_SPLIT_SUM = 1e-12  # share of a demand; splits with a smaller sum count as zero
 
 
 def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
-    """A feasible allocation near ``splits``: (B, D, K).
+    """Project ``splits`` to a feasible allocation: (B, D, K).
 
     max_link_utilisation: the splits of each routable demand are scaled to sum to 1.
 
     max_concurrent_flow: the same, then all splits are divided by the largest utilisation where that
-    is above 1, and unserved demand takes up unused capacity as in step 3.
+    is above 1, and unserved demand uses unused capacity as in step 3.
 
     Value maximisation, in three steps:
 
-    1. splits that are negative, NaN or on paths that are not live go to 0, those above the largest
-       share of their path to that; a sum above 1 is scaled to 1;
-    2. every path is divided by the worst over-utilisation along it, max(1, max_e load[e] / c[e]),
-       after which no link is over capacity;
-    3. step 2 wastes capacity wherever a path was cut at another link.  So in each of ``refill``
-       rounds the unserved part of each demand requests the capacity that its paths had left a round
-       before, and gets the share that step 2 grants on the residual capacities.  The allocation is
-       feasible after every round.
+    1. clamp: splits that are negative, NaN or on dead paths become 0, others are at most the
+       largest share of their path; a sum above 1 is scaled to 1;
+    2. scale down: every path is divided by the worst over-utilisation along it,
+       max(1, max_e load[e] / c[e]), after which no link is over capacity;
+    3. refill: step 2 wastes capacity wherever a path was limited by another link.  In each of
+       ``refill`` rounds unserved demand requests the unused capacity of its paths, and step 2
+       grants shares on the residual capacities.  The allocation is feasible after every round.
 
     Args:
         problem: B matrices.
-        splits: (B, D, K), any numbers.
+        splits: (B, D, K), any values.
         refill: number of rounds of step 3.
 
     Raises:
         ValueError: splits of another shape than (B, D, K).
     """
     check_shape(problem, splits)
+    # Step 1: clamp.
     splits = torch.where(problem.path_mask, splits, 0).nan_to_num(nan=0.0, posinf=1.0).clamp(min=0)
     if problem.largest_share is not None:
         splits = torch.minimum(splits, problem.largest_share.to(splits))
@@ -57,10 +56,12 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
         if not problem.objective.may_shed:
             return splits
         splits = splits / problem.utilisation(splits).amax(1).clamp(min=1)[:, None, None]
+    # Step 2: scale down.
     flow = problem.flows(splits / splits.sum(-1, keepdim=True).clamp(min=1))
     load = problem.ops.link_sum(flow)
     unused = (problem.capacity - load).clamp(min=0)
     flow = flow * granted_share(problem, load, problem.capacity)
+    # Step 3: refill.
     for _ in range(refill):
         load = problem.ops.link_sum(flow)
         request = _requested_flow(problem, flow, unused)
@@ -73,8 +74,8 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
 
 
 def scaled_to_one(problem: Problem, splits: Tensor) -> Tensor:
-    """(B, D, K) splits >= 0 of live paths, scaled to a sum of 1 for each demand; even splits where
-    all are 0.
+    """Scale splits (B, D, K) >= 0 of live paths to a sum of 1 per demand; even splits where all are
+    0.
     """
     total = splits.sum(-1, keepdim=True)
     return torch.where(
@@ -83,33 +84,31 @@ def scaled_to_one(problem: Problem, splits: Tensor) -> Tensor:
 
 
 def granted_share(problem: Problem, requested: Tensor, available: Tensor) -> Tensor:
-    """(B, D, K) share of its requested flow that each path gets: 1 / max(1, max requested /
-    available along it).
+    """Return (B, D, K) the granted share of each path's request.
+
+    It is 1 / max(1, max requested / available along the path).
 
     Args:
-        problem: for paths.
-        requested: (B, E) load if every request were granted; where it is 0 the link cuts no path.
-        available: (B, E) capacity that may be used.
+        problem: B matrices, for their paths.
+        requested: (B, E) load of all requests; links without requests limit no path.
+        available: (B, E) capacity available to requests.
     """
-    smallest = torch.finfo(
-        available.dtype
-    ).tiny  # positive in this type: the gradient of 0 / 0 would be NaN
+    # Positive in this type: the gradient of 0 / 0 would be NaN.
+    smallest = torch.finfo(available.dtype).tiny
     ratio = torch.where(requested > 0, requested / available.clamp(min=smallest), 0)
     return 1 / problem.ops.path_max(ratio)[0].clamp(min=1)
 
 
 def _requested_flow(problem: Problem, flow: Tensor, unused: Tensor) -> Tensor:
-    """(B, D, K) Gbit/s that unserved demand requests, divided among its paths by the unused
-    capacity along them.
+    """Return (B, D, K) requests of unserved demand, Gbit/s, in proportion to unused path capacity.
 
     Args:
         problem: B matrices.
-        flow: (B, D, K) that is allocated.
-        unused: (B, E) capacity.
+        flow: (B, D, K) allocated flow.
+        unused: (B, E) unused capacity.
     """
-    path_unused = torch.where(
-        problem.path_mask, -problem.ops.path_max(-unused)[0], 0
-    )  # least along the path
+    # Smallest unused capacity along the path.
+    path_unused = torch.where(problem.path_mask, -problem.ops.path_max(-unused)[0], 0)
     if problem.largest_share is not None:
         path_unused = torch.minimum(
             path_unused, (problem.flows(problem.largest_share) - flow).clamp(min=0)
@@ -121,13 +120,13 @@ def _requested_flow(problem: Problem, flow: Tensor, unused: Tensor) -> Tensor:
 
 
 class CutOnly(NamedTuple):
-    """Figures of B matrices, float64.
+    """Figures of a model's splits without refill, for B matrices, float64.
 
     Attributes:
-        satisfied_demand: (B,) share of the demand that is carried; 1 where there is none.
-        gap: (B,) certified, by the best multiple of the model's prices; under priority that of the
+        satisfied_demand: (B,) served fraction of all demand; 1 without demand.
+        gap: (B,) certified gap, by the best multiple of the model's prices; under priority of the
             weighted sum.
-        share: (B,) see :func:`share_of_value`.
+        share: (B,) quality as in :func:`share_of_value`.
     """
 
     satisfied_demand: Tensor
@@ -136,35 +135,36 @@ class CutOnly(NamedTuple):
 
 
 def share_of_value(problem: Problem, value: Tensor) -> Tensor:
-    """(B,) a value as a number that is larger the better the allocation is.
+    """Return (B,) a value as a quality, larger for better allocations.
 
-    Its share of the value of all demand, each Gbit/s on its best path, 1 without demand; the least
-    share of a demand under max_concurrent_flow; 1 / utilisation where the value is a utilisation.
+    The share of the value of all demand, each Gbit/s on its best path, 1 without demand; the
+    smallest served fraction under max_concurrent_flow; 1 / utilisation for utilisations.
 
     Args:
         problem: B matrices.
-        value: (B,) of the objective.
+        value: (B,) objective value.
     """
     if problem.objective.rules.sense < 0:
         return 1 / value.clamp(min=1e-30)
     if problem.objective.rules.balances:
         return value
-    most = (problem.demand * problem.path_value.amax(-1)).sum(1)
-    return torch.where(most > 0, value / most.clamp(min=1e-300), 1.0)
+    max_value = (problem.demand * problem.path_value.amax(-1)).sum(1)
+    return torch.where(max_value > 0, value / max_value.clamp(min=1e-300), 1.0)
 
 
 def cut_only(problem: Problem, splits: Tensor, prices: Tensor) -> CutOnly:
-    """Cut splits in proportion until they are feasible, and measure them.
+    """Scale splits down until they are feasible, without refill, and measure them.
 
     Args:
         problem: B matrices.
-        splits: (B, D, K) of a model.
-        prices: (B, E) of the model.
+        splits: (B, D, K) splits of a model.
+        prices: (B, E) prices of the model.
     """
     problem = problem.to(torch.float64)
     cut = project(problem, splits.to(problem.demand), refill=0)
-    total, carried = problem.demand.sum(1), problem.flows(cut).sum((1, 2))
-    share = torch.where(total > 0, carried / total.clamp(min=1e-300), 1.0)
+    total = problem.demand.sum(1)
+    served = problem.flows(cut).sum((1, 2))
+    share = torch.where(total > 0, served / total.clamp(min=1e-300), 1.0)
     value = problem.value(cut)
     bound = scaled_dual_bound(problem, prices)
     return CutOnly(share, gap(problem, value, bound), share_of_value(problem, value))

@@ -1,5 +1,7 @@
-"""Promises that hold (see :mod:`teal.problem.protection`), with their reservations; and a
-simulation of failures.
+"""Protected allocation: guaranteed rates with reservations, and a simulation of failures.
+
+:func:`protect` maximises the rates that survive the failure of any one group of links
+(:mod:`teal.problem.protection`); :func:`under_failures` checks an allocation independently.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from teal.solvers.result import PdhgResult
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Protected:
-    """A protected allocation of B matrices.
+    """Protected allocation of B matrices.
 
     Attributes:
-        result: splits (what is sent while nothing fails: the promises in the ratio of the
-            reservations), prices, value and certified bound of all promises that hold.
-        reserved: (B, D, K) share of the demand that is reserved on each path.
+        result: splits without failures (guaranteed rates in the ratio of the reservations), prices,
+            value and certified bound of the guaranteed rates.
+        reserved: (B, D, K) share of the demand reserved on each path.
         unprotected: (B,) share of all demand that no reservation can protect.
     """
 
@@ -35,8 +37,8 @@ class Protected:
 
 
 def groups_to_survive(problem: Problem, file: str) -> Sequence[Sequence[int]]:
-    """Numbers of the links of each group in a file; for "" of the problem's groups, or of every
-    cable without any.
+    """Return the link indices of each group in a file; for "" those of the problem's groups, or of
+    every cable if there are none.
 
     Raises:
         InputError: see :func:`teal.formats.groups.load_groups`.
@@ -54,54 +56,61 @@ def protect(
     gap: float = 1e-3,
     max_iterations: int = 10_000,
 ) -> Protected:
-    """The largest promises that hold under the failure of any one group.
+    """Maximise the guaranteed rates that survive the failure of any one group.
 
     Args:
         problem: B matrices under total_flow or weighted_flow.
-        groups: numbers of the links of each; None for every cable.
-        gap: certified gap of the promises' value.
-        max_iterations: iterations of PDHG.
+        groups: link indices of each group; None for every cable.
+        gap: target gap of the value of the guaranteed rates.
+        max_iterations: iteration limit of PDHG.
 
     Raises:
         InputError: see :meth:`teal.Problem.with_protection`.
     """
     groups = problem.topology.cables() if groups is None else groups
     protection = Protection.of(problem.ops, problem.topology.num_links, groups)
-    others = tuple(one for one in problem.conditions if not isinstance(one, Protection))
-    plain = dataclasses.replace(problem, conditions=others)
+    other_conditions = tuple(
+        condition for condition in problem.conditions if not isinstance(condition, Protection)
+    )
+    plain = dataclasses.replace(problem, conditions=other_conditions)
     result = pdhg.solve(plain.under(protection), gap=gap, max_iterations=max_iterations)
     total = problem.demand.sum(1).clamp(min=1e-300)
-    without = (problem.demand * protection.unprotected(plain.program)).sum(1) / total
-    return Protected(result, protection.reserved(result.splits), without)
+    unprotected_share = (problem.demand * protection.unprotected(plain.program)).sum(1) / total
+    return Protected(result, protection.reserved(result.splits), unprotected_share)
 
 
 def under_failures(
     problem: Problem, splits: Tensor, groups: Sequence[Sequence[int]] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The figures of an allocation if each group fails and routers rescale: an independent check.
+    """Simulate the failure of each group, with routers rescaling the splits to live paths.
 
     Args:
         problem: B matrices.
-        splits: (B, D, K).
+        splits: (B, D, K) splits.
         groups: as in :func:`protect`.
 
     Returns:
         utilisation: (G, B) largest load over capacity of a link that has not failed.
-        lost: (G, B) Gbit/s of demands none of whose used paths is left.
+        lost: (G, B) Gbit/s of demands without a live used path.
     """
     groups = problem.topology.cables() if groups is None else groups
     failed = torch.from_numpy(failed_paths(problem.ops, problem.topology.num_links, groups)).to(
         problem.ops.device
     )
-    carried = splits.sum(-1, keepdim=True)
-    utilisation, lost = [], []
-    for number, links in enumerate(groups):
-        live = torch.where(failed[number], 0, splits)
-        left = live.sum(-1, keepdim=True)
-        rescaled = torch.where(left > 0, live * (carried / left.clamp(min=1e-30)), 0)
+    served_fraction = splits.sum(-1, keepdim=True)
+    utilisation = []
+    lost = []
+    for group_index, links in enumerate(groups):
+        live = torch.where(failed[group_index], 0, splits)
+        live_fraction = live.sum(-1, keepdim=True)
+        rescaled = torch.where(
+            live_fraction > 0, live * (served_fraction / live_fraction.clamp(min=1e-30)), 0
+        )
         working = problem.capacity > 0
         working[:, list(links)] = False
         load = torch.where(working, problem.loads(rescaled), 0)
         utilisation.append((load * problem.inverse_capacity).amax(1))
-        lost.append((problem.demand * torch.where(left > 0, 0, carried)[..., 0]).sum(1))
+        lost.append(
+            (problem.demand * torch.where(live_fraction > 0, 0, served_fraction)[..., 0]).sum(1)
+        )
     return torch.stack(utilisation), torch.stack(lost)

@@ -1,5 +1,8 @@
-"""The result of a solve: the best allocation and prices, how good they are, and what ended the
-search.
+"""Results and states of a solve, the reason of a stop, and the interface of learned starts.
+
+:class:`PdhgResult` is the result of every solver of B matrices (not of PDHG alone),
+:class:`PdhgState` a warm start, :class:`Stop` the stopping criterion that held, :class:`Starter`
+the interface of a model that gives starts.
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ from teal.runtime.shapes import Float
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PdhgState:
-    """A starting point for another matrix, or for the same one under other capacities.
+    """Warm start for another matrix, or for the same matrix under other capacities.
 
     Attributes:
-        splits: (B, D, K) share of each demand on each path; need not be feasible.
+        splits: (B, D, K) share of each demand on each path; may be infeasible.
         prices: (B, E) p >= 0, value per Gbit/s; 1/(Gbit/s) for a balanced program.
-        program_prices: prices of each program of a sequence; None where there are none.
+        program_prices: prices of each program of a sequence; None for a single program.
     """
 
     splits: Tensor
@@ -35,81 +38,86 @@ class PdhgState:
     program_prices: ProgramPrices | None = None
 
     def rows(self, rows: slice | Tensor) -> PdhgState:
-        """The state of some of the matrices."""
-        of_programs = None if self.program_prices is None else self.program_prices.rows(rows)
-        return PdhgState(self.splits[rows], self.prices[rows], of_programs)
+        """Return the state of some of the matrices."""
+        program_prices = None if self.program_prices is None else self.program_prices.rows(rows)
+        return PdhgState(self.splits[rows], self.prices[rows], program_prices)
 
     def repeated(self, batch: int) -> PdhgState:
-        """The state of one matrix for each of several."""
+        """Repeat the state of one matrix for each of several."""
         return self.rows(torch.zeros(batch, dtype=torch.int64))
 
 
 @runtime_checkable
 class Starter(Protocol):
-    """A start of PDHG, such as a PriceGNN.
+    """Learned start of PDHG, such as a PriceGNN.
 
-    It may also have a method ``start_sample`` of the same form, for samples of the demands;
-    ``rehearse(problem)``, called before a clock starts, that loads what ``start`` needs; and, if
-    its work can be chosen, ``start_for(problem, iterations)`` for a program that would take so many
-    iterations from nothing, with ``rounds_for(iterations)``, the rounds that it makes there.
+    Optional methods: ``start_sample``, like ``start``, for samples of the demands;
+    ``rehearse(problem)``, called before the clock starts, to load what ``start`` needs; and, for
+    adjustable work, ``start_for(problem, iterations)`` for a program of a predicted number of
+    iterations, with ``rounds_for(iterations)``, the number of rounds of such a start.
     """
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Splits (B, D, K), which need not be feasible, and prices (B, E)."""
+        """Return splits (B, D, K), possibly infeasible, and prices (B, E)."""
         ...
 
 
 def start_of_sample(starter: Starter, problem: Problem) -> tuple[Tensor, Tensor]:
-    """The start of a sample of the demands: that of ``start_sample`` where the starter has it."""
+    """Return the start of a sample, by ``start_sample`` where the starter has it."""
     return getattr(starter, "start_sample", starter.start)(problem)
 
 
 def start_for(starter: Starter, problem: Problem, iterations: float) -> tuple[Tensor, Tensor]:
-    """The start for a program of so many iterations: that of ``start_for`` where the starter has
+    """Return the start for a program of so many iterations, by ``start_for`` where the starter has
     it.
     """
-    adapted = getattr(starter, "start_for", None)
-    return starter.start(problem) if adapted is None else adapted(problem, iterations)
+    method = getattr(starter, "start_for", None)
+    return starter.start(problem) if method is None else method(problem, iterations)
 
 
 def rounds_for(starter: Starter, iterations: float) -> int:
-    """The rounds of :func:`start_for`: those of ``rounds_for`` where the starter has it, else those
-    of a PriceGNN.
+    """Return the number of rounds of :func:`start_for`, by ``rounds_for`` where the starter has it,
+    else that of a PriceGNN.
     """
-    found = getattr(starter, "rounds_for", None)
-    return _USUAL_ROUNDS if found is None else found(iterations)
+    method = getattr(starter, "rounds_for", None)
+    return _DEFAULT_ROUNDS if method is None else method(iterations)
 
 
-_USUAL_ROUNDS = 22
-_TENSORS = (
+_DEFAULT_ROUNDS = 22  # rounds of a PriceGNN
+# Fields of PdhgResult with an entry per matrix.
+_TENSOR_FIELDS = (
     "splits",
     "prices",
     "value",
     "bound",
     "gap",
-)  # fields of PdhgResult with an entry a matrix
-_OF_SEQUENCES = (
+)
+# Fields of PdhgResult that only sequences of programs have.
+_SEQUENCE_FIELDS = (
     "program_prices",
     "lines",
-)  # fields of PdhgResult that only sequences of programs have
+)
 
 
 class Stop(StrEnum):
-    """The reason why the search for a matrix ended."""
+    """Stopping criterion that ended the search for a matrix."""
 
-    GAP = "gap"  # the target gap is certified
+    # The target gap is certified.
+    GAP = "gap"
     DEADLINE = "deadline"
-    # the largest number of them; of a sequence also where no program helps any more
+    # The iteration limit; in a sequence also that no further program helps.
     ITERATIONS = "iterations"
-    # the gap was reached in a reduced program, and lost to the range of numbers in this one
+    # The presolved program reached the gap, and rounding lost it in the original program.
     ROUNDING = "rounding"
-    INFEASIBLE = "infeasible"  # prices prove that all demand cannot be carried
-    STALLED = "stalled"  # the gap no longer shrinks; only where another engine goes on
+    # Prices prove that the network cannot carry all demand.
+    INFEASIBLE = "infeasible"
+    # The gap no longer shrinks; only where another engine continues.
+    STALLED = "stalled"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Solution:
-    """Value and bound of one program of one kind or another, and how its search ended.
+    """Value and bound of one program of any kind, with its stopping criterion.
 
     Attributes:
         value: value of the solution.
@@ -117,7 +125,7 @@ class Solution:
         sense: 1.0 for a maximum, -1.0 for a minimum.
         iterations: iterations or rounds of the search.
         solve_s: wall-clock seconds.
-        stopped_by: reason why the search ended.
+        stopped_by: stopping criterion.
     """
 
     value: float
@@ -129,8 +137,9 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """(bound - value) / bound, or (value - bound) / value for a minimum
-        (:func:`teal.problem.bounds.gap`).
+        """Certified relative gap (:func:`teal.problem.bounds.gap`).
+
+        (bound - value) / bound for a maximum, (value - bound) / value for a minimum.
         """
         return gap_between(self.value, self.bound, self.sense)
 
@@ -141,38 +150,35 @@ class Solution:
 
 
 def stops_of_sequence(gaps: Tensor, target: float) -> tuple[Stop, ...]:
-    """The reasons why a sequence of programs ended, by the certified gaps (B,) of its
-    allocation.
-    """
+    """Return the stopping criteria of a sequence of programs, from the certified gaps (B,)."""
     return tuple(Stop.GAP if gap <= target else Stop.ITERATIONS for gap in gaps.tolist())
 
 
-# Called with the iterations done and the widest gap of the matrices that are being solved together.
+# Called with the number of iterations and the widest gap of the matrices of one search.
 ProgressCallback = Callable[[int, float], None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PdhgResult(WithLines):
-    """The best allocation and the best prices that were found.
+    """Incumbent of a solve: the best allocation and the best dual prices of B matrices.
 
     Attributes:
         splits: (B, D, K) share of the demand on each path; feasible.
         prices: (B, E) value per Gbit/s; 1/(Gbit/s) where all demand is carried, and under max_min.
         value: (B,) objective of the splits.
-        bound: (B,) limit of the objective that the prices prove: upper for a maximum, lower for a
+        bound: (B,) dual bound of the objective at the prices: upper for a maximum, lower for a
             minimum.
-        gap: (B,) certified gap between value and bound; infinite if either is no number.
-        iterations: number of iterations done; of matrices that were solved in several parts, the
-            largest number.
+        gap: (B,) certified gap between value and bound; infinite if either is not finite.
+        iterations: number of iterations; of several parts of the batch, the largest number.
         solve_s: wall-clock seconds.
-        state: best splits and prices, from which the solve of another matrix can start.
-        stopped_by: (B,) what ended the search.
+        state: best splits and prices, a warm start of another solve.
+        stopped_by: (B,) stopping criterion of each matrix.
         program_prices: prices of each program of a sequence, see
             :class:`teal.problem.ProgramPrices`.
         lines: certified figures of each class or level of a sequence; under priority value and
-            bound are sums over the classes, and the gap is that of the class with the widest one.
-        largest_share: (B, 2) share of every demand that the splits carry, and that no allocation
-            exceeds, of matrices that cannot be carried whole, NaN for others; None where all can.
+            bound are sums over the classes, and the gap is the widest gap of a class.
+        largest_share: (B, 2) common served fraction of every demand and its upper bound, for
+            matrices that cannot be fully served, NaN for others; None if all are fully served.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -200,18 +206,23 @@ class PdhgResult(WithLines):
 
     @property
     def allocation(self) -> Allocation:
-        """The splits with their prices, as schemes return them."""
-        made = Allocation.of_batch(self.splits, self.prices, self.solve_s, self.program_prices)
+        """Splits and prices as an :class:`teal.problem.Allocation`, the return type of schemes."""
+        allocation = Allocation.of_batch(
+            self.splits, self.prices, self.solve_s, self.program_prices
+        )
         is_infeasible = [stop is Stop.INFEASIBLE for stop in self.stopped_by]
         if not any(is_infeasible):
-            return made
-        status = (Status.INFEASIBLE if one else Status.FEASIBLE for one in is_infeasible)
-        return dataclasses.replace(made, status=tuple(status))
+            return allocation
+        status = (
+            Status.INFEASIBLE if is_row_infeasible else Status.FEASIBLE
+            for is_row_infeasible in is_infeasible
+        )
+        return dataclasses.replace(allocation, status=tuple(status))
 
     def rows(self, rows: Tensor) -> PdhgResult:
-        """The results of some of the matrices, by their numbers."""
-        changed: dict[str, Any] = {field: getattr(self, field)[rows] for field in _TENSORS}
-        for field in _OF_SEQUENCES:
+        """Return the results of some of the matrices, by index."""
+        changed: dict[str, Any] = {field: getattr(self, field)[rows] for field in _TENSOR_FIELDS}
+        for field in _SEQUENCE_FIELDS:
             part = getattr(self, field)
             changed[field] = None if part is None else part.rows(rows)
         if self.largest_share is not None:
@@ -222,28 +233,29 @@ class PdhgResult(WithLines):
         )
 
     def replaced(self, rows: Tensor, others: PdhgResult) -> PdhgResult:
-        """The result with those of some of the matrices replaced by ``others``; for a single
-        program alone.
+        """Return a copy with ``others`` as the results of some matrices; for single programs only.
 
         Raises:
             ValueError: results of a sequence of programs.
         """
-        if any(getattr(self, field) is not None for field in _OF_SEQUENCES):
+        if any(getattr(self, field) is not None for field in _SEQUENCE_FIELDS):
             raise ValueError(
-                "results of a sequence of programs have certificates for all matrices together"
+                "cannot replace rows: a sequence of programs has one certificate for all matrices"
             )
 
-        def put(old: Tensor, new: Tensor) -> Tensor:
+        def copy_rows(old: Tensor, new: Tensor) -> Tensor:
             return old.index_copy(0, rows.to(old.device), new)
 
         stopped_by = list(self.stopped_by)
         for row, stop in zip(rows.tolist(), others.stopped_by, strict=True):
             stopped_by[row] = stop
         tensors: dict[str, Any] = {
-            field: put(getattr(self, field), getattr(others, field)) for field in _TENSORS
+            field: copy_rows(getattr(self, field), getattr(others, field))
+            for field in _TENSOR_FIELDS
         }
         state = PdhgState(
-            put(self.state.splits, others.state.splits), put(self.state.prices, others.state.prices)
+            copy_rows(self.state.splits, others.state.splits),
+            copy_rows(self.state.prices, others.state.prices),
         )
         iterations = max(self.iterations, others.iterations)
         return dataclasses.replace(
@@ -252,8 +264,8 @@ class PdhgResult(WithLines):
 
 
 def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResult:
-    """The better allocation and the better prices of each matrix, from two results for the same
-    matrices.
+    """Combine two results for the same matrices: the better allocation and the better prices of
+    each.
     """
     sense = problem.objective.rules.sense
     is_better = sense * first.value > sense * second.value
@@ -275,16 +287,16 @@ def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResul
 
 
 def merged(results: list[PdhgResult]) -> PdhgResult:
-    """One result of parts that were solved one after another."""
+    """Concatenate the results of parts of a batch, solved one after another."""
 
-    def joined(field: str) -> Tensor:
+    def concatenate(field: str) -> Tensor:
         return torch.cat([getattr(result, field) for result in results])
 
-    tensors: dict[str, Any] = {field: joined(field) for field in _TENSORS}
+    tensors: dict[str, Any] = {field: concatenate(field) for field in _TENSOR_FIELDS}
     if any(result.largest_share is not None for result in results):
-        unknown = torch.full((1, 2), torch.nan)
+        not_available = torch.full((1, 2), torch.nan)
         shares = [
-            unknown.to(result.value).expand(len(result.value), -1)
+            not_available.to(result.value).expand(len(result.value), -1)
             if result.largest_share is None
             else result.largest_share
             for result in results

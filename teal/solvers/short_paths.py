@@ -1,21 +1,19 @@
-"""Short paths where nothing is gained by long ones.
+"""Greedy reduction of path lengths at the same value.
 
-Objectives such as total_flow do not care which of a demand's paths carries a Gbit/s, and an optimum
-may send traffic over long paths on an empty network.  From a feasible allocation, flow moves to
-shorter paths of the same demand.  What each demand carries in total stays, and so do value, bound
-and gap, exactly; only mean latency falls.  Under max_link_utilisation links may be loaded up to the
-largest utilisation that there is.
+Objectives such as total_flow are indifferent between the paths of a demand, so that an optimum may
+use long paths on an empty network.  :func:`shortened` moves flow of a feasible allocation to
+shorter paths of the same demand.  The flow of each demand is unchanged, and therefore value, bound
+and gap; the mean latency decreases.  Under max_link_utilisation loads may rise up to the current
+largest utilisation.
 
-1. All demands take their shortest path, but for those whose shortest path has a link that would
-   then be overfull: these keep their splits.  Some rounds, since the splits that are kept need
-   capacity too.
-2. Those that kept their splits move flow one after the other, from the longest path that carries
-   any to the shortest one with capacity left.
+1. All demands take their shortest path, except those whose shortest path would have an overloaded
+   link: these keep their splits.  Several rounds, since kept splits use capacity, too.
+2. The demands with kept splits, one after the other, move flow from their longest used path to
+   their shortest path with unused capacity.
 
-This is greedy: it does not find the least mean latency among all allocations of the same value.  A
-price on latency in the program itself cannot replace it at usual gaps: a price that is small enough
-to cost less than the gap is lost in the error that the gap allows (docs/operating.md has a
-measurement).
+The result is not the smallest mean latency among all allocations of the same value.  A latency cost
+in the program cannot replace it at usual gaps: a cost below the gap is lost in the tolerance
+(docs/operating.md has a measurement).
 """
 
 from __future__ import annotations
@@ -33,23 +31,23 @@ from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.parallel import inner_kernel, kernel, partitioned_kernel, threads_for
 
-_OPERATIONS_PER_PATH = 100  # scalar operations, approximately
-_MIN_GAIN = 1e-9  # relative difference of lengths from which on flow moves
-_MIN_SHARE = 1e-9  # of a demand, below which moving it is not worth the time
-_MAX_ROUNDS = 8  # of the first stage; then the second one starts from the splits as they were
+_OPERATIONS_PER_PATH = 100  # scalar operations, approximately; sets the threads
+_MIN_GAIN = 1e-9  # smallest relative difference of lengths for a move
+_MIN_SHARE = 1e-9  # smallest share of a demand to move
+_MAX_ROUNDS = 8  # rounds of the first stage; then the second one starts from the given splits
 
 
 def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) -> Tensor:
-    """Splits of the same value on shorter paths.
+    """Move flow to shorter paths at the same value.
 
     Args:
-        problem: B matrices.  Under side conditions, with costs of links, and on a GPU the splits
-            stay as they are.
-        splits: (B, D, K), feasible.
-        length: (E,) what is preferred to be small, such as ms; None for the latency.
+        problem: B matrices.  Under side conditions, with link costs, and on a GPU the splits are
+            returned unchanged.
+        splits: (B, D, K) feasible splits.
+        length: (E,) length of each link; None for the latency.
 
     Returns:
-        (B, D, K); a path whose flow stays keeps its split to the bit.
+        (B, D, K) splits; bitwise equal on paths with unchanged flow.
     """
     is_plain = problem.ops.is_over_paths and not problem.conditions and not problem.has_link_cost
     if not is_plain or splits.is_cuda or problem.ops.column_paths is not problem.paths:
@@ -63,8 +61,9 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
         limit = capacity * problem.utilisation(splits.to(problem.demand)).amax(1, keepdim=True).to(
             torch.float64
         )
-    packed, moved = problem.paths.packed, splits.to(torch.float64, copy=True).contiguous()
-    with threads_for(_OPERATIONS_PER_PATH * len(moved) * packed.num_paths):
+    packed = problem.paths.packed
+    result = splits.to(torch.float64, copy=True).contiguous()
+    with threads_for(_OPERATIONS_PER_PATH * len(result) * packed.num_paths):
         _shorten(
             packed.scan,
             packed.max_slots,
@@ -72,34 +71,39 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
             problem.demand.to(torch.float64).contiguous().numpy(),
             capacity.contiguous().numpy(),
             limit.contiguous().numpy(),
-            moved.numpy(),
+            result.numpy(),
         )
-    return moved.to(splits.dtype)
+    return result.to(splits.dtype)
 
 
 class _Latencies(NamedTuple):
-    """Latencies of paths (D, K), ms, and those of the links (E,) that they are sums of."""
+    """Cached latencies of paths, with the latencies of links for validation.
 
-    of_links: FloatArray
-    of_paths: Tensor
+    Attributes:
+        link_latency: (E,) ms.
+        path_latency: (D, K) ms.
+    """
+
+    link_latency: FloatArray
+    path_latency: Tensor
 
 
-_KEPT: weakref.WeakKeyDictionary[PathOps, _Latencies] = weakref.WeakKeyDictionary()
+_LATENCY_CACHE: weakref.WeakKeyDictionary[PathOps, _Latencies] = weakref.WeakKeyDictionary()
 
 
 def _latencies(problem: Problem) -> Tensor:
-    """(D, K) ms of each path, which all problems on the same paths have in common."""
-    known = _KEPT.get(problem.ops)
-    of_links = problem.topology.latency
-    if known is None or not np.array_equal(known.of_links, of_links):
-        links = torch.as_tensor(of_links).to(torch.float64)
-        of_paths = problem.ops.path_sum(links[None])[0]
-        known = _KEPT[problem.ops] = _Latencies(of_links.copy(), of_paths)
-    return known.of_paths
+    """Return (D, K) latency of each path, ms; cached for all problems on the same paths."""
+    cached = _LATENCY_CACHE.get(problem.ops)
+    link_latency = problem.topology.latency
+    if cached is None or not np.array_equal(cached.link_latency, link_latency):
+        links = torch.as_tensor(link_latency).to(torch.float64)
+        path_latency = problem.ops.path_sum(links[None])[0]
+        cached = _LATENCY_CACHE[problem.ops] = _Latencies(link_latency.copy(), path_latency)
+    return cached.path_latency
 
 
 def preferred(problem: Problem, splits: Tensor, prefer: str) -> Tensor:
-    """:func:`shortened` by latency, by hops, or not at all (none)."""
+    """Apply :func:`shortened` by latency, by hops, or not at all (none)."""
     if prefer == "none":
         return splits
     return shortened(
@@ -119,8 +123,8 @@ def _shorten(
     limit: FloatArray,
     splits: FloatArray,
 ) -> None:
-    """Move the splits (B, D, K) in place; links may carry ``limit`` (B, E), or what they carry
-    now.
+    """Shorten the splits (B, D, K) in place, up to link loads ``limit`` (B, E) or the current
+    ones.
     """
     for b in range(begin, end):
         _shorten_matrix(scan, slots, length, demand[b], capacity[b], limit[b], splits[b])
@@ -136,194 +140,211 @@ def _shorten_matrix(
     limit: FloatArray,
     splits: FloatArray,
 ) -> None:
-    """Both stages for one matrix; loops in the place of NumPy's operations, which take seconds to
+    """Run both stages for one matrix; loops instead of NumPy operations, which take seconds to
     compile.
     """
-    (demands, num_paths), links = splits.shape, len(capacity)
-    slot, marked = np.empty(slots), np.empty(slots, np.bool_)
-    live, touched = (
-        np.ones((demands, num_paths), np.bool_),
-        np.zeros((demands, num_paths), np.bool_),
-    )
-    is_closed, is_over, any_closed = np.empty(links, np.bool_), np.empty(links, np.bool_), False
+    (demands, num_paths) = splits.shape
+    links = len(capacity)
+    node_flow = np.empty(slots)
+    node_flag = np.empty(slots, np.bool_)
+    live = np.ones((demands, num_paths), np.bool_)
+    has_overload = np.zeros((demands, num_paths), np.bool_)
+    is_closed = np.empty(links, np.bool_)
+    is_over = np.empty(links, np.bool_)
+    any_closed = False
     for e in range(links):
         is_closed[e] = capacity[e] <= 0
         any_closed = any_closed or is_closed[e]
     if any_closed:
-        _mark_paths(scan, is_closed, marked, live)
+        _mark_paths(scan, is_closed, node_flag, live)
         for d in range(demands):
             for k in range(num_paths):
                 live[d, k] = not live[d, k]
-    flow, moved = np.zeros((demands, num_paths)), np.zeros((demands, num_paths))
-    first, kept = np.zeros(demands, np.int64), np.zeros(demands, np.bool_)
+    # Stage 1: all flow on the shortest live path of each demand.
+    flow = np.zeros((demands, num_paths))
+    new_flow = np.zeros((demands, num_paths))
+    shortest_path = np.zeros(demands, np.int64)
+    is_kept = np.zeros(demands, np.bool_)
     for d in range(demands):
-        total, shortest = 0.0, -1
+        total = 0.0
+        shortest = -1
         for k in range(np.int64(scan.path_count[d])):
             flow[d, k] = splits[d, k] * demand[d]
             total += flow[d, k]
             if live[d, k] and (shortest < 0 or length[d, k] < length[d, shortest]):
                 shortest = k
         if shortest < 0:
-            kept[d] = True
-            _copy_flows(flow, moved, d)
+            is_kept[d] = True
+            _copy_flows(flow, new_flow, d)
         else:
-            first[d] = shortest
-            moved[d, shortest] = total
-    load, most, room = np.zeros(links), np.empty(links), np.empty(links)
-    _sum_loads(scan, moved, slot, load)
+            shortest_path[d] = shortest
+            new_flow[d, shortest] = total
+    load = np.zeros(links)
+    max_load = np.empty(links)
+    unused = np.empty(links)
+    _sum_loads(scan, new_flow, node_flow, load)
     for e in range(links):
-        most[e] = limit[e]
-    if _mark_over(load, most, is_over):
-        before = np.zeros(links)
-        _sum_loads(scan, flow, slot, before)
+        max_load[e] = limit[e]
+    if _mark_over(load, max_load, is_over):
+        initial_load = np.zeros(links)
+        _sum_loads(scan, flow, node_flow, initial_load)
         for e in range(links):
-            most[e] = max(limit[e], before[e])  # which may be above the limit by rounding
-        any_over = _mark_over(load, most, is_over)
+            max_load[e] = max(limit[e], initial_load[e])  # may exceed the limit by rounding
+        # Restore the splits of demands with an overloaded shortest path.
+        any_over = _mark_over(load, max_load, is_over)
         for _ in range(_MAX_ROUNDS):
             if not any_over:
                 break
-            _mark_paths(scan, is_over, marked, touched)
+            _mark_paths(scan, is_over, node_flag, has_overload)
             for d in range(demands):
-                if touched[d, first[d]] and moved[d, first[d]] > 0 and not kept[d]:
-                    kept[d] = True
-                    _copy_flows(flow, moved, d)
-            _sum_loads(scan, moved, slot, load)
-            any_over = _mark_over(load, most, is_over)
+                if (
+                    has_overload[d, shortest_path[d]]
+                    and new_flow[d, shortest_path[d]] > 0
+                    and not is_kept[d]
+                ):
+                    is_kept[d] = True
+                    _copy_flows(flow, new_flow, d)
+            _sum_loads(scan, new_flow, node_flow, load)
+            any_over = _mark_over(load, max_load, is_over)
         if any_over:
-            load = before
+            load = initial_load
             for d in range(demands):
-                kept[d] = True
-                _copy_flows(flow, moved, d)
+                is_kept[d] = True
+                _copy_flows(flow, new_flow, d)
+    # Stage 2: move the flow of kept demands.
     for e in range(links):
-        room[e] = max(most[e] - load[e], 0.0)
-    _move_kept(scan, kept, live, length, demand, room, moved)
+        unused[e] = max(max_load[e] - load[e], 0.0)
+    _move_to_shorter_paths(scan, is_kept, live, length, demand, unused, new_flow)
     for d in range(demands):
         for k in range(num_paths if demand[d] > 0 else 0):
-            if moved[d, k] != flow[d, k]:
-                splits[d, k] = moved[d, k] / demand[d]
+            if new_flow[d, k] != flow[d, k]:
+                splits[d, k] = new_flow[d, k] / demand[d]
 
 
 @inner_kernel
-def _copy_flows(flow: FloatArray, moved: FloatArray, d: int) -> None:
-    """Copy the flows (D, K) of demand ``d``."""
+def _copy_flows(flow: FloatArray, new_flow: FloatArray, d: int) -> None:
+    """Copy the flows of demand ``d``."""
     for k in range(flow.shape[1]):
-        moved[d, k] = flow[d, k]
+        new_flow[d, k] = flow[d, k]
 
 
 @inner_kernel
-def _mark_over(load: FloatArray, most: FloatArray, is_over: BoolArray) -> bool:
-    """Write which links (E,) carry more than ``most``; whether any does."""
+def _mark_over(load: FloatArray, max_load: FloatArray, is_over: BoolArray) -> bool:
+    """Write whether each link (E,) carries more than ``max_load``; return whether any does."""
     any_over = False
     for e in range(len(load)):
-        is_over[e] = load[e] > most[e]
+        is_over[e] = load[e] > max_load[e]
         any_over = any_over or is_over[e]
     return any_over
 
 
 @kernel
-def _sum_loads(scan: PathScan, flow: FloatArray, slot: FloatArray, load: FloatArray) -> None:
-    """Write the load (E,) of flow (D, K)."""
+def _sum_loads(scan: PathScan, flow: FloatArray, node_flow: FloatArray, load: FloatArray) -> None:
+    """Compute the loads (E,) of flows (D, K)."""
     for e in range(len(load)):
         load[e] = 0.0
     for s in range(len(scan.node_ptr) - 1):
-        begin, path = scan.node_ptr[s], scan.path_ptr[s]
+        begin = scan.node_ptr[s]
+        path = scan.path_ptr[s]
         nodes = scan.node_ptr[s + 1] - begin
         for node in range(nodes + 1):
-            slot[node] = 0.0
+            node_flow[node] = 0.0
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            count = np.int64(scan.path_count[d])
-            for k in range(count):
-                slot[np.int64(scan.end_node[path + k])] += flow[d, k]
-            path += count
+            num_paths = np.int64(scan.path_count[d])
+            for k in range(num_paths):
+                node_flow[np.int64(scan.end_node[path + k])] += flow[d, k]
+            path += num_paths
         for node in range(nodes, 0, -1):  # children come after their parents
-            carried = slot[node]
-            load[np.int64(scan.link[begin + node - 1])] += carried
-            slot[np.int64(scan.parent[begin + node - 1])] += carried
+            passing = node_flow[node]
+            load[np.int64(scan.link[begin + node - 1])] += passing
+            node_flow[np.int64(scan.parent[begin + node - 1])] += passing
 
 
 @kernel
-def _mark_paths(scan: PathScan, on_link: BoolArray, marked: BoolArray, on_path: BoolArray) -> None:
-    """Write to (D, K) whether a path has a link that is marked (E,)."""
-    marked[0] = False
+def _mark_paths(
+    scan: PathScan, on_link: BoolArray, node_flag: BoolArray, on_path: BoolArray
+) -> None:
+    """Write to (D, K) whether a path has a marked link (E,)."""
+    node_flag[0] = False
     for s in range(len(scan.node_ptr) - 1):
-        begin, path = scan.node_ptr[s], scan.path_ptr[s]
+        begin = scan.node_ptr[s]
+        path = scan.path_ptr[s]
         for node in range(1, scan.node_ptr[s + 1] - begin + 1):
-            link, parent = (
-                np.int64(scan.link[begin + node - 1]),
-                np.int64(scan.parent[begin + node - 1]),
-            )
-            marked[node] = marked[parent] or on_link[link]
+            link = np.int64(scan.link[begin + node - 1])
+            parent = np.int64(scan.parent[begin + node - 1])
+            node_flag[node] = node_flag[parent] or on_link[link]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            count = np.int64(scan.path_count[d])
-            for k in range(count):
-                on_path[d, k] = marked[np.int64(scan.end_node[path + k])]
-            path += count
+            num_paths = np.int64(scan.path_count[d])
+            for k in range(num_paths):
+                on_path[d, k] = node_flag[np.int64(scan.end_node[path + k])]
+            path += num_paths
 
 
 @kernel
-def _move_kept(
+def _move_to_shorter_paths(
     scan: PathScan,
     is_open: BoolArray,
     live: BoolArray,
     length: FloatArray,
     demand: FloatArray,
-    free: FloatArray,
-    moving: FloatArray,
+    unused: FloatArray,
+    flow: FloatArray,
 ) -> None:
-    """Move flow (D, K) of open demands (D,) in place; ``free`` (E,) is what each link may still
-    take.
-    """
+    """Move flow (D, K) of open demands (D,) in place; ``unused`` (E,) is the residual capacity."""
     for s in range(len(scan.node_ptr) - 1):
-        first, path = scan.node_ptr[s], scan.path_ptr[s]
+        first = scan.node_ptr[s]
+        path = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            count = np.int64(scan.path_count[d])
-            # The longest path that carries flow gives to the shortest with room, until lengths
+            num_paths = np.int64(scan.path_count[d])
+            # From the longest used path to the shortest one with unused capacity, until lengths
             # meet.
-            for _ in range(count if is_open[d] else 0):
-                giver = -1
-                for k in range(count):
-                    carries = moving[d, k] > _MIN_SHARE * demand[d]
-                    if carries and (giver < 0 or length[d, k] > length[d, giver]):
-                        giver = k
-                if giver < 0:
+            for _ in range(num_paths if is_open[d] else 0):
+                longest = -1
+                for k in range(num_paths):
+                    is_used = flow[d, k] > _MIN_SHARE * demand[d]
+                    if is_used and (longest < 0 or length[d, k] > length[d, longest]):
+                        longest = k
+                if longest < 0:
                     break
-                amount = moving[d, giver]
-                node = np.int64(scan.end_node[path + giver])
-                while node > 0:  # its own flow makes room on links that both paths have
-                    free[np.int64(scan.link[first + node - 1])] += amount
+                amount = flow[d, longest]
+                node = np.int64(scan.end_node[path + longest])
+                # Remove the flow first: common links of both paths become free.
+                while node > 0:
+                    unused[np.int64(scan.link[first + node - 1])] += amount
                     node = np.int64(scan.parent[first + node - 1])
-                left = amount
-                last = -np.inf
-                while left > 0.0:
-                    taker = -1
-                    for k in range(count):
-                        is_next = length[d, k] > last and live[d, k]
-                        is_shorter = length[d, k] < length[d, giver] * (1 - _MIN_GAIN)
+                remaining = amount
+                last_length = -np.inf
+                while remaining > 0.0:
+                    shorter = -1
+                    for k in range(num_paths):
+                        is_next = length[d, k] > last_length and live[d, k]
+                        is_shorter = length[d, k] < length[d, longest] * (1 - _MIN_GAIN)
                         if (
                             is_next
                             and is_shorter
-                            and (taker < 0 or length[d, k] < length[d, taker])
+                            and (shorter < 0 or length[d, k] < length[d, shorter])
                         ):
-                            taker = k
-                    if taker < 0:
+                            shorter = k
+                    if shorter < 0:
                         break
-                    last, most = length[d, taker], left
-                    node = np.int64(scan.end_node[path + taker])
+                    last_length = length[d, shorter]
+                    moved = remaining
+                    node = np.int64(scan.end_node[path + shorter])
                     while node > 0:
-                        most = min(most, free[np.int64(scan.link[first + node - 1])])
+                        moved = min(moved, unused[np.int64(scan.link[first + node - 1])])
                         node = np.int64(scan.parent[first + node - 1])
-                    if most > 0.0:
-                        node = np.int64(scan.end_node[path + taker])
+                    if moved > 0.0:
+                        node = np.int64(scan.end_node[path + shorter])
                         while node > 0:
-                            free[np.int64(scan.link[first + node - 1])] -= most
+                            unused[np.int64(scan.link[first + node - 1])] -= moved
                             node = np.int64(scan.parent[first + node - 1])
-                        moving[d, taker] += most
-                        left -= most
-                moving[d, giver] = left
-                if left > 0.0:
-                    node = np.int64(scan.end_node[path + giver])
+                        flow[d, shorter] += moved
+                        remaining -= moved
+                flow[d, longest] = remaining
+                if remaining > 0.0:
+                    node = np.int64(scan.end_node[path + longest])
                     while node > 0:
-                        free[np.int64(scan.link[first + node - 1])] -= left
+                        unused[np.int64(scan.link[first + node - 1])] -= remaining
                         node = np.int64(scan.parent[first + node - 1])
                     break
-            path += count
+            path += num_paths

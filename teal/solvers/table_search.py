@@ -1,21 +1,19 @@
-"""Local search for split tables: whole-number weights that carry more than the rounded splits.
+"""Local search for split tables: integer weights of higher value than rounded splits.
 
-The tables of the demands are visited in turn.  The flow of demand d is taken off its links; of its
-table, and of every table that differs from it by one entry on another path, the one with the
-largest
+The search visits the demands in turn, removes the flow of demand d, and installs the best neighbour
+of its table (one entry moved to another path), by the score
 
     v . flow - relief * (sum of price[e] flow[e]),
-    flow as much of the demand as the remaining capacities take,
+    flow as large as the demand and the residual capacities allow.
 
-is installed.  The prices are those of the program without tables, at a wide gap: they say what a
-Gbit/s on a link is worth to others.  Prices of the exact optimum are 0 on links that tables fill
-although the optimum leaves them room, and end at poorer tables (docs/learning.md).  With a relief
-of 0 no visit lowers the value; larger ones leave room for demands that come later.  ``relief``
-falls from visit to visit of all demands, and the best tables seen are kept; then the search is
-repeated from them with prices that are wrong at random, which leads elsewhere.  This is the greedy
-local search for unsplittable flow (Kolliopoulos & Stein, "Approximation algorithms for
-single-source unsplittable flow", 2001, review such methods), with prices in place of a bound on
-congestion.
+The prices are dual prices of the program without tables, at a wide gap: the value of a Gbit/s on a
+link to other demands.  Exact dual prices are 0 on links that tables fill although the optimum does
+not, and give poorer tables (docs/learning.md).  With a relief of 0 no visit lowers the value;
+larger values reserve capacity for later demands.  ``relief`` decreases from round to round, and the
+incumbent tables are stored; further searches restart from them with randomly perturbed prices.
+This is the greedy local search for unsplittable flow (reviewed by Kolliopoulos & Stein,
+"Approximation algorithms for single-source unsplittable flow", 2001), with prices instead of a
+congestion bound. Entry points: :func:`in_tables`, :func:`installable`.
 """
 
 # mypy cannot see through Numba's types.
@@ -35,34 +33,33 @@ from teal.runtime.parallel import inlined_kernel, kernel
 from teal.solvers import pdhg
 from teal.solvers.split_table import admit, without_small
 
-# Relief of each round over all demands: first from the tables given, then, with other prices and in
-# another order each time, from the best ones.
-_FIRST_RELIEFS, _LATER_RELIEFS = (1.0, 0.5, 0.25, 0.1, 0.0, 0.0), (0.5, 0.2, 0.0, 0.0)
-_PRICE_NOISE = 1.0  # standard deviation of the logarithm of the factors by which prices differ
-_MAX_SEARCHES = (
-    60  # from the best tables: with the rounding about ten times as long as the rounding alone
-)
-_MAX_TRIALS = 50_000_000  # links of tables that are tried in all searches, about half a second
-_PRICE_GAP = 0.05  # certified, at which the prices are taken
-_MAX_PRICE_ITERATIONS = (
-    100  # after which they are taken at whatever gap there is; most networks need 10 to 50
-)
-_SEED = 20_250_103  # of orders and prices
+# Relief of each round over all demands: of the first search, and of searches from the incumbent
+# tables with perturbed prices and in random order.
+_FIRST_RELIEFS = (1.0, 0.5, 0.25, 0.1, 0.0, 0.0)
+_LATER_RELIEFS = (0.5, 0.2, 0.0, 0.0)
+_PRICE_NOISE = 1.0  # standard deviation of the logarithm of the perturbation of prices
+# Searches from the incumbent tables: in total about ten times as long as the rounding alone.
+_MAX_SEARCHES = 60
+_MAX_TRIALS = 50_000_000  # link visits of all searches, about half a second
+_PRICE_GAP = 0.05  # target gap of the program whose prices are used
+# Iteration limit of that program; most networks need 10 to 50.
+_MAX_PRICE_ITERATIONS = 100
+_SEED = 20_250_103  # seed of orders and perturbations
 
 
 class _Tables(NamedTuple):
-    """One matrix, and the tables of its demands.
+    """One matrix, with the tables of its demands.
 
     Attributes:
         demand: (D,) Gbit/s.
-        value: (D, K) value of a Gbit/s.
+        value: (D, K) value per Gbit/s.
         price: (E,) value per Gbit/s.
-        node: (D, K) trie node where a live path ends, -1 for none.
-        parent: (T,) trie node before each, -1 for none.
-        link: (T,) into each trie node.
-        weight: (D, K) whole numbers.
-        rate: (D,) Gbit/s admitted.
-        residual: (E,) Gbit/s.
+        node: (D, K) last trie node of a live path, -1 for a missing or dead path.
+        parent: (T,) parent of each trie node, -1 for the root.
+        link: (T,) link into each trie node.
+        weight: (D, K) integer weights.
+        rate: (D,) admitted rate, Gbit/s.
+        residual: (E,) residual capacity, Gbit/s.
     """
 
     demand: FloatArray
@@ -77,8 +74,8 @@ class _Tables(NamedTuple):
 
 
 @inlined_kernel
-def _spread(tables, d, weight, share, amount):
-    """Add ``amount`` times the share of each path of ``d`` to the links of ``share``."""
+def _add_flow(tables, d, weight, share, amount):
+    """Add ``amount`` times the weight of each path of ``d`` to the links of ``share``."""
     for k in range(len(weight)):
         if weight[k] > 0:
             node = tables.node[d, k]
@@ -88,21 +85,23 @@ def _spread(tables, d, weight, share, amount):
 
 
 @inlined_kernel
-def _rated(tables, d, weight, entries, share, relief):
-    """The rate that the remaining capacities take of demand ``d`` by the table ``weight``, and its
+def _score(tables, d, weight, entries, share, relief):
+    """Return the largest feasible rate of demand ``d`` under the table ``weight``, and its
     score.
     """
-    _spread(tables, d, weight, share, 1.0 / entries)
-    rate, worth, cost = tables.demand[d], 0.0, 0.0
+    _add_flow(tables, d, weight, share, 1.0 / entries)
+    rate = tables.demand[d]
+    value = 0.0
+    cost = 0.0
     for k in range(len(weight)):
         if weight[k] > 0:
-            part = weight[k] / entries
-            worth += part * tables.value[d, k]
+            path_share = weight[k] / entries
+            value += path_share * tables.value[d, k]
             node = tables.node[d, k]
             while node >= 0:
                 e = tables.link[node]
                 rate = min(rate, max(0.0, tables.residual[e]) / share[e])
-                cost += part * tables.price[e]
+                cost += path_share * tables.price[e]
                 node = tables.parent[node]
     for k in range(len(weight)):
         if weight[k] > 0:
@@ -110,19 +109,23 @@ def _rated(tables, d, weight, entries, share, relief):
             while node >= 0:
                 share[tables.link[node]] = 0.0
                 node = tables.parent[node]
-    return rate, rate * (worth - relief * cost)
+    return rate, rate * (value - relief * cost)
 
 
 @kernel
 def _search(
     tables: _Tables, order: Int64Array, reliefs: FloatArray, entries: int
 ) -> tuple[Int64Array, FloatArray]:
-    """The best weights (D, K) seen, and their rates (D,); ``tables`` is changed."""
+    """Search; return the best weights (D, K) and their rates (D,).  Modifies ``tables``."""
     num_paths = tables.weight.shape[1]
     share = np.zeros(len(tables.residual))
-    trial, best = np.zeros(num_paths, np.int64), np.zeros(num_paths, np.int64)
-    best_weight, best_rate, best_value = tables.weight.copy(), tables.rate.copy(), -np.inf
+    trial = np.zeros(num_paths, np.int64)
+    best = np.zeros(num_paths, np.int64)
+    best_weight = tables.weight.copy()
+    best_rate = tables.rate.copy()
+    best_value = -np.inf
     for turn in range(len(reliefs) + 1):
+        # Update the incumbent.
         value = 0.0
         for d in range(len(tables.demand)):
             for k in range(num_paths):
@@ -136,10 +139,11 @@ def _search(
         for d in order:
             if tables.demand[d] <= 0:
                 continue
-            _spread(tables, d, tables.weight[d], tables.residual, tables.rate[d] / entries)
+            _add_flow(tables, d, tables.weight[d], tables.residual, tables.rate[d] / entries)
+            # Best neighbour of the table of the demand.
             trial[:] = tables.weight[d]
             best[:] = trial
-            rate, score = _rated(tables, d, trial, entries, share, reliefs[turn])
+            rate, score = _score(tables, d, trial, entries, share, reliefs[turn])
             for i in range(num_paths):
                 if tables.weight[d, i] == 0:
                     continue
@@ -148,52 +152,57 @@ def _search(
                         continue
                     trial[i] -= 1
                     trial[j] += 1
-                    other_rate, other_score = _rated(
+                    other_rate, other_score = _score(
                         tables, d, trial, entries, share, reliefs[turn]
                     )
                     if other_score > score + 1e-12 * abs(score):
-                        rate, score = other_rate, other_score
+                        rate = other_rate
+                        score = other_score
                         best[:] = trial
                     trial[i] += 1
                     trial[j] -= 1
             tables.weight[d] = best
             tables.rate[d] = rate if score > 0 or reliefs[turn] == 0 else 0.0
-            _spread(tables, d, best, tables.residual, -tables.rate[d] / entries)
+            _add_flow(tables, d, best, tables.residual, -tables.rate[d] / entries)
     return best_weight, best_rate
 
 
 def improved(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
-    """Feasible splits (B, D, K) in the ratios of tables, that carry at least as much as ``splits``.
+    """Improve splits in the ratios of tables by local search: (B, D, K), of at least the same
+    value.
 
     Args:
         problem: B matrices of a program that maximises value.
-        splits: (B, D, K) in the ratios of tables, feasible.
-        prices: (B, E) value per Gbit/s, of the program without tables.
-        entries: N, of a demand's table.
+        splits: (B, D, K) feasible splits in the ratios of tables.
+        prices: (B, E) dual prices of the program without tables, value per Gbit/s.
+        entries: N, entries of a demand's table.
     """
     result = torch.zeros_like(splits, dtype=torch.float64)
     for row in range(problem.batch):
-        one = problem.row(row).to(torch.float64)
-        result[row] = _improved_row(
-            one, splits[row].to(torch.float64), prices[row].to(torch.float64), entries
+        row_problem = problem.row(row).to(torch.float64)
+        result[row] = _improve_row(
+            row_problem, splits[row].to(torch.float64), prices[row].to(torch.float64), entries
         )
     return result
 
 
-def _searches(problem: Problem) -> int:
-    """How many searches from the best tables are affordable."""
+def _num_searches(problem: Problem) -> int:
+    """Return the affordable number of searches from the incumbent tables."""
     trials = int(problem.ops.hops.sum()) * problem.paths.num_paths * len(_LATER_RELIEFS)
     return min(_MAX_SEARCHES, _MAX_TRIALS // max(1, trials))
 
 
-def _residual(problem: Problem, weight: Int64Array, rate: FloatArray, entries: int) -> FloatArray:
-    """(E,) Gbit/s that these tables leave."""
+def _residual_capacity(
+    problem: Problem, weight: Int64Array, rate: FloatArray, entries: int
+) -> FloatArray:
+    """Return (E,) residual capacity under the tables, Gbit/s."""
     flow = torch.from_numpy(weight * (rate / entries)[:, None])[None]
-    left: FloatArray = (problem.capacity - problem.ops.link_sum(flow))[0].numpy().copy()
-    return left
+    residual: FloatArray = (problem.capacity - problem.ops.link_sum(flow))[0].numpy().copy()
+    return residual
 
 
-def _improved_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
+def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
+    """Improve the tables of one matrix; return its splits (D, K)."""
     total = splits.sum(-1, keepdim=True)
     mask = problem.path_mask[0]
     weight = (
@@ -201,11 +210,12 @@ def _improved_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int
         .round()
         .to(torch.int64)
     )
-    cheapest = torch.where(
+    most_profitable = torch.where(
         mask, problem.path_value - problem.ops.path_sum(prices[None])[0], -torch.inf
     ).argmax(-1)
     is_idle = (total[:, 0] <= 0) & mask.any(-1)
-    weight[is_idle] = torch.nn.functional.one_hot(cheapest[is_idle], mask.shape[1]) * entries
+    weight[is_idle] = torch.nn.functional.one_hot(most_profitable[is_idle], mask.shape[1]) * entries
+    # First search, then searches with perturbed prices.
     rate = problem.demand[0] * total[:, 0]
     trie = problem.paths.trie
     tables = _Tables(
@@ -222,28 +232,27 @@ def _improved_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int
     order = np.argsort(-tables.demand, kind="stable")
     best, rates = _search(tables, order, np.array(_FIRST_RELIEFS), entries)
     rng = np.random.default_rng(_SEED)
-    for _ in range(_searches(problem)):
+    for _ in range(_num_searches(problem)):
         factor = np.exp(rng.normal(0, _PRICE_NOISE, len(tables.price)))
-        residual = _residual(problem, best, rates, entries)
-        again = tables._replace(
+        residual = _residual_capacity(problem, best, rates, entries)
+        perturbed = tables._replace(
             price=tables.price * factor, weight=best, rate=rates, residual=residual
         )
-        best, rates = _search(again, rng.permutation(order), np.array(_LATER_RELIEFS), entries)
+        best, rates = _search(perturbed, rng.permutation(order), np.array(_LATER_RELIEFS), entries)
     share = torch.from_numpy(rates / np.maximum(tables.demand, 1e-300)).clamp(max=1)
     return torch.from_numpy(best).to(torch.float64) / entries * share[:, None]
 
 
 def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
-    """A feasible allocation (B, D, K) in the ratios of tables: rounded splits, improved by the
-    search where it applies.
+    """Return a feasible allocation (B, D, K) in the ratios of tables: rounded, then improved.
 
-    It applies to single programs that maximise a value linear in flow, without classes and side
-    conditions, on the CPU. Its prices are those of a short run of PDHG, from nothing.
+    The search applies to single programs that maximise a value linear in flow, without classes and
+    side conditions, on the CPU. Its prices are from a short, cold-started run of PDHG.
 
     Args:
         problem: B matrices.
-        splits: (B, D, K) to round.
-        entries: N, of a demand's table.
+        splits: (B, D, K) splits to round.
+        entries: N, entries of a demand's table.
     """
     rounded = admit(problem, splits, entries)
     is_plain = problem.classes is None and problem.is_linear and not problem.conditions
@@ -257,18 +266,16 @@ def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
 
 
 def installable(problem: Problem, splits: Tensor, min_split: float, entries: int) -> Tensor:
-    """Splits (B, D, K) without those below ``min_split`` and in the ratios of tables of so many
-    ``entries``, if any.
+    """Return splits (B, D, K) that a device can install: none below ``min_split``, in table ratios.
 
     Args:
         problem: B matrices.
-        splits: (B, D, K), feasible.
-        min_split: least share of a demand on a path; 0 for none.
-        entries: entries of a demand's table; 0 for none.
+        splits: (B, D, K) feasible splits.
+        min_split: smallest share of a demand on a path; 0 for no limit.
+        entries: entries of a demand's table; 0 for no tables.
     """
     if min_split:
         splits = without_small(problem, splits, min_split)
-        return (
-            admit(problem, splits, entries) if entries else splits
-        )  # the search knows no least share
+        # The search does not support a smallest share.
+        return admit(problem, splits, entries) if entries else splits
     return in_tables(problem, splits, entries) if entries else splits

@@ -33,8 +33,10 @@ class _TextbookAdmm:
     """
 
     def __init__(self, problem: Problem, splits: torch.Tensor, scale: admm.AdmmScaling) -> None:
-        self.demand, self.capacity = problem.demand[0].numpy(), problem.capacity[0].numpy()
-        self.rho, self.eta = float(scale.penalty), scale.demand_penalty[0, :, 0].numpy()
+        self.demand = problem.demand[0].numpy()
+        self.capacity = problem.capacity[0].numpy()
+        self.rho = float(scale.penalty)
+        self.eta = scale.demand_penalty[0, :, 0].numpy()
         self.value = problem.path_value.numpy()
         self.paths = [
             (d, k, problem.paths.links_of(d, k))
@@ -43,9 +45,8 @@ class _TextbookAdmm:
             if problem.path_mask[0, d, k]
         ]
         self.x = splits[0].numpy().copy()
-        self.u = {
-            (d, k, e): 0.0 for d, k, links in self.paths for e in links
-        }  # multipliers of the copies
+        # multipliers of the copies
+        self.u = {(d, k, e): 0.0 for d, k, links in self.paths for e in links}
         self.w = np.zeros(len(self.capacity))  # multipliers of the capacity rows
         self.q = np.zeros(len(self.demand))  # multipliers of the demand rows
 
@@ -58,12 +59,14 @@ class _TextbookAdmm:
             share = np.array([self.demand[d] / self.capacity[e] for d, _ in paths_on_link])
             a = np.array([self.x[d, k] + self.u[d, k, e] for d, k in paths_on_link])
             # min 1/2 (share z + t - 1 + w)^2 + 1/2 sum share (a - z)^2 over z and t >= 0
-            z_free, t = a, 1 - self.w[e] - share @ a
+            z_free = a
+            t = 1 - self.w[e] - share @ a
             if t < 0:
                 # t = 0: the normal equations (share share' + diag(share)) z = share (1 - w) + share
                 # a
                 matrix = np.outer(share, share) + np.diag(share)
-                t, z_free = 0.0, np.linalg.lstsq(matrix, share * (1 - self.w[e] + a), rcond=None)[0]
+                t = 0.0
+                z_free = np.linalg.lstsq(matrix, share * (1 - self.w[e] + a), rcond=None)[0]
             self.w[e] += share @ z_free + t - 1
             for (d, k), value in zip(paths_on_link, z_free, strict=True):
                 z[d, k, e] = value
@@ -116,7 +119,8 @@ def test_admm_equals_the_textbook_form_with_explicit_copies(
     )
     start = torch.where(problem.path_mask, 0.5, 0.0).to(torch.float64)
     scale = admm.scaling(problem)
-    textbook, state = _TextbookAdmm(problem, start, scale), admm.start(problem, scale, start)
+    textbook = _TextbookAdmm(problem, start, scale)
+    state = admm.start(problem, scale, start)
     for _ in range(4):
         textbook.step()
         state = admm.step(problem, scale, state)
@@ -247,6 +251,6 @@ def test_compiled_admm_equals_the_one_in_torch(
     assert admm_fused.accepts(problem)
     for iterations in (0, 1, 6):
         expected = admm.solve(problem, splits, iterations, prices=prices)
-        found = admm_fused.solve(problem, splits, iterations, prices=prices)
-        torch.testing.assert_close(found[0], expected.splits, atol=1e-9, rtol=1e-9)
-        torch.testing.assert_close(found[1], expected.prices, atol=1e-9, rtol=1e-9)
+        result = admm_fused.solve(problem, splits, iterations, prices=prices)
+        torch.testing.assert_close(result[0], expected.splits, atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(result[1], expected.prices, atol=1e-9, rtol=1e-9)

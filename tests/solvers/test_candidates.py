@@ -43,7 +43,8 @@ def _path_lists(paths: PathSet) -> list[list[list[int]]]:
 def test_a_choice_is_within_its_gap_of_the_optimum_over_all_paths(
     seed: int, objective: ObjectiveName
 ) -> None:
-    rng, topology = np.random.default_rng(seed), random_topology(seed)
+    rng = np.random.default_rng(seed)
+    topology = random_topology(seed)
     first = compute_paths(topology, num_paths=1, cache=False)
     demand = rng.exponential(3.0, (2, first.num_demands)) * (
         rng.random((2, first.num_demands)) < 0.5
@@ -61,7 +62,8 @@ def test_a_choice_is_within_its_gap_of_the_optimum_over_all_paths(
         cache=False,
     )
     problem = Problem.create(topology, first, program, demand, weight=weight)
-    over_chosen, sense = problem.with_paths(chosen.paths), program.rules.sense
+    over_chosen = problem.with_paths(chosen.paths)
+    sense = program.rules.sense
     value = teal.solve(over_chosen, gap=1e-4).value
     for row in range(2):
         if not demand[row].any():
@@ -78,7 +80,8 @@ def test_a_choice_is_within_its_gap_of_the_optimum_over_all_paths(
 
 
 def test_a_hand_solved_network_gets_the_missing_paths_the_best_ones_first() -> None:
-    topology, pair = make_topology(_LINKS), np.array([[0, 3]], np.int32)
+    topology = make_topology(_LINKS)
+    pair = np.array([[0, 3]], np.int32)
     first = compute_paths(topology, pair, num_paths=1, cache=False)
     chosen = choose_paths(topology, np.array([[2.9]]), paths=first, gap=1e-3, cache=False)
     assert sorted(_path_lists(chosen.paths)[0], key=len) == [[0], [1, 2], [1, 3, 4]]
@@ -95,7 +98,8 @@ def test_a_hand_solved_network_gets_the_missing_paths_the_best_ones_first() -> N
 
 @given(seed=st.integers(0, 10_000))
 def test_paths_are_sorted_by_what_they_carry_and_equal_arguments_give_equal_sets(seed: int) -> None:
-    rng, topology = np.random.default_rng(seed), random_topology(seed)
+    rng = np.random.default_rng(seed)
+    topology = random_topology(seed)
     first = compute_paths(topology, num_paths=2, cache=False)
     demand = rng.exponential(4.0, (1, first.num_demands))
     one, two = (
@@ -128,7 +132,8 @@ def test_a_choice_is_kept_on_disk_with_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path))
-    topology, demand = teal.load_topology("b4"), np.full((1, 132), 8.0)
+    topology = teal.load_topology("b4")
+    demand = np.full((1, 132), 8.0)
     computed = choose_paths(topology, demand, objective=Objective("max_link_utilisation"))
     monkeypatch.setattr(
         "teal.solvers.candidates.improving", lambda *_, **__: pytest.fail("chosen again")
@@ -157,7 +162,8 @@ def test_bad_options_are_refused(options: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("objective", [ObjectiveName.MAX_MIN, ObjectiveName.PRIORITY])
 def test_sequences_of_programs_get_the_paths_of_a_single_program(objective: ObjectiveName) -> None:
-    topology, demand = teal.load_topology("b4"), np.full((1, 132), 8.0)
+    topology = teal.load_topology("b4")
+    demand = np.full((1, 132), 8.0)
     name = {ObjectiveName.MAX_MIN: "max_link_utilisation", ObjectiveName.PRIORITY: "total_flow"}[
         objective
     ]
@@ -173,7 +179,8 @@ def test_with_columns_keeps_the_paths_that_it_is_told_in_their_order(seed: int) 
     count = np.array([rng.integers(0, n + 1) for n in paths.mask.sum(1)])
     order = np.argsort(np.where(paths.mask, rng.random(paths.leaf.shape), 2.0), axis=1)
     columns = np.where(np.arange(4) < count[:, None], order, -1)
-    kept, all_paths = with_columns(paths, columns), _path_lists(paths)
+    kept = with_columns(paths, columns)
+    all_paths = _path_lists(paths)
     expected = [[all_paths[d][k] for k in columns[d] if k >= 0] for d in range(paths.num_demands)]
     assert _path_lists(kept) == expected
     assert kept.trie.num_nodes == len(

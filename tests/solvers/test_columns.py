@@ -71,8 +71,8 @@ def test_the_master_reaches_the_optimum_of_random_networks(
         seed, objective=objective, failed=failed, density=density, num_paths=2, batch=1
     )
     problem = problem.with_paths(first_columns(problem.paths, 1))
-    found = improve(problem, target=1e-6, engine="interior")
-    over = problem.with_paths(found.paths)
+    result = improve(problem, target=1e-6, engine="interior")
+    over = problem.with_paths(result.paths)
     live = problem.capacity[0].numpy() > 0
     links = zip(problem.topology.link_source, problem.topology.link_target, strict=True)
     graph = nx.DiGraph([ends for ends, works in zip(links, live, strict=True) if works])
@@ -82,13 +82,14 @@ def test_the_master_reaches_the_optimum_of_random_networks(
     ):
         assert rate == 0 or bool(has_path) == nx.has_path(graph, source, target)
     # The arc form counts the demands that have a live path: all those that the network connects.
-    optimum, sign = arc_form.optimum(over), problem.objective.rules.sense
-    assert float(found.gap_all_paths) <= 1e-6
-    assert float(found.result.value) == pytest.approx(optimum, rel=2e-6, abs=1e-9)
-    assert sign * (float(found.bound_all_paths) - optimum) >= -1e-7 * abs(optimum) - 1e-9
-    over = problem.with_paths(found.paths)
-    torch.testing.assert_close(all_paths_bound(over, found.result.prices), found.bound_all_paths)
-    assert_feasible(over, found.result.allocation, 1e-9)
+    optimum = arc_form.optimum(over)
+    sign = problem.objective.rules.sense
+    assert float(result.gap_all_paths) <= 1e-6
+    assert float(result.result.value) == pytest.approx(optimum, rel=2e-6, abs=1e-9)
+    assert sign * (float(result.bound_all_paths) - optimum) >= -1e-7 * abs(optimum) - 1e-9
+    over = problem.with_paths(result.paths)
+    torch.testing.assert_close(all_paths_bound(over, result.result.prices), result.bound_all_paths)
+    assert_feasible(over, result.result.allocation, 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,8 @@ def test_column_generation_adds_the_missing_path_of_a_hand_solved_network() -> N
 
 @given(seed=st.integers(0, 10_000))
 def test_with_more_paths_keeps_the_existing_paths(seed: int) -> None:
-    topology, rng = random_topology(seed), np.random.default_rng(seed)
+    topology = random_topology(seed)
+    rng = np.random.default_rng(seed)
     existing = compute_paths(topology, num_paths=2, cache=False)
     other_paths = compute_paths(topology, num_paths=4, method=PathMethod.YEN, cache=False)
     added_paths = [
@@ -257,5 +259,5 @@ def test_rounds_of_pdhg_are_asked_of_pdhg_alone(monkeypatch: pytest.MonkeyPatch)
         pytest.fail("interior points were asked")
 
     monkeypatch.setattr("teal.solvers.pdhg.single._solving_by_interior_points", refuse)
-    found = improve(problem, target=1e-2, engine="pdhg")
-    assert float(found.gap_all_paths.max()) <= 1e-2
+    result = improve(problem, target=1e-2, engine="pdhg")
+    assert float(result.gap_all_paths.max()) <= 1e-2

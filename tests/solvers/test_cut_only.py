@@ -24,13 +24,13 @@ def test_splits_are_cut_and_not_refilled_and_the_gap_is_that_of_the_given_prices
     problem = _two_ways(10.0)
     splits = torch.tensor([[[0.8, 0.2]]])  # 8 of 4 Gbit/s on the first path, 2 of 3 on the second
     exact = torch.tensor([[1.0, 1.0, 0.0]])  # bound: 4 + 3
-    found = cut_only(problem, splits, exact)
-    assert float(found.satisfied_demand[0]) == pytest.approx(0.6), "4 + 2 of 10"
-    assert float(found.gap[0]) == pytest.approx(1 / 7)
+    result = cut_only(problem, splits, exact)
+    assert float(result.satisfied_demand[0]) == pytest.approx(0.6), "4 + 2 of 10"
+    assert float(result.gap[0]) == pytest.approx(1 / 7)
     useless = cut_only(problem, splits, torch.zeros(1, 3))
     assert float(useless.gap[0]) == pytest.approx(0.4), "without prices all 10 Gbit/s are the bound"
 
 
 def test_a_matrix_without_demand_is_carried_whole() -> None:
-    found = cut_only(_two_ways(0.0), torch.zeros(1, 1, 2), torch.zeros(1, 3))
-    assert (float(found.satisfied_demand[0]), float(found.gap[0])) == (1.0, 0.0)
+    result = cut_only(_two_ways(0.0), torch.zeros(1, 1, 2), torch.zeros(1, 3))
+    assert (float(result.satisfied_demand[0]), float(result.gap[0])) == (1.0, 0.0)

@@ -50,10 +50,11 @@ def test_the_gradient_of_a_hand_solved_network(
     demand: float, value: float, of_demand: float, of_capacity: list[float]
 ) -> None:
     problem = _two_ways()
-    rates, capacity = _free(torch.tensor([[demand]])), _free(problem.capacity)
-    found = teal.optimal_value(problem, rates, capacity, gap=1e-7)
-    assert float(found.value.detach()) == pytest.approx(value, rel=1e-6)
-    found.value.sum().backward()
+    rates = _free(torch.tensor([[demand]]))
+    capacity = _free(problem.capacity)
+    result = teal.optimal_value(problem, rates, capacity, gap=1e-7)
+    assert float(result.value.detach()) == pytest.approx(value, rel=1e-6)
+    result.value.sum().backward()
     assert rates.grad is not None
     assert capacity.grad is not None
     assert float(rates.grad) == pytest.approx(of_demand, abs=1e-6)
@@ -72,13 +73,11 @@ def test_a_matrix_of_zeros_has_a_gradient_of_0(
     topology = make_topology([(0, 1, 10.0), (1, 2, 5.0)])
     paths = compute_paths(topology, np.array([[0, 1], [0, 2]]), num_paths=1, cache=False)
     problem = Problem.create(topology, paths, Objective(objective), np.ones((1, 2)))
-    demand, capacity = (
-        _free(torch.tensor([[0.0, 0.0], [20.0, 3.0]])),
-        _free(torch.tensor([10.0, 5.0])),
-    )
-    found = teal.optimal_value(problem, demand, capacity).value
-    assert float(found[1].detach()) == pytest.approx(value, rel=1e-9)
-    found.sum().backward()
+    demand = _free(torch.tensor([[0.0, 0.0], [20.0, 3.0]]))
+    capacity = _free(torch.tensor([10.0, 5.0]))
+    result = teal.optimal_value(problem, demand, capacity).value
+    assert float(result[1].detach()) == pytest.approx(value, rel=1e-9)
+    result.sum().backward()
     assert demand.grad is not None
     assert capacity.grad is not None
     assert capacity.grad.tolist() == pytest.approx(of_capacity, rel=1e-6, abs=1e-9)
@@ -98,7 +97,8 @@ def test_no_change_beats_the_gradient_by_more_than_the_error(
     """The optimum of HiGHS elsewhere, against the value here, the gradient times the change, and
     the error."""
     problem = random_problem(seed, objective=objective, failed=failed).to(torch.float64)
-    demand, capacity = _free(problem.demand), _free(problem.capacity)
+    demand = _free(problem.demand)
+    capacity = _free(problem.capacity)
     here = teal.optimal_value(problem, demand, capacity, gap=gap)
     slopes = torch.autograd.grad(here.value.sum(), (demand, capacity), allow_unused=True)
     random = torch.Generator().manual_seed(seed)
@@ -124,10 +124,12 @@ def test_no_change_beats_the_gradient_by_more_than_the_error(
 def _entropy_program(problem: Problem, temperature: float) -> np.ndarray:
     """(D, K) splits of the program with entropy of B = 1, by Clarabel over explicit paths."""
     use, of_demand = explicit_paths(problem)
-    mask, demand = problem.path_mask[0].numpy(), problem.demand[0].numpy()
+    mask = problem.path_mask[0].numpy()
+    demand = problem.demand[0].numpy()
     value = problem.path_value.numpy()[mask]
     per_path = of_demand.T @ demand
-    shares, rejected = cp.Variable(len(value)), cp.Variable(len(mask))
+    shares = cp.Variable(len(value))
+    rejected = cp.Variable(len(mask))
     entropy = cp.sum(cp.multiply(per_path, cp.entr(shares))) + cp.sum(
         cp.multiply(demand, cp.entr(rejected))
     )
@@ -178,7 +180,8 @@ def test_smooth_splits_keep_the_capacities_and_lose_little(
 @pytest.mark.parametrize("seed", range(8))
 def test_the_gradient_of_smooth_splits_is_that_of_differences(seed: int) -> None:
     problem = random_problem(seed, objective=LINEAR[seed % 3], failed=seed % 2).to(torch.float64)
-    demand, capacity = _free(problem.demand), _free(problem.capacity)
+    demand = _free(problem.demand)
+    capacity = _free(problem.capacity)
     random = torch.Generator().manual_seed(seed)
 
     def weighted(rates: Tensor, limits: Tensor) -> Tensor:
@@ -207,28 +210,33 @@ def test_the_gradient_of_smooth_splits_is_that_of_differences(seed: int) -> None
 def test_links_with_a_price_are_full_and_the_gradient_is_that_of_dense_equations(seed: int) -> None:
     """dw = -J A dp / t and H dp = A'(w d demand) - dc of the module, over explicit paths, by
     Gaussian elimination."""
-    temperature, problem = 0.3, random_problem(seed, batch=1).to(torch.float64)
+    temperature = 0.3
+    problem = random_problem(seed, batch=1).to(torch.float64)
     problem = problem.with_demand(4 * problem.demand)
-    demand, capacity = _free(problem.demand), _free(problem.capacity)
+    demand = _free(problem.demand)
+    capacity = _free(problem.capacity)
     splits = teal.smooth_splits(problem, demand, capacity, temperature=temperature)
     load = problem.loads(splits.detach())[0]
-    price = layer._least_prices(problem, temperature)[0]
+    price = layer._optimal_prices(problem, temperature)[0]
     full = (price > 1e-9).numpy()
     assert full.any()
     assert float((load / problem.capacity[0] - 1)[full].abs().amax()) <= 2e-9
     use, of_demand = explicit_paths(problem)
-    mask, random = problem.path_mask[0].numpy(), np.random.default_rng(seed)
+    mask = problem.path_mask[0].numpy()
+    random = np.random.default_rng(seed)
     slopes = random.normal(size=mask.sum())
     weighted = (splits[0][torch.from_numpy(mask)] * torch.from_numpy(slopes)).sum()
-    found = [one[0].numpy() for one in torch.autograd.grad(weighted, (demand, capacity))]
-    w, rate, use = splits[0].detach().numpy()[mask], problem.demand[0].numpy(), use[full]
+    result = [one[0].numpy() for one in torch.autograd.grad(weighted, (demand, capacity))]
+    w = splits[0].detach().numpy()[mask]
+    rate = problem.demand[0].numpy()
+    use = use[full]
     jacobian = np.diag(w) - np.outer(w, w) * (of_demand.T @ of_demand)
     hessian = use * (of_demand.T @ rate / temperature) @ jacobian @ use.T
     effect = np.linalg.solve(hessian, -use @ jacobian @ slopes / temperature)
     of_capacity = np.zeros(len(full))
     of_capacity[full] = -effect
-    np.testing.assert_allclose(found[0], of_demand @ (w * (use.T @ effect)), rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(found[1], of_capacity, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(result[0], of_demand @ (w * (use.T @ effect)), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(result[1], of_capacity, rtol=1e-7, atol=1e-9)
 
 
 def test_a_demand_without_a_path_has_neither_splits_nor_a_gradient() -> None:

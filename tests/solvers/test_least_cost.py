@@ -71,10 +71,10 @@ def test_the_least_cost_is_that_of_the_lp(seed: int, load: float, magnitude: flo
     problem = loaded(seed, load, magnitude)
     reference = LpAll().solve(problem)
     result = teal.solve(problem, gap=1e-7)
-    found = assess(problem, result)
+    solution = assess(problem, result)
     if reference.status[0] is Status.INFEASIBLE:
         assert result.stopped_by == (Stop.INFEASIBLE,)
-        assert found.status == (Status.INFEASIBLE,)
+        assert solution.status == (Status.INFEASIBLE,)
         assert result.largest_share is not None
         share, bound = result.largest_share[0].tolist()
         concurrent = Problem.create(
@@ -85,11 +85,11 @@ def test_the_least_cost_is_that_of_the_lp(seed: int, load: float, magnitude: flo
         assert share - 1e-7 <= most <= bound + 1e-7
         return
     optimum = float(assess(problem, reference).value)
-    assert found.status == (Status.FEASIBLE,)
-    assert float(found.max_violation) <= 1e-9
-    assert float(found.value) == pytest.approx(optimum, rel=1e-6, abs=1e-9 * magnitude)
-    assert float(found.bound) <= optimum * (1 + 1e-7) + 1e-9 * magnitude
-    assert float(found.gap) <= 1e-7
+    assert solution.status == (Status.FEASIBLE,)
+    assert float(solution.max_violation) <= 1e-9
+    assert float(solution.value) == pytest.approx(optimum, rel=1e-6, abs=1e-9 * magnitude)
+    assert float(solution.bound) <= optimum * (1 + 1e-7) + 1e-9 * magnitude
+    assert float(solution.gap) <= 1e-7
 
 
 @pytest.mark.parametrize("over_all_paths", [False, True])
@@ -154,10 +154,12 @@ def test_an_extreme_cost_takes_no_digits_from_the_others(
     problem = Problem.create(topology, paths, LEAST_COST, np.array([[15.0]]))
     if over_all_paths:
         last = improve(problem, target=1e-6)
-        value, bound = float(last.result.value[0]), float(last.bound_all_paths[0])
+        value = float(last.result.value[0])
+        bound = float(last.bound_all_paths[0])
     else:
         result = teal.solve(problem, gap=1e-6)
-        value, bound = float(result.value[0]), float(result.bound[0])
+        value = float(result.value[0])
+        bound = float(result.bound[0])
     assert value == pytest.approx(50, rel=2e-6)
     assert 50 * (1 - 2e-6) <= bound <= 50 * (1 + 1e-12)
 
@@ -170,15 +172,15 @@ def test_the_least_cost_over_all_paths_is_that_of_the_arc_form(seed: int, load: 
     optimum = arc_form.optimum(first)
     last = improve(first, target=1e-6)
     over = first.with_paths(last.paths)
-    found = assess(over, last.result)
+    result = assess(over, last.result)
     if math.isinf(optimum):
         assert last.result.stopped_by == (Stop.INFEASIBLE,)
         assert last.result.largest_share is not None
         assert float(last.result.largest_share[0, 1]) < 1
         return
-    assert found.status == (Status.FEASIBLE,)
-    assert float(found.max_violation) <= 1e-9
-    assert float(found.value) == pytest.approx(optimum, rel=2e-6, abs=1e-9)
+    assert result.status == (Status.FEASIBLE,)
+    assert float(result.max_violation) <= 1e-9
+    assert float(result.value) == pytest.approx(optimum, rel=2e-6, abs=1e-9)
     assert float(last.bound_all_paths) <= optimum * (1 + 1e-9) + 1e-9
     torch.testing.assert_close(all_paths_bound(over, last.result.prices), last.bound_all_paths)
     assert float(last.gap_all_paths) <= 1e-6
@@ -198,7 +200,8 @@ def test_any_prices_bound_the_least_cost() -> None:
         optimum = math.inf
         if reference.status[0].usable:
             optimum = float(assess(problem, reference).value)
-        bound, over_all = float(dual_bound(problem, prices)), all_paths_bound(problem, prices)
+        bound = float(dual_bound(problem, prices))
+        over_all = all_paths_bound(problem, prices)
         assert bound <= optimum * (1 + 1e-7) + 1e-9
         assert float(over_all) <= arc_form.optimum(problem) * (1 + 1e-7) + 1e-9
         cases.add(min(bound, float(over_all)) > 0.01 * min(optimum, 1e12) > 0)
@@ -256,10 +259,10 @@ def test_a_largest_utilisation_limits_every_link() -> None:
     )
     result = teal.solve(limited, gap=1e-9)
     assert float(result.value) == pytest.approx(1 * 1 + 2 * 5)
-    found = assess(limited, result)
-    assert float(found.max_link_utilisation) == pytest.approx(0.5)
+    solution = assess(limited, result)
+    assert float(solution.max_link_utilisation) == pytest.approx(0.5)
     assert float(limited.utilisation(result.splits).max()) == pytest.approx(0.5)
-    assert found.status == (Status.FEASIBLE,)
+    assert solution.status == (Status.FEASIBLE,)
     failed = limited.with_capacity(np.array([0.0, 5.0, 5.0]))
     assert teal.solve(failed, gap=1e-9).stopped_by == (Stop.INFEASIBLE,)
     assert float(failed.capacity[0, 1]) == pytest.approx(2.5)
@@ -291,9 +294,10 @@ def test_a_deadline_ends_before_it_is_known_how_much_can_be_carried() -> None:
     ("bound", "is_impossible"), [(1 - 1e-12, False), (1 - 1e-6, True), (1.0, False)]
 )
 def test_rounding_alone_makes_no_matrix_infeasible(bound: float, is_impossible: bool) -> None:
-    splits, prices = torch.zeros(1, 1, 1), torch.zeros(1, 1)
-    found = least_cost.LargestShare(bound, bound, splits, prices)
-    assert found.is_impossible == is_impossible
+    splits = torch.zeros(1, 1, 1)
+    prices = torch.zeros(1, 1)
+    result = least_cost.LargestShare(bound, bound, splits, prices)
+    assert result.is_impossible == is_impossible
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -317,9 +321,9 @@ def test_each_matrix_starts_from_its_own_optimum() -> None:
     problem = Problem.create(topology, paths, LEAST_COST, demand * np.array([[1.0], [0.2], [0.6]]))
     optimum = teal.solve(problem, gap=1e-9)
     assert optimum.iterations > 0
-    again = teal.solve(problem, gap=1e-6, warm_start=optimum)
-    assert again.iterations == 0
-    torch.testing.assert_close(again.value, optimum.value, rtol=1e-6, atol=0)
+    second = teal.solve(problem, gap=1e-6, warm_start=optimum)
+    assert second.iterations == 0
+    torch.testing.assert_close(second.value, optimum.value, rtol=1e-6, atol=0)
 
 
 def test_a_failed_link_does_not_set_the_price_of_unserved_demand() -> None:
@@ -367,9 +371,9 @@ def test_several_matrices_are_solved_each_for_itself() -> None:
     problem = Problem.create(topology, paths, LEAST_COST, demand)
     together = teal.solve(problem, gap=1e-6)
     for row in range(4):
-        alone = teal.solve(problem.row(row), gap=1e-6)
-        assert together.stopped_by[row] == alone.stopped_by[0]
-        torch.testing.assert_close(together.value[row], alone.value[0])
+        reference = teal.solve(problem.row(row), gap=1e-6)
+        assert together.stopped_by[row] == reference.stopped_by[0]
+        torch.testing.assert_close(together.value[row], reference.value[0])
     last = improve(problem, target=1e-5)
     assert last.result.splits.shape == (4, *last.paths.mask.shape)
     assert bool((last.bound_all_paths <= together.value * (1 + 1e-6)).all())
@@ -384,8 +388,8 @@ def test_matrices_that_need_other_paths_share_the_set_that_has_all() -> None:
     problem = Problem.create(topology, paths, LEAST_COST, np.array([[0.5], [2.5], [1.5]]))
     last = improve(problem, target=1e-6)
     assert last.result.value.tolist() == pytest.approx([0.5, 4.0, 2.0], rel=1e-5)
-    found = assess(problem.with_paths(last.paths), last.result)
-    assert set(found.status) == {Status.FEASIBLE}
+    result = assess(problem.with_paths(last.paths), last.result)
+    assert set(result.status) == {Status.FEASIBLE}
 
 
 def test_a_start_from_the_matrix_before_gives_the_same_cost() -> None:
@@ -414,11 +418,11 @@ def test_an_optimum_of_nothing_is_found(seed: int, load: float, costly: float) -
     if math.isinf(optimum):
         assert last.result.stopped_by == (Stop.INFEASIBLE,)
         return
-    found = assess(problem.with_paths(last.paths), last.result)
-    assert found.status == (Status.FEASIBLE,)
-    assert float(found.value) == pytest.approx(optimum, rel=2e-4, abs=1e-6)
-    assert 0 <= float(last.bound_all_paths) <= float(found.value) * (1 + 1e-9)
-    assert not math.copysign(1, float(found.value)) < 0
+    result = assess(problem.with_paths(last.paths), last.result)
+    assert result.status == (Status.FEASIBLE,)
+    assert float(result.value) == pytest.approx(optimum, rel=2e-4, abs=1e-6)
+    assert 0 <= float(last.bound_all_paths) <= float(result.value) * (1 + 1e-9)
+    assert not math.copysign(1, float(result.value)) < 0
 
 
 def test_nothing_compiled_gives_the_same_cost() -> None:

@@ -22,20 +22,20 @@ def _exact_growth(
     problem: teal.Problem, rate: np.ndarray, grows: np.ndarray, level: float
 ) -> float:
     """The largest theta, by bisection over linear programs that ask whether the rates fit."""
-    demand, capacity = problem.demand[0].numpy(), problem.capacity[0].numpy()
+    demand = problem.demand[0].numpy()
+    capacity = problem.capacity[0].numpy()
     use, of_demand = explicit_paths(problem)
 
     def fits(theta: float) -> bool:
         needed = np.where(grows, np.minimum(theta * level, demand), rate)
-        a_ub, b_ub = (
-            np.concatenate([use, -of_demand]),
-            np.concatenate([capacity, -needed * (1 - 1e-9)]),
-        )
+        a_ub = np.concatenate([use, -of_demand])
+        b_ub = np.concatenate([capacity, -needed * (1 - 1e-9)])
         return bool(
             linprog(np.zeros(use.shape[1]), A_ub=a_ub, b_ub=b_ub, bounds=(0, None)).status == 0
         )
 
-    low, high = 0.0, float((demand[grows] / level).max())
+    low = 0.0
+    high = float((demand[grows] / level).max())
     if fits(high):
         return math.inf
     for _ in range(30):
@@ -79,9 +79,7 @@ def test_three_demands_on_one_link_by_hand() -> None:
     assert high.growth == pytest.approx(1.0, rel=1e-6)
     weighted = level_growths(problem, splits, torch.tensor([1.0, 2.0, 2.0]))
     assert [one.growth for one in weighted] == pytest.approx([1.0], rel=1e-6)
-    rate, grows = (
-        torch.tensor([2.0, 4.0, 4.0], dtype=torch.float64),
-        torch.tensor([True, True, True]),
-    )
+    rate = torch.tensor([2.0, 4.0, 4.0], dtype=torch.float64)
+    grows = torch.tensor([True, True, True])
     nothing = torch.zeros(1, 3, dtype=torch.float64)
     assert growth_bound(problem, rate, grows, torch.full_like(rate, 2.0), nothing) == math.inf

@@ -24,9 +24,9 @@ def _three_paths(demand: float) -> teal.Problem:
 
 def test_three_disjoint_paths_by_hand() -> None:
     # Without the widest path 3 + 1 = 4 are left, and 4 can be promised; unprotected it would be 8.
-    found = protect(_three_paths(10.0), gap=1e-4)
-    assert float(found.result.value) == pytest.approx(4.0, rel=1e-3)
-    assert float(found.result.bound) == pytest.approx(4.0, rel=1e-3)
+    result = protect(_three_paths(10.0), gap=1e-4)
+    assert float(result.result.value) == pytest.approx(4.0, rel=1e-3)
+    assert float(result.result.bound) == pytest.approx(4.0, rel=1e-3)
     assert float(protect(_three_paths(2.0), gap=1e-4).result.value) == pytest.approx(2.0, rel=1e-3)
     # If the first two paths share a risk, one is left, of 1 Gbit/s.
     shared = [[0, 2], [4]]
@@ -48,13 +48,13 @@ def test_promises_are_those_of_the_linear_program_and_hold_under_every_failure(s
         [*cables[0], *cables[-1]],
         rng.permutation(base.topology.num_links)[:3].tolist(),
     ]
-    found = protect(base, groups, gap=1e-3)
+    solution = protect(base, groups, gap=1e-3)
     used = protect(base, gap=1e-3)
     optimum = base.value(teal.make_scheme("ffc").solve(base).splits)
     assert bool((used.result.value <= optimum * (1 + 1e-6) + 1e-9).all())
     assert bool((used.result.bound >= optimum * (1 - 1e-6) - 1e-9).all())
     assert bool((used.result.gap <= 1e-3).all())
-    for result, failing in ((found.result, groups), (used.result, None)):
+    for result, failing in ((solution.result, groups), (used.result, None)):
         utilisation, lost = under_failures(base, result.splits, failing)
         assert float(utilisation.max()) <= 1 + 1e-9
         assert float(lost.max()) <= 1e-9 * float(base.demand.sum())

@@ -42,10 +42,10 @@ def test_admitted_flows_are_feasible_and_in_the_ratios_of_the_split_table(
     seed: int, objective: ObjectiveName, failed: int, idle: float, entries: int
 ) -> None:
     problem = random_problem(seed, objective=objective, failed=failed, idle=idle)
-    wanted = torch.rand(
+    expected = torch.rand(
         problem.path_mask.shape, generator=torch.Generator().manual_seed(seed)
     ).double()
-    splits = admit(problem, wanted, entries)
+    splits = admit(problem, expected, entries)
     assert (violations(problem, splits).largest <= 1e-9).all()
     total = splits.sum(-1, keepdim=True)
     counts = torch.where(total > 1e-9, splits / total.clamp(min=1e-9), 0) * entries

@@ -37,7 +37,8 @@ def test_tables_are_feasible_whole_and_at_least_as_good_as_rounding(
         s is Status.FEASIBLE for s in assess(problem, Allocation.of_batch(splits, None, 0.0)).status
     )
     sign = problem.objective.rules.sense
-    value, before = problem.value(splits), problem.value(rounded)
+    value = problem.value(splits)
+    before = problem.value(rounded)
     assert (sign * (value - before) >= -1e-9 * before.abs()).all()
     total = splits.sum(-1, keepdim=True)
     weights = table_weights(splits, entries).to(splits) / entries
@@ -52,17 +53,18 @@ def _best_of_all(problem: Problem) -> float:
     import numpy as np
     from scipy.optimize import linprog
 
-    demands, best = problem.paths.num_demands, 0.0
+    demands = problem.paths.num_demands
+    best = 0.0
     choices = [range(int(count)) for count in problem.path_mask[0].sum(-1)]
     for choice in itertools.product(*choices):
         matrix = np.zeros((problem.topology.num_links, demands))
         for d, k in enumerate(choice):
             matrix[problem.paths.links_of(d, k), d] = 1
         bounds = [(0, float(rate)) for rate in problem.demand[0]]
-        found = linprog(
+        result = linprog(
             -problem.demand_value.numpy(), matrix, problem.capacity[0].numpy(), bounds=bounds
         )
-        best = max(best, -float(found.fun))
+        best = max(best, -float(result.fun))
     return best
 
 
@@ -83,7 +85,8 @@ def test_one_entry_comes_near_the_best_choice_of_paths(seed: int) -> None:
 
 def test_two_fifths_of_what_rounding_loses_on_small_networks_are_found_again() -> None:
     """Over random networks with one entry: the loss against the optimum without tables, summed."""
-    lost, still = 0.0, 0.0
+    lost = 0.0
+    still = 0.0
     for seed in range(12):
         problem = random_problem(seed, nodes=10, batch=1, num_paths=4)
         solved = pdhg.solve(problem, gap=1e-4)

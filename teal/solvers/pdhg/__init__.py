@@ -1,22 +1,28 @@
 """PDHG, primal-dual hybrid gradient (Chambolle & Pock 2011), over the path trie.
 
+Solves B traffic matrices of one network at once, to a certified gap between a feasible allocation
+and a dual bound.  Entry points: :func:`solve`, and :func:`solving`, the same as a computation that
+can be paused.
+
 Saddle point, with S a scale that makes the objective of order 1 and prices p[e] = S y[e] / c[e]:
 
     max over w, min over y >= 0 of   sum demand v w / S - sum_e y[e] (load[e](w) / c[e] - 1),
 
-the splits w[d, :] in {w >= 0, sum <= 1}.  One step T (step sizes as in Pock & Chambolle 2011, one a
-demand, so that the Euclidean projection stays the right prox):
+with splits w[d, :] in {w >= 0, sum <= 1}.  One step T, with the diagonal step sizes of Pock &
+Chambolle (2011), one per demand, for which the prox remains the Euclidean projection:
 
     w' = Proj(w + tau (v / S - pathsum(y / c))),                tau = 1 / (omega h[d]);
     y' = max(0, y + omega (load(2 w' - w) / c - 1) / m[e]).
 
-Balanced programs: the y lie on the simplex, loads are over S, and sum w = 1.
+Balanced programs (objectives that minimise the largest utilisation): y lies on the simplex, loads
+are divided by S, and sum w = 1.
 
-Around it runs restarted Halpern PDHG with reflection (Lu & Yang 2024, "Restarted Halpern PDHG for
-linear programming"): z <- (n + 1) / (n + 2) (2 T(z) - z) + 1 / (n + 2) z_0 in iteration n of a
-cycle, with the y kept >= 0. When the fixed-point error ||T(z) - z|| has fallen far enough, or the
-cycle has grown long (PDLP's criteria, Applegate et al. 2021), the anchor z_0 moves to T(z), and the
-primal weight omega half way, in its logarithm, to the ratio of how far y moved and how far w moved.
+The outer iteration is restarted Halpern PDHG with reflection (Lu & Yang 2024, "Restarted Halpern
+PDHG for linear programming"): z <- (n + 1) / (n + 2) (2 T(z) - z) + 1 / (n + 2) z_0 in iteration n
+of a cycle, with y clamped to >= 0.  A cycle restarts by the criteria of PDLP (Applegate et al.
+2021): a sufficient decrease of the fixed-point error ||T(z) - z||, or a long cycle.  At a restart
+the anchor z_0 moves to T(z), and log(omega), omega the primal weight, half way to the logarithm of
+the ratio of the distances by which y and w moved.
 
 | symbol | meaning                                             | unit           | shape     | name in the code      |
 |--------|-----------------------------------------------------|----------------|-----------|-----------------------|
@@ -41,10 +47,12 @@ primal weight omega half way, in its logarithm, to the ratio of how far y moved 
 |        | that of w                                           |                |           |                       |
 | tau    | step size of w                                      | Gbit/s         | (B, D)    | primal_step           |
 
-:mod:`solver` reduces the program and chooses engines, :mod:`search` drives one of them:
-:mod:`plain` is the reference in torch, :mod:`fused` and :mod:`cuda` compute the same faster,
-:mod:`reduction` has one with step sizes for magnitudes that span many decades.  Values may fall in
-steps (:mod:`teal.problem.steps`): the step of w is then that of
+Stages of a solve: :mod:`solver` validates options and expands sequences of programs;
+:mod:`single` rewrites side conditions, presolves (:mod:`reduction`), selects engines and splits the
+batch; :mod:`search` drives one engine to the target gap.  Engines: :mod:`plain` (reference, in
+torch), :mod:`fused` (compiled, CPU) and :mod:`cuda` compute the same iteration;
+:mod:`reduction` has an equilibrated engine for magnitudes that span many decades.  For piecewise
+constant marginal values (:mod:`teal.problem.steps`) the primal prox is
 :func:`teal.problem.prox.project_steps`.
 """
 

@@ -1,7 +1,8 @@
-"""The parts that the engines over torch tensors share: the scaled program, the starting point, the
-gap check.
+"""Base of the engines over dense torch tensors: scaled program, starting point, gap check.
 
-Symbols are those of the table in :mod:`teal.solvers.pdhg`.
+:class:`Scaling` holds the constants of the iteration, :class:`Point` an iterate z, and
+:class:`DenseEngine` the gap check in float64 and the incumbent. Symbols: table in
+:mod:`teal.solvers.pdhg`.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from teal.solvers.pdhg.engine import guess_dual, initial_primal_weight
 from teal.solvers.projection import project, scaled_to_one
 from teal.solvers.result import PdhgState
 
-# Bytes a path slot and matrix: four float64 tensors (B, D, K) that stay, and eight that a check
-# holds at once, in torch's memory and again in that of its recording.
-_CHECK_BYTES = 8 * 20
-_LINK_BYTES = 8 * 30  # bytes a link and matrix: thirty float64 tensors (B, E)
+# Bytes per path slot and matrix: four persistent float64 tensors (B, D, K), and eight that a check
+# allocates at once, in torch's memory and again in that of the recorded graph.
+_SLOT_BYTES = 8 * 20
+# Bytes per link and matrix: thirty float64 tensors (B, E).
+_LINK_BYTES = 8 * 30
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaling:
-    """Constants of the iteration, which depend on the program alone.
+    """Constants of the iteration for one program.
 
     Attributes:
         objective_scale: (B, 1) S.
-        inverse_capacity_sum: (B, D, 1) h; (B, D, K) if each path has a step size of its own, as
-            under ``largest_share``.
+        inverse_capacity_sum: (B, D, 1) h; (B, D, K) for step sizes per path, as under
+            ``largest_share``.
         full_path_utilisation: (B, E) m.
-        load_scale: (B, 1) by which utilisations are divided: S where prices lie on the simplex,
+        load_scale: (B, 1) divisor of utilisations: S where prices lie on the simplex, else 1.
+        largest_share: (B, D, K) largest share of a demand on a path, for the equilibrated engine;
             else 1.
-        largest_share: (B, D, K) share of its demand that a path carries at most, for the
-            equilibrated engine; else 1.
-        dual_size: (B, E) r, in proportion to which a balanced program's first prices are, for the
-            same; else 1.
+        dual_size: (B, E) r, the magnitude of the dual variables and the direction of the first
+            prices of a balanced program, for the equilibrated engine; else 1.
     """
 
     objective_scale: Tensor
@@ -51,7 +52,7 @@ class Scaling:
 
     @property
     def price_scale(self) -> Tensor:
-        """(B, 1) price over y / c."""
+        """Ratio (B, 1) of a price p to y / c."""
         return self.objective_scale / self.load_scale
 
 
@@ -63,7 +64,7 @@ class Point:
     dual: Tensor
 
     def towards(self, other: Point, weight: Tensor) -> Point:
-        """Self + weight (other - self), weight (B,)."""
+        """Return self + weight (other - self), for weights (B,)."""
         w = weight[:, None]
         return Point(
             self.splits + w[..., None] * (other.splits - self.splits),
@@ -71,7 +72,7 @@ class Point:
         )
 
     def where(self, rows: Tensor, other: Point) -> Point:
-        """Self in the ``rows`` (B,) that are true, else other."""
+        """Return self in the ``rows`` (B,) that are true, else ``other``."""
         r = rows[:, None]
         return Point(
             torch.where(r[..., None], self.splits, other.splits),
@@ -80,31 +81,33 @@ class Point:
 
 
 def scaling(problem: Problem) -> Scaling:
-    """Compute the constants."""
+    """Compute the constants of the iteration."""
+    # S: the value of all demand, or the largest utilisation under even splits.
     on_simplex = problem.price_set.on_simplex
     total = problem.utilisation(problem.even_splits).amax(1) if on_simplex else total_value(problem)
     if problem.utility is not None:
         total = total * problem.utility.value_scale(
             problem.utilisation(problem.first_path_splits).amax(1)
         )
+    # Step sizes: m of each link, and h of each demand.
     objective_scale = torch.where(total > 0, total, 1)[:, None]
     load_scale = objective_scale if on_simplex else torch.ones_like(objective_scale)
-    full = problem.full_path_utilisation / load_scale
-    inverse_sum = problem.ops.path_sum(problem.inverse_capacity)
-    if (
-        problem.largest_share is None
-    ):  # else columns differ by magnitudes: a budget is small beside capacities
-        inverse_sum = inverse_sum.amax(-1, keepdim=True)
+    full_path_utilisation = problem.full_path_utilisation / load_scale
+    inverse_capacity_sum = problem.ops.path_sum(problem.inverse_capacity)
+    # Columns with bounds differ by magnitudes (a budget is small beside capacities), so each keeps
+    # its own step size.
+    if problem.largest_share is None:
+        inverse_capacity_sum = inverse_capacity_sum.amax(-1, keepdim=True)
     return Scaling(
         objective_scale=objective_scale,
-        inverse_capacity_sum=torch.where(inverse_sum > 0, inverse_sum, 1),
-        full_path_utilisation=torch.where(full > 0, full, 1e-30),
+        inverse_capacity_sum=torch.where(inverse_capacity_sum > 0, inverse_capacity_sum, 1),
+        full_path_utilisation=torch.where(full_path_utilisation > 0, full_path_utilisation, 1e-30),
         load_scale=load_scale,
     )
 
 
 def total_value(problem: Problem) -> Tensor:
-    """(B,) value of all routable demand, each on its best path."""
+    """Return (B,) the value of all routable demand, each on its best path."""
     mask = problem.path_mask
     return (
         problem.demand * problem.demand_set.support(problem.path_value.expand_as(mask), mask)
@@ -112,17 +115,22 @@ def total_value(problem: Problem) -> Tensor:
 
 
 def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
-    """The first iterate: ``state`` made feasible, or no flow and no prices (balanced: even splits,
-    prices by size).
+    """Return the first iterate: ``state`` made feasible, or no flow and zero prices.
+
+    Without a state a balanced program starts from even splits, and from prices in proportion to
+    ``scale.dual_size``.
     """
-    splits, dual = torch.zeros_like(problem.even_splits), torch.zeros_like(problem.capacity)
+    splits = torch.zeros_like(problem.even_splits)
+    dual = torch.zeros_like(problem.capacity)
     if state is not None:
         positive = state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
         splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], positive, 0)
         prices = state.prices.clamp(min=0)
-        if prices.shape[1] == problem.topology.num_links:  # and no rows of side conditions
+        # Prices of links alone can be sanitised; rows of side conditions have none here.
+        if prices.shape[1] == problem.topology.num_links:
             prices = usable_prices(problem, prices, most=1.0)
         dual = prices.to(dual) * problem.capacity
+    # Project onto the demand sets, and prices of a balanced program onto the simplex.
     if not problem.price_set.on_simplex:
         if problem.largest_share is not None:
             splits = torch.minimum(splits, problem.largest_share.to(splits))
@@ -130,13 +138,13 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
             splits / splits.sum(-1, keepdim=True).clamp(min=1), dual / scale.objective_scale
         )
     splits = scaled_to_one(problem, splits)
-    first = torch.where(problem.capacity > 0, scale.dual_size, torch.zeros_like(dual))
-    dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, first)
+    initial_dual = torch.where(problem.capacity > 0, scale.dual_size, torch.zeros_like(dual))
+    dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, initial_dual)
     return Point(splits, dual / dual.sum(1, keepdim=True).clamp(min=1e-300))
 
 
 def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
-    """(B,) the first primal weight, from one trial routing: first paths, or even splits for a
+    """Return (B,) the first primal weight, from a trial routing: first paths, or even splits for a
     balanced program.
     """
     demand = problem.routable_demand
@@ -155,40 +163,42 @@ def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
 
 
 class DenseEngine:
-    """The gap check of an engine over dense torch tensors, in float64; keeps the best that was
-    checked.
-    """
+    """Gap check in float64 and incumbent of an engine over dense torch tensors."""
 
     def __init__(self, exact: Problem, price_scale: Tensor) -> None:
-        """For the program ``exact``, in float64, with the ``price_scale`` (B, 1) of its
-        :class:`Scaling`.
+        """Store the program and the scale of its prices.
+
+        Args:
+            exact: the program, in float64.
+            price_scale: (B, 1) that of its :class:`Scaling`.
         """
-        self._exact, self._price_scale = exact, price_scale.to(torch.float64)
+        self._exact = exact
+        self._price_scale = price_scale.to(torch.float64)
         self._checked_splits: Tensor | None = None
-        self._kept: tuple[Tensor, Tensor] | None = None  # splits and prices
+        self._incumbent: tuple[Tensor, Tensor] | None = None  # (splits, prices)
 
     def _last_step(self) -> Point:
-        """T(z) of the last iteration."""
+        """Return T(z) of the last iteration."""
         raise NotImplementedError
 
     def _prices(self, dual: Tensor) -> Tensor:
-        """(B, E) value per Gbit/s, of y."""
+        """Return (B, E) prices p of y, value per Gbit/s."""
         return self._price_scale * dual.to(torch.float64) * self._exact.inverse_capacity
 
     def _bound(self, dual: Tensor) -> Tensor:
-        """(B,) bound of y, on the host."""
+        """Return (B,) the dual bound of y, on the host."""
         return dual_bound(self._exact, self._prices(dual)).cpu()
 
     def trivial_bound(self) -> Tensor:
-        """The bound at prices of 0 (:meth:`PdhgEngine.trivial_bound`)."""
+        """Return the bound at zero prices (:meth:`PdhgEngine.trivial_bound`)."""
         return from_score(self._exact, total_value(self._exact)).cpu()
 
     def certify(self) -> Tensor:
-        """Certify given prices and splits (:meth:`PdhgEngine.certify`)."""
+        """Return the bound of the last iteration (:meth:`PdhgEngine.certify`)."""
         return self._bound(self._last_step().dual)
 
-    def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Certify the present point (:meth:`PdhgEngine.check`)."""
+    def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
+        """Compute value and bound of the last iteration (:meth:`PdhgEngine.check`)."""
         point = self._last_step()
         self._checked_splits = project(self._exact, point.splits.to(torch.float64), refill)
         bound = dual_bound(self._exact, self._prices(point.dual))
@@ -196,40 +206,40 @@ class DenseEngine:
         return value, bound
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
-        """Keep the better results (:meth:`PdhgEngine.keep`)."""
+        """Update the incumbent (:meth:`PdhgEngine.keep`)."""
         new_prices = self._prices(self._last_step().dual)
-        no_prices = torch.zeros_like(new_prices)  # those of the trivial bound
-        splits, kept_prices = (
-            (self._checked_splits, no_prices) if self._kept is None else self._kept
+        zero_prices = torch.zeros_like(new_prices)  # prices of the trivial bound
+        splits, incumbent_prices = (
+            (self._checked_splits, zero_prices) if self._incumbent is None else self._incumbent
         )
         if self._checked_splits is None or splits is None:
-            raise RuntimeError("keep must follow check")
-        is_best_allocation, is_best_prices = (
-            is_best_allocation.to(new_prices.device),
-            is_best_prices.to(new_prices.device),
-        )
+            raise RuntimeError("keep() needs a call of check() first")
+        is_best_allocation = is_best_allocation.to(new_prices.device)
+        is_best_prices = is_best_prices.to(new_prices.device)
         splits = torch.where(is_best_allocation[:, None, None], self._checked_splits, splits)
-        self._kept = splits, torch.where(is_best_prices[:, None], new_prices, kept_prices)
+        self._incumbent = splits, torch.where(is_best_prices[:, None], new_prices, incumbent_prices)
 
-    def best(self) -> tuple[Tensor, Tensor]:
-        """The best results so far (:meth:`PdhgEngine.best`)."""
-        if self._kept is None:
-            raise RuntimeError("nothing was kept")
-        return self._kept
+    def incumbent(self) -> tuple[Tensor, Tensor]:
+        """Return the incumbent (:meth:`PdhgEngine.incumbent`)."""
+        if self._incumbent is None:
+            raise RuntimeError("incumbent() needs a call of keep() first")
+        return self._incumbent
 
     def state(self) -> PdhgState:
-        """The state for a later start (:meth:`PdhgEngine.state`)."""
+        """Return T(z) of the last iteration (:meth:`PdhgEngine.state`)."""
         point = self._last_step()
         return PdhgState(point.splits.to(torch.float64), self._prices(point.dual))
 
 
 def bytes_needed(paths: PathSet, dtype: torch.dtype) -> int:
-    """Estimated GPU memory to solve one matrix; the memory of the path set comes on top, once."""
-    size, slots, nodes = dtype.itemsize, paths.leaf.size, paths.trie.num_nodes
+    """Estimate the GPU memory to solve one matrix, in bytes; the path set needs more, once."""
+    size = dtype.itemsize
+    slots = paths.leaf.size
+    nodes = paths.trie.num_nodes
     iteration = size * (3 * slots + nodes + 2 * paths.num_demands)
     return (
         iteration
-        + _CHECK_BYTES * slots
+        + _SLOT_BYTES * slots
         + 8 * (nodes + 2 * paths.num_demands)
         + _LINK_BYTES * paths.num_links
     )

@@ -1,26 +1,24 @@
-"""Starts the CPU engine from a model where iterations alone would take longer than the model and
-what is left.
+"""Start of the CPU engine from a model, where the predicted saving exceeds the model's cost.
 
-A program that is solved in a few iterations is not worth a model, and whether it is one shows in
-its first gap check: after 6 iterations from nothing its gap g foretells the number of iterations to
-a target t,
+:class:`ModelStart` decides after the first gap check.  After 6 iterations of a cold start the gap g
+predicts the number of iterations to a target t,
 
     n(g, t) = 6 + 4 g / max(t, 1%) max(1, 1% / t)^0.3,
 
-which is within a factor of two of 51 of 54 programs to 1% and of 41 of 56 to 0.1%, and else up to 5
-times too many or too few: networks of 12 to 104 nodes at loads from light to hopeless.
+within a factor of two for 51 of 54 programs to 1% and for 41 of 56 to 0.1%, and within a factor of
+5 for the others (networks of 12 to 104 nodes, from light load to overload).
 
-From an earlier allocation with gap g there are twice as many, without the 6, and no model is asked
-where g is at most four times the target.
+A warm start with gap g needs twice as many iterations, without the 6; it uses no model where g is
+at most four times the target.
 
-A model that can be given more or less work (:class:`teal.solvers.result.Starter`) gets it by n.
-With r rounds it takes as long as
+A model with adjustable work (:class:`teal.solvers.result.Starter`) sets it by n.  With r rounds it
+takes as long as
 
     m = 3 + 220,000 / (1,400 + scan) + r (0.67 + 11 E / (1,400 + scan))
 
-iterations for each matrix, with E links and as many trie nodes and path slots as ``scan``: in each
-round a pass over the paths, which is most of an iteration, and a pass over the links, and before
-them 0.5 ms of calls.  It is asked where it saves more than that.
+iterations for each matrix, with E links and ``scan`` trie nodes and path slots: each round is a
+pass over the paths, which is most of an iteration, and a pass over the links; calls take 0.5 ms
+before the first round.  The model is used where it saves more than m.
 """
 
 from __future__ import annotations
@@ -37,31 +35,36 @@ from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.search import FIRST_CHECK
 from teal.solvers.result import PdhgState, Starter, rounds_for, start_for
 
-# Constants of m above, from 12 cases on each of seven networks of 40 to 125 nodes; those of calls
-# from GEANT.
-_START, _CALLS, _PASS, _LINK, _CHECKS = 3.0, 220_000.0, 0.67, 11.0, 1_400.0
-_NEAR = 4.0  # x the target: a warm start with such a gap goes on by itself
-# Share of the iterations that a model is taken to save: it saves more in the median, and is seldom
-# asked in vain.
-_SAVED = 0.5
-_FORETOLD_GAP = 0.01  # target to which iterations are foretold best
-# Factor on the first primal weight, which is chosen for a start from nothing.  A model's prices are
-# closer to the optimum than its splits are; of 1, 2, 3 and 4 the best to 1% and to 0.1%.
+# Cost model m (module docstring), from 12 cases on each of seven networks of 40 to 125 nodes; the
+# cost of calls is from GEANT.
+_BASE_ITERATIONS = 3.0
+_CALL_COST = 220_000.0
+_PASS_COST = 0.67
+_LINK_COST = 11.0
+_SCAN_OFFSET = 1_400.0
+# Multiple of the target gap up to which a warm start needs no model.
+_NEAR_GAP_FACTOR = 4.0
+# Share of the iterations that a model is assumed to save: it saves more in the median, and is
+# seldom useless.
+_SAVED_SHARE = 0.5
+_REFERENCE_GAP = 0.01  # target gap of the most accurate prediction
+# Factor on the first primal weight, which suits a cold start.  A model's prices are closer to the
+# optimum than its splits; of 1, 2, 3 and 4 the best to 1% and to 0.1%.
 _WEIGHT_FACTOR = 2.0
-# Iterations that count as done, so that the first cycles are long enough to gain on a start that is
-# near the optimum: of 0, 6, 24, 40, 60 and 100 among the best to 1% and to 0.1%.
-_ITERATIONS_DONE = 60
+# Iterations credited to the restart schedule, so that the first cycles are long enough to improve a
+# start near the optimum: of 0, 6, 24, 40, 60 and 100 among the best to 1% and to 0.1%.
+_ITERATION_CREDIT = 60
 
 
 class ModelStart:
-    """The start of an engine from a model.
+    """Restart of an engine from a model after the first gap check.
 
     Args:
         problem: matrices under a program that :func:`foretells_work` accepts.
-        engine: their engine, which has started from nothing.
-        gap: target of the search.
+        engine: the engine of these matrices, after its first iterations.
+        gap: target gap of the search.
         starter: the model.
-        is_warm: whether the engine has started from an earlier allocation, and not from nothing.
+        is_warm: whether the engine was warm-started from an earlier allocation.
     """
 
     def __init__(
@@ -73,74 +76,94 @@ class ModelStart:
         *,
         is_warm: bool = False,
     ) -> None:
-        self._problem, self._engine, self._gap, self._starter = problem, engine, gap, starter
+        self._problem = problem
+        self._engine = engine
+        self._gap = gap
+        self._starter = starter
         self._is_warm = is_warm
 
     def cost(self, gap: float) -> float:
-        """Iterations that take as long as the model, m of the module, where ``gap`` is that of the
-        first gap check.
+        """Return the iterations that take as long as the model, m of the module docstring.
+
+        Args:
+            gap: gap of the first gap check.
         """
-        rounds, paths = rounds_for(self._starter, self._expected(gap)), self._problem.paths
-        size = _CHECKS + paths.scan_size
-        # The iterations of several matrices share their reads of the paths, and a model's rounds do
+        rounds = rounds_for(self._starter, self._expected_iterations(gap))
+        paths = self._problem.paths
+        size = _SCAN_OFFSET + paths.scan_size
+        # The iterations of several matrices share their reads of the paths; a model's rounds do
         # not.
         return self._problem.batch * (
-            _START + _CALLS / size + rounds * (_PASS + _LINK * paths.num_links / size)
+            _BASE_ITERATIONS
+            + _CALL_COST / size
+            + rounds * (_PASS_COST + _LINK_COST * paths.num_links / size)
         )
 
     def saves_time(self, gap: float) -> bool:
-        """Whether the model saves more iterations than it takes, where ``gap`` is that of the first
-        gap check.
+        """Whether the model saves more iterations than it costs.
+
+        Args:
+            gap: gap of the first gap check.
         """
-        if self._is_warm and gap <= _NEAR * self._gap:
+        if self._is_warm and gap <= _NEAR_GAP_FACTOR * self._gap:
             return False
-        return _SAVED * self._expected(gap) > self.cost(gap)
+        return _SAVED_SHARE * self._expected_iterations(gap) > self.cost(gap)
 
     def start(self, gap: float) -> None:
-        """Put the engine at the model's splits and prices, where ``gap`` is that of the first gap
-        check.
-        """
-        start = functools.partial(start_for, self._starter, iterations=self._expected(gap))
-        self._engine.restart(usable_start(self._problem, start), _WEIGHT_FACTOR, _ITERATIONS_DONE)
+        """Restart the engine from the model's splits and prices.
 
-    def _expected(self, gap: float) -> float:
-        """Number of iterations without the model."""
+        Args:
+            gap: gap of the first gap check.
+        """
+        start = functools.partial(
+            start_for, self._starter, iterations=self._expected_iterations(gap)
+        )
+        self._engine.restart(usable_start(self._problem, start), _WEIGHT_FACTOR, _ITERATION_CREDIT)
+
+    def _expected_iterations(self, gap: float) -> float:
+        """Predict the number of iterations without the model."""
         return expected_iterations(gap, self._gap, is_warm=self._is_warm)
 
 
 def expected_iterations(gap: float, target: float, *, is_warm: bool = False) -> float:
-    """N (module): iterations to ``target`` from ``gap``, that after ``FIRST_CHECK`` of them or of a
-    warm start.
+    """Predict the iterations to ``target``, n of the module docstring.
+
+    Args:
+        gap: gap after ``FIRST_CHECK`` iterations, or of a warm start.
+        target: target gap.
+        is_warm: whether ``gap`` is that of a warm start.
     """
-    finest = max(target, 1e-9)
-    still = 4 * gap / max(finest, _FORETOLD_GAP) * max(1.0, _FORETOLD_GAP / finest) ** 0.3
-    return 2 * still if is_warm else FIRST_CHECK + still
+    target_gap = max(target, 1e-9)
+    iterations = (
+        4 * gap / max(target_gap, _REFERENCE_GAP) * max(1.0, _REFERENCE_GAP / target_gap) ** 0.3
+    )
+    return 2 * iterations if is_warm else FIRST_CHECK + iterations
 
 
 def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tensor]]) -> PdhgState:
-    """Splits >= 0 with sums of at most 1, and finite prices, of a starter's method, which may give
-    anything.
+    """Return a starter's splits and prices as a valid state: splits >= 0 with sums of at most 1,
+    and finite prices.
     """
-    splits, prices = (of_model.to(torch.float64) for of_model in start(problem))
+    splits, prices = (tensor.to(torch.float64) for tensor in start(problem))
     splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
     return PdhgState(
         splits / splits.sum(-1, keepdim=True).clamp(min=1), usable_prices(problem, prices, most=1.0)
     )
 
 
-def gains_from_start(problem: Problem) -> bool:
+def may_benefit_from_model(problem: Problem) -> bool:
     """Whether a model's start can save time: in programs that maximise a linear value.
 
-    Balanced programs and concave utilities take fewer iterations from a model, but the model takes
-    longer than these: on networks of 50 to 158 nodes the whole took 0.9 to 20 times as long, to 1%
-    and 0.1%.
+    Balanced programs and concave utilities need fewer iterations from a model, but the model takes
+    longer than it saves: on networks of 50 to 158 nodes the total took 0.9 to 20 times as long, to
+    1% and 0.1%.
     """
     return not problem.demand_set.carries_all and problem.utility is None
 
 
 def foretells_work(problem: Problem, engine: str) -> bool:
-    """Whether :class:`ModelStart` decides about the start of a program: of one that maximises a
-    linear value.
+    """Whether :class:`ModelStart` decides about the start of a program: it maximises a linear
+    value.
     """
-    is_linear_maximum = not problem.conditions and gains_from_start(problem)
+    is_linear_maximum = not problem.conditions and may_benefit_from_model(problem)
     return is_linear_maximum and engine in ("auto", "fused") and FusedEngine.accepts(problem)

@@ -1,19 +1,15 @@
-"""The program that engines solve in place of the one that was asked for, and the way back.
+"""Presolve of programs with extreme magnitudes, and an equilibrated PDHG engine for wide ones.
 
-Equal programs in other numbers: demand and capacity that nothing can use are left out
-(:attr:`teal.problem.Problem.usable`); where magnitudes are far from 1, the unit of Gbit/s (for each
-matrix) and the unit of value are multiplied by a power of two, which changes no digit; in value
-maximisation links so narrow that nothing they carry counts are closed, at a price at which no path
-over them is worth using.
+:class:`Reduction` presolves a program and translates results back: unusable demand and capacity are
+removed (:attr:`teal.problem.Problem.usable`); where magnitudes are far from 1, the units of Gbit/s
+(per matrix) and of value are scaled by powers of two, which are exact; in value maximisation links
+of negligible capacity are closed, at a price at which no path over them is profitable.
 
-The engine for programs whose magnitudes span many decades: the plain engine with step sizes of
-their own for paths.
-
-Symbols are those of the table in :mod:`teal.solvers.pdhg`.  The step sizes of the other engines are
-one a demand, set by its narrowest path: where one path of a demand is a million times narrower than
-another, the wide one fills a million times too slowly.  Here the diagonal preconditioner of Pock &
-Chambolle (2011, lemma 2) is applied after scaling each variable by the magnitude that it can have
-in an optimum:
+:class:`EquilibratedEngine` is the plain engine with step sizes per path, for magnitudes that span
+many decades.  The other engines have one step size per demand, set by its narrowest path: a path a
+million times wider then fills a million times too slowly.  Here the diagonal preconditioner of Pock
+& Chambolle (2011, lemma 2) is applied after scaling each variable by its largest magnitude in an
+optimum.  Symbols: table in :mod:`teal.solvers.pdhg`.
 
     a[d, k] = min(1, S b[d, k] / demand[d])      largest share that a path can carry, b its bottleneck (S = 1 for value
                                                  maximisation: the utilisation of a link is at most 1);
@@ -21,8 +17,8 @@ in an optimum:
               min(c[e], load[e] / S), over the largest of them, for a balanced program, load with all shares at a;
     h[d, k] = sum of r / c along the path / a[d, k],        m[e] = sum of demand a / c over the paths / r[e].
 
-S of a balanced program is the largest utilisation if each demand is split in proportion to the
-bottlenecks of its paths.  The primal weight starts at 1, since all magnitudes are 1 after scaling.
+S of a balanced program is the largest utilisation under splits in proportion to the bottlenecks of
+the paths.  The primal weight starts at 1, since all magnitudes are 1 after scaling.
 """
 
 from __future__ import annotations
@@ -40,14 +36,14 @@ from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, Stop
 
-MAX_CAPACITY_RATIO = 1e4  # largest over smallest capacity, and demand over smallest capacity
-_MIN_DIVISOR = 1e-300  # instead of 0 as a divisor
+# Largest capacity, and largest demand, over the smallest capacity that step sizes per demand
+# follow.
+MAX_CAPACITY_RATIO = 1e4
+_MIN_DIVISOR = 1e-300  # replaces 0 as a divisor
 
 
 def spans_decades(problem: Problem) -> Tensor:
-    """(B,) bool: whether the magnitudes of a matrix differ by more than the other engines' step
-    sizes can follow.
-    """
+    """Whether (B,) the magnitudes of a matrix span too many decades for step sizes per demand."""
     live = problem.capacity > 0
     largest = torch.where(live, problem.capacity, 0).amax(1)
     smallest = torch.where(live, problem.capacity, torch.inf).amin(1)
@@ -59,70 +55,71 @@ def spans_decades(problem: Problem) -> Tensor:
 
 
 def equilibrated_scaling(problem: Problem) -> Scaling:
-    """The constants above, for a program in float64."""
-    demand, bottleneck = problem.demand[..., None], problem.bottleneck
+    """Compute the equilibrated constants of a program in float64 (module docstring)."""
+    demand = problem.demand[..., None]
+    bottleneck = problem.bottleneck
     on_simplex = problem.price_set.on_simplex
     total = (
-        problem.utilisation(_in_proportion(bottleneck)).amax(1)
-        if on_simplex
-        else total_value(problem)
+        problem.utilisation(_normalised(bottleneck)).amax(1) if on_simplex else total_value(problem)
     )
-    scale = torch.where(total > 0, total, 1)[:, None]
-    load_scale = scale if on_simplex else torch.ones_like(scale)
+    # Magnitudes: flow a * demand of each path, and r of each dual variable.
+    objective_scale = torch.where(total > 0, total, 1)[:, None]
+    load_scale = objective_scale if on_simplex else torch.ones_like(objective_scale)
     if not on_simplex:
         flow = torch.minimum(demand, bottleneck)
         if problem.largest_share is not None:
             flow = torch.minimum(flow, demand * problem.largest_share)
-        dual_size = problem.capacity * problem.path_value.amax() / scale
+        dual_size = problem.capacity * problem.path_value.amax() / objective_scale
     else:
-        flow = torch.minimum(demand, scale[..., None] * bottleneck)
-        carried = torch.minimum(problem.capacity, problem.ops.link_sum(flow) / scale)
-        dual_size = (carried / carried.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)).clamp(
-            min=1e-30
-        )
+        flow = torch.minimum(demand, objective_scale[..., None] * bottleneck)
+        load = torch.minimum(problem.capacity, problem.ops.link_sum(flow) / objective_scale)
+        dual_size = (load / load.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)).clamp(min=1e-30)
+    # Step sizes h and m of the scaled variables.
     largest_share = torch.where(
         demand > 0, flow / demand.clamp(min=_MIN_DIVISOR), problem.path_mask.to(demand)
     )
-    inverse_sum = problem.ops.path_sum(dual_size * problem.inverse_capacity) / largest_share.clamp(
-        min=_MIN_DIVISOR
-    )
-    full = (
+    inverse_capacity_sum = problem.ops.path_sum(
+        dual_size * problem.inverse_capacity
+    ) / largest_share.clamp(min=_MIN_DIVISOR)
+    full_path_utilisation = (
         problem.ops.link_sum(problem.flows(largest_share))
         * problem.inverse_capacity
         / dual_size.clamp(min=_MIN_DIVISOR)
     )
-    full = full / load_scale
+    full_path_utilisation = full_path_utilisation / load_scale
     return Scaling(
-        objective_scale=scale,
-        inverse_capacity_sum=torch.where(problem.path_mask & (inverse_sum > 0), inverse_sum, 1),
-        full_path_utilisation=torch.where(full > 0, full, 1e-30),
+        objective_scale=objective_scale,
+        inverse_capacity_sum=torch.where(
+            problem.path_mask & (inverse_capacity_sum > 0), inverse_capacity_sum, 1
+        ),
+        full_path_utilisation=torch.where(full_path_utilisation > 0, full_path_utilisation, 1e-30),
         load_scale=load_scale,
         largest_share=largest_share,
         dual_size=dual_size,
     )
 
 
-def _in_proportion(shares: Tensor) -> Tensor:
-    """(B, D, K) ``shares`` scaled to a sum of 1 for each demand; 0 where all are 0."""
+def _normalised(shares: Tensor) -> Tensor:
+    """Scale ``shares`` (B, D, K) to a sum of 1 per demand; all zeros stay zero."""
     return shares / shares.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
 
 
 class EquilibratedEngine(PlainEngine):
-    """PDHG with step sizes for each path: a :class:`teal.solvers.pdhg.engine.PdhgEngine`; always in
-    float64.
-    """
+    """PDHG with step sizes per path: a :class:`teal.solvers.pdhg.engine.PdhgEngine` in float64."""
 
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
         self._problem = exact = problem.solved.to(torch.float64)
         self._scale = scale = equilibrated_scaling(exact)
         DenseEngine.__init__(self, exact, scale.price_scale)
-        self._begin(self._first_point(state), torch.ones_like(exact.capacity[:, 0]))
+        self._init_iterates(self._first_point(state), torch.ones_like(exact.capacity[:, 0]))
 
     def _first_point(self, state: PdhgState | None) -> Point:
-        """``state`` with shares that the paths can carry; without one, in a balanced program,
-        shares in proportion.
+        """Return ``state`` with shares clamped to the capacities of the paths.
+
+        Without a state, a balanced program starts from shares in proportion to bottlenecks.
         """
-        exact, largest_share = self._problem, self._scale.largest_share
+        exact = self._problem
+        largest_share = self._scale.largest_share
         point = start(exact, self._scale, state)
         splits = torch.minimum(point.splits, largest_share)
         if exact.demand_set.carries_all:
@@ -132,63 +129,68 @@ class EquilibratedEngine(PlainEngine):
                 if state is not None
                 else exact.bottleneck
             )
-            splits = _in_proportion(shares)
+            splits = _normalised(shares)
         return Point(splits, point.dual)
 
 
+# Range of the largest capacity (Gbit/s) and of the value per Gbit/s in which units stay unchanged.
 _ORDINARY_MAGNITUDES = (
     2.0**-20,
     2.0**40,
-)  # largest capacity (Gbit/s) and value of a Gbit/s between which units stay as they are
+)
 # Capacity over the largest one below which a link is closed: 2^-80 is 1e-24, far below every gap
 # that float64 can certify, and keeps 1 / capacity within the range of the engines.
 _CLOSED_CAPACITY_RATIO = 2.0**-80
-_PRICE_ROUNDING = 1e-14  # of a sum of prices along a path, over the largest value of a Gbit/s
-_GAP_ROUNDING = 1e-6  # of a target gap, for the rounding of value and bound
-# rounds of the projection to the original program, which also hand out the capacity of closed links
+# Rounding of a sum of prices along a path, over the largest value per Gbit/s.
+_PRICE_ROUNDING = 1e-14
+# Tolerance on the target gap for the rounding of value and bound, as a share of the target.
+_GAP_ROUNDING = 1e-6
+# Refill rounds of the projection to the original program; they also use the capacity of closed
+# links.
 _REFILL_ROUNDS = 3
 
 
 def has_ordinary_numbers(problem: Problem) -> bool:
-    """Whether capacities of links that have not failed and demands lie within four decades of the
-    smallest such capacity, and units are ordinary.
+    """Whether live capacities and demands lie within four decades of the smallest live capacity,
+    and units are ordinary.
     """
     if problem.is_empty:
         return False
-    numbers = problem.extremes
-    low, high = _ORDINARY_MAGNITUDES
-    smallest = numbers.smallest_live_capacity
-    largest = max(numbers.largest_capacity, numbers.largest_demand)
+    extremes = problem.extremes
+    min_magnitude, max_magnitude = _ORDINARY_MAGNITUDES
+    smallest = extremes.smallest_live_capacity
+    largest = max(extremes.largest_capacity, extremes.largest_demand)
     return (
-        low <= smallest < math.inf
-        and largest <= min(high, MAX_CAPACITY_RATIO * smallest)
-        and (problem.price_set.on_simplex or low <= numbers.largest_value <= high)
+        min_magnitude <= smallest < math.inf
+        and largest <= min(max_magnitude, MAX_CAPACITY_RATIO * smallest)
+        and (
+            problem.price_set.on_simplex or min_magnitude <= extremes.largest_value <= max_magnitude
+        )
     )
 
 
 def is_ordinary(problem: Problem) -> bool:
-    """Whether a few sums show that there is nothing to reduce, nor any need of the equilibrated
-    engine.
+    """Whether a few sums show that a program needs neither presolve nor the equilibrated engine.
 
-    Numbers are ordinary, and no link is wider than the sum of a matrix's demands; of those that
-    have a path left, where a link has failed.  On small networks all else would take a tenth of a
-    solve.
+    Numbers are ordinary, and no link is wider than the sum of a matrix's demands (where a link has
+    failed, of the demands with a path). This shortcut matters: on small networks the full test
+    would take a tenth of a solve.
     """
     if not has_ordinary_numbers(problem):
         return False
-    numbers = problem.extremes
-    return numbers.largest_capacity <= numbers.least_total and (
-        numbers.smallest_capacity > 0
-        or numbers.largest_capacity <= float(problem.routable_demand.sum(1).min())
+    extremes = problem.extremes
+    return extremes.largest_capacity <= extremes.least_total and (
+        extremes.smallest_capacity > 0
+        or extremes.largest_capacity <= float(problem.routable_demand.sum(1).min())
     )
 
 
 class Reduction:
-    """The reduced program of ``original``, and what leads back.
+    """Presolved program of ``original``, with the translation of states and results.
 
     Attributes:
-        original: the program that was asked for.
-        problem: the reduced one; ``original`` itself where there is nothing to reduce.
+        original: the original program.
+        problem: the presolved program; ``original`` itself where presolve changes nothing.
     """
 
     def __init__(self, original: Problem) -> None:
@@ -196,17 +198,19 @@ class Reduction:
         self.problem = usable = original.usable
         largest = usable.capacity.amax(1) if usable.topology.num_links else torch.ones(usable.batch)
         value = usable.demand_value.amax() if len(usable.demand_value) else torch.ones(())
-        self._unit, self._value_unit = _unit(largest)[:, None], _unit(value)
-        demand_unit = (
-            self._unit
-        )  # of a balanced program, whose utilisations may have any scale, chosen separately
+        self._unit = _power_of_two_unit(largest)[:, None]
+        self._value_unit = _power_of_two_unit(value)
+        # Units: powers of two per matrix.  A balanced program has a unit of demand of its own,
+        # since its utilisations may have any scale.
+        demand_unit = self._unit
         if usable.price_set.on_simplex and usable.demand.shape[1]:
-            demand_unit = _unit(usable.demand.amax(1))[:, None]
+            demand_unit = _power_of_two_unit(usable.demand.amax(1))[:, None]
         closing = (usable.capacity > 0) & (
             usable.capacity < _CLOSED_CAPACITY_RATIO * largest[:, None]
         )
-        # In a balanced program such a link may be the only way of a demand, and then decides the
-        # optimum. Under a utility every demand with a path must have a share.
+        # Close links of negligible capacity.  Not in a balanced program, where such a link may be
+        # the only path of a demand and decide the optimum; nor under a utility, where every demand
+        # with a path must have a share.
         self._closed = closing & (not usable.demand_set.carries_all and usable.utility is None)
         if (
             bool((self._unit != 1).any())
@@ -222,45 +226,50 @@ class Reduction:
                 demand_value=exact.demand_value / self._value_unit,
                 link_cost=exact.link_cost / self._value_unit,
             )
-        # If capacities alone were reduced, what fits the reduced program fits the original one too.
-        self._only_capacity = self.problem is usable and usable.demand is original.demand
+        # If presolve changed capacities only, feasible splits stay feasible.
+        self._only_capacity_changed = self.problem is usable and usable.demand is original.demand
 
     def reduced(self, state: PdhgState | None) -> PdhgState | None:
-        """A starting point of the original program as one of the reduced program."""
+        """Translate a warm start of the original program to the presolved program."""
         if state is None or self.problem is self.original:
             return state
         return PdhgState(state.splits / self._share(), state.prices / self._price_unit())
 
     def result(self, reduced: PdhgResult, target_gap: float) -> PdhgResult:
-        """A result of the reduced program as one of the original program, measured there."""
-        if self.problem is self.original:  # also where `usable` had nothing to leave out
+        """Translate a result of the presolved program to the original one, and compute its gap
+        there.
+        """
+        # Includes programs whose demand and capacity are all usable.
+        if self.problem is self.original:
             return reduced
         exact = self.original.to(torch.float64)
-        if self._only_capacity:
-            splits, last_splits = reduced.splits, reduced.state.splits
+        # Splits, projected where demands changed.
+        if self._only_capacity_changed:
+            splits = reduced.splits
+            last_splits = reduced.state.splits
         else:
             share = self._share()
-            splits, last_splits = (
-                project(exact, reduced.splits * share, _REFILL_ROUNDS),
-                reduced.state.splits * share,
-            )
+            splits = project(exact, reduced.splits * share, _REFILL_ROUNDS)
+            last_splits = reduced.state.splits * share
         prices = reduced.prices * self._price_unit()
         if not exact.price_set.on_simplex:
-            # A link that was closed gets the price at which no path over it is worth using.
+            # A closed link gets the price at which no path over it is profitable.
             prices = torch.where(self._closed, exact.demand_value.amax(), prices)
-            # Then prices that also prove something of demand and capacity that were left out; no
-            # price above the largest value (the 1.0) proves more.
-            prices = _prices_of_all(exact, usable_prices(exact, prices, most=1.0))
-        prices = usable_prices(exact, prices)  # whose sums are finite
-        value, bound = exact.value(splits), dual_bound(exact, prices)
+            # Extend the bound to removed demand and capacity; prices above the largest value (the
+            # 1.0) tighten no bound.
+            prices = _extended_prices(exact, usable_prices(exact, prices, most=1.0))
+        # Value, bound and gap of the original program, at prices with finite sums.
+        prices = usable_prices(exact, prices)
+        value = exact.value(splits)
+        bound = dual_bound(exact, prices)
         state = PdhgState(last_splits, reduced.state.prices * self._price_unit())
         gaps = gap(exact, value, bound)
-        # A gap that was reached in the reduced program and not here is lost to rounding.
+        # A gap reached in the presolved program only is lost to rounding.
         stopped_by = tuple(
             Stop.ROUNDING
-            if stop is Stop.GAP and not gap_here <= target_gap * (1 + _GAP_ROUNDING)
+            if stop is Stop.GAP and not original_gap <= target_gap * (1 + _GAP_ROUNDING)
             else stop
-            for stop, gap_here in zip(reduced.stopped_by, gaps.tolist(), strict=True)
+            for stop, original_gap in zip(reduced.stopped_by, gaps.tolist(), strict=True)
         )
         return dataclasses.replace(
             reduced,
@@ -274,15 +283,13 @@ class Reduction:
         )
 
     def _share(self) -> Tensor:
-        """(B, D, 1) usable share of each demand."""
-        demand, usable = (
-            self.original.demand.to(torch.float64),
-            self.original.usable.demand.to(torch.float64),
-        )
+        """Return (B, D, 1) the usable share of each demand."""
+        demand = self.original.demand.to(torch.float64)
+        usable = self.original.usable.demand.to(torch.float64)
         return torch.where(demand > 0, usable / demand, 1)[..., None]
 
     def _price_unit(self) -> Tensor:
-        """(B, 1) price of the original program over that of the reduced one."""
+        """Return (B, 1) the price in the original program over the price in the presolved one."""
         return (
             1 / self._unit
             if self.problem.price_set.on_simplex
@@ -290,19 +297,20 @@ class Reduction:
         )
 
 
-def _prices_of_all(problem: Problem, prices: Tensor) -> Tensor:
-    """(B, E) prices that prove for all demand and capacity at least what ``prices`` prove for the
-    usable ones.
+def _extended_prices(problem: Problem, prices: Tensor) -> Tensor:
+    """Return (B, E) prices whose bound for all demand and capacity is at least as tight as the
+    bound of ``prices`` for the usable ones.
 
     A link wider than the sum of all usable demands becomes free: that raises profits by at most
-    demand times price, in sum no more than the value of its usable capacity.  Of a demand larger
-    than its paths can carry, the price of each path's bottleneck rises by the path's profit, which
-    adds bottleneck times profit for each path and takes away demand times the largest profit.
-    Where values fall in steps, that is the profit in the step of the last usable Gbit/s: later
-    steps have none then, and what earlier ones have beyond it stays.
+    demand times price, in sum no more than the value of its usable capacity.  For a demand larger
+    than the capacity of its paths, the price of each path's bottleneck rises by the path's profit,
+    which adds bottleneck times profit for each path and removes demand times the largest profit.
+    Under piecewise constant marginal values, the profit is that in the step of the last usable
+    Gbit/s: later steps then have no profit, and earlier ones keep the excess over it.
     """
     prices = torch.where(problem.capacity > problem.usable.capacity, 0, prices)
-    if problem.demand is problem.usable.demand:  # no demand was limited: the first step is all
+    # No demand was limited.
+    if problem.demand is problem.usable.demand:
         return prices
     exceeds = (problem.demand > problem.bottleneck.sum(-1)) & problem.routable
     value = problem.path_value
@@ -310,17 +318,23 @@ def _prices_of_all(problem: Problem, prices: Tensor) -> Tensor:
         value = value - (problem.demand_value * (1 - steps.last_level().to(prices)))[..., None]
     profit = torch.where(problem.path_mask, value - problem.ops.path_sum(prices), 0)
     profit = torch.where(exceeds[..., None], profit.clamp(min=0), 0).flatten(1)
-    link = problem.ops.path_max(-problem.capacity)[1].clamp(min=0).flatten(1)
+    bottleneck_link = problem.ops.path_max(-problem.capacity)[1].clamp(min=0).flatten(1)
     # Twice the rounding of a sum of prices, so that the new profit is 0 and not just above it.
-    rise = profit + torch.where(profit > 0, _PRICE_ROUNDING * problem.demand_value.amax(), 0)
-    return prices + torch.zeros_like(prices).scatter_reduce(1, link, rise, "amax")
+    price_increase = profit + torch.where(
+        profit > 0, _PRICE_ROUNDING * problem.demand_value.amax(), 0
+    )
+    return prices + torch.zeros_like(prices).scatter_reduce(
+        1, bottleneck_link, price_increase, "amax"
+    )
 
 
-def _unit(largest: Tensor) -> Tensor:
-    """The power of two next to each entry; 1 for entries of an ordinary size, and for 0."""
-    lowest, highest = _ORDINARY_MAGNITUDES
+def _power_of_two_unit(largest: Tensor) -> Tensor:
+    """Return the power of two next to each entry; 1 for entries of ordinary magnitude, and
+    for 0.
+    """
+    min_magnitude, max_magnitude = _ORDINARY_MAGNITUDES
     exponent = torch.frexp(largest.to(torch.float64)).exponent.clamp(-1000, 1000)
-    is_ordinary = ((largest >= lowest) & (largest <= highest)) | (largest <= 0)
+    is_ordinary = ((largest >= min_magnitude) & (largest <= max_magnitude)) | (largest <= 0)
     return torch.where(
         is_ordinary, 1.0, torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent)
     )

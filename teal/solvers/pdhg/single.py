@@ -1,5 +1,9 @@
-"""One program: under its conditions, reduced, by the engine that suits it, and by another one where
-that one stalls.
+"""Solve pipeline of one program: condition rewrite, presolve, engine selection, batch split,
+search.
+
+:func:`solve_single` rewrites side conditions into a program over columns, presolves programs with
+extreme magnitudes (:class:`teal.solvers.pdhg.reduction.Reduction`), selects PDHG or interior points
+by predicted time, and solves matrices that stalled again by another engine.
 """
 
 from __future__ import annotations
@@ -36,23 +40,23 @@ from teal.solvers.result import (
     merged,
 )
 
-# Columns of all matrices up to which HiGHS, which cannot pause, solves programs where no kernel has
-# been compiled.
-_EXACT_COLUMNS = 12_000
-_WORST_START_GAP = 0.1  # gap up to which what one engine has reached is a start for another one
+# Columns of all matrices up to which HiGHS, which cannot pause, replaces kernels that are not
+# compiled yet.
+_MAX_EXACT_COLUMNS = 12_000
+_MAX_START_GAP = 0.1  # largest gap of one engine's result that warm-starts another engine
 _FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchOptions:
-    """How one program is solved.
+    """Options of the search for one program.
 
     Attributes:
-        gap: target.
+        gap: target gap.
         deadline: deadline of all matrices.
-        max_iterations: largest number of iterations.
-        report: called after each full gap check between iterations; None for no call.
-        starter: see :func:`solve`.
+        max_iterations: iteration limit.
+        report: progress callback, called after each full gap check; None for no calls.
+        starter: learned start, as in :func:`solve`.
     """
 
     gap: float
@@ -62,26 +66,26 @@ class SearchOptions:
     starter: Starter | None
 
 
-def _solving_unconditioned(
+def _solve_presolved(
     problem: Problem,
     state: PdhgState | None,
     options: SearchOptions,
     engine: str,
     dtype: torch.dtype | None,
 ) -> Steps[PdhgResult]:
-    """One program without conditions: reduced where it is not ordinary."""
+    """Solve one program without side conditions, presolved where its numbers are not ordinary."""
     if is_solved_without_kernels(problem, engine):
-        exact = yield from _solving_exactly(problem, options)
+        exact = yield from _solve_by_highs(problem, options)
         if exact is not None:
             return exact
     if is_ordinary(problem):
         return (
-            yield from _solving_reduced(
+            yield from _solve_with_selected_engines(
                 problem, state, options, engine, dtype, may_span_decades=False
             )
         )
     reduction = Reduction(problem)
-    result = yield from _solving_reduced(
+    result = yield from _solve_with_selected_engines(
         reduction.problem, reduction.reduced(state), options, engine, dtype
     )
     return reduction.result(result, options.gap)
@@ -93,8 +97,9 @@ def _solving_by_interior_points(
     options: SearchOptions,
     first: interior.FirstProgram | None = None,
 ) -> Steps[PdhgResult]:
+    """Solve by interior points, from a warm start or the model's start."""
     if not interior.accepts(problem):
-        expected = "another one: interior points take programs over paths, on the CPU"
+        expected = "another engine: interior points solve programs over paths, on the CPU"
         raise InputError("solve", "engine", expected, "interior")
     if state is None and options.starter is not None:
         state = usable_start(problem, options.starter.start)
@@ -107,84 +112,93 @@ def _solving_by_interior_points(
 
 
 def is_solved_without_kernels(problem: Problem, engine: str) -> bool:
-    """Whether HiGHS solves a small program because the engine's kernels have not been compiled on
-    this machine.
-    """
+    """Whether HiGHS solves a small program, since the kernels are not compiled on this machine."""
     if not is_interpreting() or engine != "auto" or problem.ops.device.type != "cpu":
         return False
-    return problem.is_linear and problem.batch * int(problem.ops.mask.sum()) <= _EXACT_COLUMNS
+    return problem.is_linear and problem.batch * int(problem.ops.mask.sum()) <= _MAX_EXACT_COLUMNS
 
 
-def solving_single(
+def solve_single(
     problem: Problem,
     state: PdhgState | None,
     options: SearchOptions,
     engine: str,
     dtype: torch.dtype | None,
 ) -> Steps[PdhgResult]:
-    """The solution of one program.
+    """Solve one program, pausing between iterations.
 
     Args:
         problem: B matrices under an objective that is a single program.
-        state: to start from; None for nothing.
-        options: how to solve it.
+        state: warm start; None for a cold start.
+        options: target and limits of the search.
         engine, dtype: as in :func:`teal.solvers.pdhg.solve`.
     """
     if problem.conditions:
-        return (yield from _solving_rewritten(problem, state, options, engine, dtype))
-    return (yield from _solving_unconditioned(problem, state, options, engine, dtype))
+        return (yield from _solve_rewritten(problem, state, options, engine, dtype))
+    return (yield from _solve_presolved(problem, state, options, engine, dtype))
 
 
-def _solving_rewritten(
+def _solve_rewritten(
     problem: Problem,
     state: PdhgState | None,
     options: SearchOptions,
     engine: str,
     dtype: torch.dtype | None,
 ) -> Steps[PdhgResult]:
-    """The program that the side conditions make, over its own columns and rows; the result is over
-    paths and links.
+    """Solve the program of the side conditions over its own columns and rows; return paths and
+    links.
     """
-    rewritten, over, links = problem.rewritten, problem.over_columns, problem.topology.num_links
-    if not over.ops.is_over_paths:
-        dtype = (
-            torch.float64
-        )  # coefficients and limits of added rows may be small beside capacities
-    columns = None
+    rewritten = problem.rewritten
+    column_problem = problem.over_columns
+    num_links = problem.topology.num_links
+    # Coefficients and limits of added rows may be small beside capacities.
+    if not column_problem.ops.is_over_paths:
+        dtype = torch.float64
+    # Translate the warm start to columns; without one, the rewrite may know a feasible point.
+    column_state = None
     if state is not None:
-        prices = over.program.with_added_prices(state.prices.to(over.capacity))
-        columns = PdhgState(rewritten.shares(state.splits.to(over.demand)), prices)
+        prices = column_problem.program.with_added_prices(state.prices.to(column_problem.capacity))
+        column_state = PdhgState(rewritten.shares(state.splits.to(column_problem.demand)), prices)
     elif rewritten.start is not None:
-        columns = PdhgState(rewritten.start, torch.zeros_like(over.capacity))
+        column_state = PdhgState(rewritten.start, torch.zeros_like(column_problem.capacity))
     options = dataclasses.replace(options, starter=None)
-    result = yield from _solving_unconditioned(over, columns, options, engine, dtype)
-    splits, prices = rewritten.splits(result.splits), result.prices[:, :links]
-    last = PdhgState(rewritten.splits(result.state.splits), result.state.prices[:, :links])
-    return dataclasses.replace(result, splits=splits, prices=prices, state=last)
+    result = yield from _solve_presolved(column_problem, column_state, options, engine, dtype)
+    # Translate the result back to paths and links.
+    splits = rewritten.splits(result.splits)
+    prices = result.prices[:, :num_links]
+    last_state = PdhgState(
+        rewritten.splits(result.state.splits), result.state.prices[:, :num_links]
+    )
+    return dataclasses.replace(result, splits=splits, prices=prices, state=last_state)
 
 
-def _solving_exactly(problem: Problem, options: SearchOptions) -> Steps[PdhgResult | None]:
-    """The optimum by linear programs, one a matrix; None if one was not solved in time or to the
-    target gap.
+def _solve_by_highs(problem: Problem, options: SearchOptions) -> Steps[PdhgResult | None]:
+    """Solve one linear program per matrix by HiGHS.
 
     Args:
         problem: B matrices over the columns and rows of a program.
-        options: as in :func:`solving_single`.
+        options: as in :func:`solve_single`.
+
+    Returns:
+        the optimum; None if a matrix missed the deadline or the target gap.
     """
     exact = problem.to(torch.float64)
-    shares, prices = torch.zeros_like(exact.even_splits), torch.zeros_like(exact.capacity)
+    shares = torch.zeros_like(exact.even_splits)
+    prices = torch.zeros_like(exact.capacity)
     for row in range(exact.batch):
         yield
-        solved = (
+        solution = (
             None
             if options.deadline.is_over
             else exact_program(exact.row(row).program, options.deadline.left)
         )
-        if solved is None:
+        if solution is None:
             return None
-        shares[row], prices[row] = solved[0][0], solved[1][0]
+        shares[row] = solution[0][0]
+        prices[row] = solution[1][0]
     splits = project(exact, shares, refill=0)
-    value, bound = exact.value(splits), dual_bound(exact, prices)
+    value = exact.value(splits)
+    bound = dual_bound(exact, prices)
     gaps = certified_gap(exact, value, bound)
     if not bool((gaps <= options.gap).all()):
         return None
@@ -202,15 +216,14 @@ def _solving_exactly(problem: Problem, options: SearchOptions) -> Steps[PdhgResu
 
 
 def iteration_dtype(problem: Problem, gap: float, dtype: torch.dtype | None) -> torch.dtype:
-    """The type of the splits in the iteration."""
-    if (
-        problem.utility is not None
-    ):  # float32 would round shares next to 0 to 0, of which there is no utility
+    """Return the floating-point type of the splits during the iteration."""
+    # float32 would round small shares to 0, where the utility is undefined.
+    if problem.utility is not None:
         return torch.float64
     return dtype or (torch.float64 if gap < _FLOAT64_BELOW_GAP else torch.float32)
 
 
-def _solving_reduced(
+def _solve_with_selected_engines(
     problem: Problem,
     state: PdhgState | None,
     options: SearchOptions,
@@ -219,193 +232,243 @@ def _solving_reduced(
     *,
     may_span_decades: bool = True,
 ) -> Steps[PdhgResult]:
-    """Solve each matrix by the engine that suits it, then those that stalled by another one."""
+    """Solve each matrix by the engine with the shorter predicted time, and unfinished ones by
+    another.
+    """
     if engine == "interior":
         return (yield from _solving_by_interior_points(problem, state, options))
-    before = None
-    by_interior_points = None
-    if _may_ask_interior_points(options, engine, dtype):
+    # Select the first engine by predicted time.
+    pdhg_iterations = None
+    interior_options = None
+    if _may_use_interior_points(options, engine, dtype):
         program = interior.FirstProgram(problem)
-        before, by_interior_points = _turns(problem, state, options, program)
-    if by_interior_points is not None:
-        found = yield from _solving_by_interior_points(problem, None, by_interior_points, program)
-        rows = _stopped_by(found, *(stop for stop in Stop if stop is not Stop.GAP))
+        pdhg_iterations, interior_options = _select_first_engine(problem, state, options, program)
+    # Interior points first, then PDHG for matrices above the target gap.
+    if interior_options is not None:
+        interior_result = yield from _solving_by_interior_points(
+            problem, None, interior_options, program
+        )
+        rows = _stopped_rows(interior_result, *(stop for stop in Stop if stop is not Stop.GAP))
         if not len(rows):
-            return found
-        part = found.rows(rows)
-        begin = None if state is None else state.rows(rows)
-        if begin is None and float(part.gap.max()) <= _WORST_START_GAP:
-            begin = part.state
-        rest = dataclasses.replace(
-            by_interior_points,
-            max_iterations=max(0, options.max_iterations - found.iterations),
+            return interior_result
+        unfinished = interior_result.rows(rows)
+        begin_state = None if state is None else state.rows(rows)
+        if begin_state is None and float(unfinished.gap.max()) <= _MAX_START_GAP:
+            begin_state = unfinished.state
+        remaining_options = dataclasses.replace(
+            interior_options,
+            max_iterations=max(0, options.max_iterations - interior_result.iterations),
             starter=None,
         )
-        later = yield from _solving_by_pdhg(
-            problem.rows(rows), begin, rest, engine, dtype, None, may_span_decades
+        pdhg_result = yield from _solve_by_pdhg(
+            problem.rows(rows),
+            begin_state,
+            remaining_options,
+            engine,
+            dtype,
+            None,
+            may_span_decades,
         )
-        return found.replaced(rows, _best_of(problem.rows(rows), part, later, options.gap))
+        return interior_result.replaced(
+            rows, _best_of(problem.rows(rows), unfinished, pdhg_result, options.gap)
+        )
     return (
-        yield from _solving_by_pdhg(
-            problem, state, options, engine, dtype, before, may_span_decades
+        yield from _solve_by_pdhg(
+            problem, state, options, engine, dtype, pdhg_iterations, may_span_decades
         )
     )
 
 
-def _stopped_by(result: PdhgResult, *reasons: Stop) -> Tensor:
-    """Numbers of the matrices whose search ended for one of the reasons."""
-    is_one = [stop in reasons for stop in result.stopped_by]
-    return torch.tensor(is_one, dtype=torch.bool).nonzero()[:, 0]
+def _stopped_rows(result: PdhgResult, *reasons: Stop) -> Tensor:
+    """Return the indices of the matrices whose search stopped for one of the reasons."""
+    is_stopped = [stop in reasons for stop in result.stopped_by]
+    return torch.tensor(is_stopped, dtype=torch.bool).nonzero()[:, 0]
 
 
 def _best_of(problem: Problem, first: PdhgResult, second: PdhgResult, gap: float) -> PdhgResult:
-    """The better allocation and the better prices of each matrix, which together may reach the
-    target.
+    """Combine the better allocation and the better prices of each matrix; together they may reach
+    the target.
     """
-    both = better(problem, first, second)
-    stops = zip(both.gap.tolist(), second.stopped_by, strict=True)
+    incumbent = better(problem, first, second)
+    stops = zip(incumbent.gap.tolist(), second.stopped_by, strict=True)
     return dataclasses.replace(
-        both, stopped_by=tuple(Stop.GAP if one <= gap else stop for one, stop in stops)
+        incumbent,
+        stopped_by=tuple(Stop.GAP if gap_reached <= gap else stop for gap_reached, stop in stops),
     )
 
 
-def _solving_by_pdhg(
+def _solve_by_pdhg(
     problem: Problem,
     state: PdhgState | None,
     options: SearchOptions,
     engine: str,
     dtype: torch.dtype | None,
-    before: int | None,
+    pdhg_iterations: int | None,
     may_span_decades: bool,
 ) -> Steps[PdhgResult]:
-    """Solve by PDHG; ``before`` as in :func:`_solving_in_turn`."""
-    real = iteration_dtype(problem, options.gap, dtype)
+    """Solve by PDHG, with the equilibrated engine for matrices whose magnitudes span decades.
+
+    Args:
+        problem, state, options, engine, dtype: as in :func:`solve_single`.
+        pdhg_iterations: as in :func:`_solve_in_turns`.
+        may_span_decades: whether magnitudes may span decades.
+    """
+    iteration_type = iteration_dtype(problem, options.gap, dtype)
     if engine != "auto":
-        return (yield from _solving_parts(problem, state, options, engine, real))
+        return (yield from _solve_in_batches(problem, state, options, engine, iteration_type))
     is_small = problem.paths.scan_size <= LARGE_WORK and problem.is_linear
-    # The equilibrated engine takes long above that size, and knows no steps; a stall of float32 may
-    # still be mended.
+    # Engine after a stall.  The equilibrated engine is slow above that size and has no value steps;
+    # float64 may still resolve a stall of float32.
     fallback = (
-        "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
+        "equilibrated"
+        if is_small
+        else "auto"
+        if iteration_type is torch.float32 and dtype is None
+        else ""
     )
+    # Split the batch into matrices of ordinary and of wide magnitudes.
     is_wide = (
         spans_decades(problem).cpu()
         if is_small and may_span_decades
         else torch.zeros(problem.batch, dtype=torch.bool)
     )
     if bool(is_wide.all()) and problem.batch:
-        return (yield from _solving_parts(problem, state, options, "equilibrated", real))
+        return (
+            yield from _solve_in_batches(problem, state, options, "equilibrated", iteration_type)
+        )
     if not bool(is_wide.any()):
-        result = yield from _solving_in_turn(
-            problem, state, options, real, before, may_stall=bool(fallback)
+        result = yield from _solve_in_turns(
+            problem, state, options, iteration_type, pdhg_iterations, may_stall=bool(fallback)
         )
     else:
         groups = [(~is_wide).nonzero()[:, 0], is_wide.nonzero()[:, 0]]
         parts: list[PdhgResult] = []
         for rows, name in zip(groups, ("auto", "equilibrated"), strict=True):
-            left = problem.batch - sum(len(part.value) for part in parts)
+            num_remaining = problem.batch - sum(len(part.value) for part in parts)
             part_options = dataclasses.replace(
-                options, deadline=options.deadline.share(len(rows) / left)
+                options, deadline=options.deadline.share(len(rows) / num_remaining)
             )
             part_state = None if state is None else state.rows(rows)
-            part = yield from _solving_parts(
+            part = yield from _solve_in_batches(
                 problem.rows(rows),
                 part_state,
                 part_options,
                 name,
-                real,
+                iteration_type,
                 may_stall=bool(fallback and name == "auto"),
             )
             parts.append(part)
         result = merged(parts).rows(torch.cat(groups).argsort())
-    stalled = _stopped_by(result, Stop.STALLED)
+    # Solve stalled matrices again by the fallback engine.
+    stalled = _stopped_rows(result, Stop.STALLED)
     if not len(stalled) or not fallback:
         return result
-    rest = dataclasses.replace(
+    remaining_options = dataclasses.replace(
         options, max_iterations=max(0, options.max_iterations - result.iterations)
     )
     earlier = result.rows(stalled)
-    # Of a balanced program the equilibrated engine has better prices of its own than those that led
-    # nowhere.
-    begin = None if is_small and problem.price_set.on_simplex else earlier.state
-    second = yield from _solving_parts(
-        problem.rows(stalled), begin, rest, fallback, torch.float64, may_leave_start=False
+    # In a balanced program the equilibrated engine's initial prices are better than those of the
+    # stalled search.
+    begin_state = None if is_small and problem.price_set.on_simplex else earlier.state
+    second = yield from _solve_in_batches(
+        problem.rows(stalled),
+        begin_state,
+        remaining_options,
+        fallback,
+        torch.float64,
+        may_leave_start=False,
     )
     best = _best_of(problem.rows(stalled), earlier, second, options.gap)
     return result.replaced(stalled, best)
 
 
-def _may_ask_interior_points(
+def _may_use_interior_points(
     options: SearchOptions, engine: str, dtype: torch.dtype | None
 ) -> bool:
-    """Whether interior points are a choice: whoever asks for few iterations means those of PDHG."""
-    is_asked = engine == "auto" and dtype in (None, torch.float64)
-    return is_asked and options.max_iterations >= interior.MAX_ITERATIONS
+    """Whether interior points are a choice: a small iteration limit is one for PDHG."""
+    is_allowed = engine == "auto" and dtype in (None, torch.float64)
+    return is_allowed and options.max_iterations >= interior.MAX_ITERATIONS
 
 
-def _turns(
+def _select_first_engine(
     problem: Problem,
     state: PdhgState | None,
     options: SearchOptions,
     program: interior.FirstProgram,
 ) -> tuple[int | None, SearchOptions | None]:
-    """Iterations of PDHG before interior points are asked, None for all of them; and, where these
-    are asked first, how: from the model only where it saves time.
+    """Select the first engine by predicted time.
 
     Args:
-        problem, state, options: as in :func:`solving_single`.
-        program: the program of the first matrix.
+        problem, state, options: as in :func:`solve_single`.
+        program: presolved program of the first matrix.
+
+    Returns:
+        PDHG iterations before interior points, None for all iterations; and the options of interior
+        points where these come first (with the model only where it saves time), else None.
     """
-    gap, left = options.gap, options.deadline.left
+    gap = options.gap
+    remaining_s = options.deadline.left
     is_warm = state is not None
     has_model = options.starter is not None and not is_warm
-    if has_model and interior.is_faster_from_model(problem, gap, left, program):
+    if has_model and interior.is_faster_from_model(problem, gap, remaining_s, program):
         return 0, options
-    before = interior.pdhg_iterations_before(problem, gap, left, program, is_warm=is_warm)
-    alone = dataclasses.replace(options, starter=None)
-    return before, alone if before == 0 else None
+    pdhg_iterations = interior.pdhg_iterations_before(
+        problem, gap, remaining_s, program, is_warm=is_warm
+    )
+    interior_options = dataclasses.replace(options, starter=None)
+    return pdhg_iterations, interior_options if pdhg_iterations == 0 else None
 
 
-def _solving_in_turn(
+def _solve_in_turns(
     problem: Problem,
     state: PdhgState | None,
     options: SearchOptions,
     dtype: torch.dtype,
-    before: int | None,
+    pdhg_iterations: int | None,
     *,
     may_stall: bool,
 ) -> Steps[PdhgResult]:
-    """Solve by PDHG for some iterations, what is left by interior points from there, and what these
-    leave by PDHG again.
+    """Alternate engines: some iterations of PDHG, then interior points, then PDHG again.
+
+    Each engine continues with the unfinished matrices from the state of the last one.
 
     Args:
-        problem, state, options, dtype, may_stall: as in :func:`_solving_parts`.
-        before: the iterations; None for all of them.
+        problem, state, options, dtype, may_stall: as in :func:`_solve_in_batches`.
+        pdhg_iterations: iterations before interior points; None for all iterations.
     """
-    if before is None or before >= options.max_iterations:
+    if pdhg_iterations is None or pdhg_iterations >= options.max_iterations:
         return (
-            yield from _solving_parts(problem, state, options, "auto", dtype, may_stall=may_stall)
+            yield from _solve_in_batches(
+                problem, state, options, "auto", dtype, may_stall=may_stall
+            )
         )
-    first = dataclasses.replace(options, max_iterations=before)
-    result = yield from _solving_parts(problem, state, first, "auto", dtype, may_stall=may_stall)
+    first = dataclasses.replace(options, max_iterations=pdhg_iterations)
+    result = yield from _solve_in_batches(problem, state, first, "auto", dtype, may_stall=may_stall)
     for name in ("interior", "auto"):
-        rows = _stopped_by(result, Stop.ITERATIONS, Stop.STALLED)
+        rows = _stopped_rows(result, Stop.ITERATIONS, Stop.STALLED)
         if not len(rows) or options.deadline.is_over:
             break
-        part, earlier = problem.rows(rows), result.rows(rows)
-        left = max(0, options.max_iterations - result.iterations)
-        rest = dataclasses.replace(options, max_iterations=left)
+        part = problem.rows(rows)
+        earlier = result.rows(rows)
+        remaining_iterations = max(0, options.max_iterations - result.iterations)
+        remaining_options = dataclasses.replace(options, max_iterations=remaining_iterations)
         if name == "interior":
-            later = yield from _solving_by_interior_points(part, earlier.state, rest)
+            later = yield from _solving_by_interior_points(part, earlier.state, remaining_options)
         else:
-            later = yield from _solving_parts(
-                part, earlier.state, rest, name, dtype, may_stall=may_stall, may_leave_start=False
+            later = yield from _solve_in_batches(
+                part,
+                earlier.state,
+                remaining_options,
+                name,
+                dtype,
+                may_stall=may_stall,
+                may_leave_start=False,
             )
         result = result.replaced(rows, _best_of(part, earlier, later, options.gap))
     return result
 
 
-def _solving_parts(
+def _solve_in_batches(
     problem: Problem,
     state: PdhgState | None,
     options: SearchOptions,
@@ -415,19 +478,26 @@ def _solving_parts(
     may_stall: bool = False,
     may_leave_start: bool = True,
 ) -> Steps[PdhgResult]:
-    """Solve by one engine, as many matrices at a time as it takes."""
-    make_engine, lanes = _engine(problem, name, dtype)
+    """Solve by one engine, in parts of the batch of the size that the engine solves at once.
+
+    Args:
+        problem, state, options, dtype: as in :func:`solve_single`.
+        name: name of the engine.
+        may_stall: whether to stop where the gap no longer shrinks.
+        may_leave_start: whether sampled demands or a model may replace the start.
+    """
+    make_engine, lanes = _engine_factory(problem, name, dtype)
     results: list[PdhgResult] = []
     for first in range(0, problem.batch, lanes):
         rows = slice(first, first + lanes)
         part = problem if lanes >= problem.batch else problem.rows(rows)
         part_state = None if state is None else state.rows(rows)
-        begin, part_deadline = (
-            time.perf_counter(),
-            options.deadline.share(part.batch / (problem.batch - first)),
-        )
+        begin = time.perf_counter()
+        part_deadline = options.deadline.share(part.batch / (problem.batch - first))
         engine = make_engine(part, part_state, dtype)
-        sampled, model = None, None
+        # Starts beside ``state``: sampled demands, or a model.
+        sampled = None
+        model = None
         if (
             may_leave_start
             and isinstance(engine, FusedEngine)
@@ -454,21 +524,26 @@ def _solving_parts(
             sampled=sampled,
             model=model,
         )
-        results.append((yield from search.solving(part_deadline, warm=part_state is not None)))
-        del search, sampled, model, engine  # so that the memory is free for the next part
+        results.append((yield from search.run_steps(part_deadline, warm=part_state is not None)))
+        # Free the memory for the next part.
+        del search, sampled, model, engine
     return results[0] if len(results) == 1 else merged(results)
 
 
-def _engine(
+def _engine_factory(
     problem: Problem, name: str, dtype: torch.dtype
 ) -> tuple[Callable[..., PdhgEngine], int]:
-    """The engine's class, and how many matrices it solves at once."""
+    """Return the engine's class, and the number of matrices that it solves at once.
+
+    Raises:
+        InputError: the engine does not apply to this program.
+    """
     if name == "equilibrated":
         if not problem.is_linear:
             raise InputError(
                 "solve",
                 "engine",
-                "auto, fused or plain, for a value that is not linear in flow",
+                "auto, fused or plain, since the value is not linear in flow",
                 name,
             )
         return EquilibratedEngine, MAX_LANES
@@ -484,23 +559,22 @@ def _engine(
             raise InputError(
                 "solve",
                 "engine",
-                "plain or equilibrated: no compiled engine takes this program",
+                "plain or equilibrated: no compiled engine supports this program",
                 name,
             )
     return PlainEngine, MAX_LANES
 
 
 def starts_from_samples(problem: Problem, gap: float, engine: str) -> bool:
-    """Whether the search for one program without conditions starts from samples of the demands.
+    """Whether the search for one program without side conditions starts from sampled demands.
 
     Args:
         problem: B matrices.
-        gap: target.
+        gap: target gap.
         engine: as in :func:`teal.solvers.pdhg.solve`.
     """
-    # Drawn in proportion to rates, a sample says little of demands that count alike whatever their
-    # rate.
-    is_fair_by_demand = problem.utility is None or problem.objective.rules.weight_by == "demand"
-    takes_samples = engine == "auto" and problem.largest_share is None and is_fair_by_demand
-    takes_samples = takes_samples and FusedEngine.accepts(problem)
-    return takes_samples and is_faster(problem.paths, gap)
+    # Samples are drawn in proportion to rates, so they represent demands of equal weight poorly.
+    is_weighted_by_demand = problem.utility is None or problem.objective.rules.weight_by == "demand"
+    may_sample = engine == "auto" and problem.largest_share is None and is_weighted_by_demand
+    may_sample = may_sample and FusedEngine.accepts(problem)
+    return may_sample and is_faster(problem.paths, gap)

@@ -1,4 +1,10 @@
-"""Solving B matrices under any objective: one program, or the tasks of a sequence of programs."""
+"""Entry points of PDHG solves: validate options, expand sequences of programs, start the solve.
+
+:func:`solve` takes B matrices under any objective and returns a :class:`PdhgResult` with a
+certified gap; :func:`solving` is the same as a pausable computation. An objective is one linear or
+concave program (:mod:`teal.solvers.pdhg.single`), a sequence of programs
+(:mod:`teal.solvers.sequences`), or a least-cost program (:mod:`teal.solvers.least_cost`).
+"""
 
 from __future__ import annotations
 
@@ -24,18 +30,18 @@ from teal.solvers import least_cost
 from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.fused.rehearsal import rehearse_for
-from teal.solvers.pdhg.model_start import foretells_work, gains_from_start
+from teal.solvers.pdhg.model_start import foretells_work, may_benefit_from_model
 from teal.solvers.pdhg.reduction import spans_decades
 from teal.solvers.pdhg.single import (
     SearchOptions,
     is_solved_without_kernels,
     iteration_dtype,
-    solving_single,
+    solve_single,
     starts_from_samples,
 )
 from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter
 from teal.solvers.sequences import class_rows, max_min, priority, rate_cuts
-from teal.solvers.sequences.task import Tasks, carrying_out
+from teal.solvers.sequences.task import Tasks, run_tasks
 from teal.spec import register
 
 ENGINES = ("auto", "fused", "plain", "equilibrated", "interior")
@@ -44,7 +50,7 @@ WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
 
 @runtime_checkable
 class MakeTasks(Protocol):
-    """Makes the tasks of an objective that is a sequence of programs."""
+    """Factory of the tasks of an objective that is a sequence of programs."""
 
     def __call__(
         self,
@@ -54,14 +60,14 @@ class MakeTasks(Protocol):
         knows_value_steps: bool,
         start: PdhgState | None = None,
     ) -> Tasks:
-        """The tasks.
+        """Return the tasks of a problem.
 
         Args:
             problem: B matrices.
             gap: target.
-            knows_value_steps: whether programs may have values that fall in steps
+            knows_value_steps: whether the solver accepts piecewise constant marginal values
                 (:mod:`teal.problem.steps`).
-            start: splits and prices near the solution; None for none.
+            start: warm start, splits and prices; None for a cold start.
         """
         ...
 
@@ -73,19 +79,19 @@ _SEQUENCES: dict[str, MakeTasks] = {
 
 
 def tasks_of(problem: Problem, gap: float) -> Tasks:
-    """The tasks of a problem whose objective is a sequence of programs, for a solver that takes no
-    steps of value.
+    """Return the tasks of a sequence objective, for a solver without piecewise constant marginal
+    values.
     """
     return _SEQUENCES[problem.objective.name](problem, gap, knows_value_steps=False)
 
 
 def register_sequence(name: str, make_tasks: MakeTasks, *, replace: bool = False) -> None:
-    """How :func:`solve` solves an objective that is a sequence of programs.
+    """Register the task factory of an objective that is a sequence of programs.
 
     Args:
         name: name of the objective; see :func:`teal.objectives.register_objective`.
-        make_tasks: makes its tasks (:mod:`teal.solvers.sequences.task`).
-        replace: whether it may take the place of another one.
+        make_tasks: factory of its tasks (:mod:`teal.solvers.sequences.task`).
+        replace: whether an existing factory of this name may be replaced.
 
     Raises:
         InputError: the name is taken.
@@ -105,11 +111,9 @@ def solve(
     dtype: torch.dtype | None = None,
     report: ProgressCallback | None = None,
 ) -> PdhgResult:
-    """Iterate until every matrix has a certified ``gap``, or the time or the iterations are used
-    up.
+    """Solve each matrix to a certified ``gap``, within a deadline and an iteration limit.
 
-    Whichever of the three stops it, the best feasible allocation and the best prices found are
-    returned.
+    Returns the incumbent in every case: the best feasible allocation and the best dual prices.
 
     Args:
         problem: B matrices, solved MAX_LANES at a time (by the CUDA engine as many as fit in
@@ -117,37 +121,35 @@ def solve(
         gap: target: (bound - value) / bound, or (value - bound) / value for a minimum.  For
             max_concurrent_flow the iteration stops on the gap of the equivalent largest
             utilisation.
-        deadline: seconds from now.  Setting up and one gap check (two after a warm start) are done
-            in any case, for each part of the batch.
-        max_iterations: largest number of iterations of a program; under priority and max_min there
-            are several.
-        warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from
-            anywhere: those of the matrix before, of the same matrix before a failure, or of a
-            model.  Under priority the last program starts from it; of a result under priority or
-            max_min the prices of all its programs go on proving bounds.
-        starter: such as a PriceGNN.  On networks so large that the engine starts from a sample of
-            the demands, it solves the sample (targets of 0.5% and above, programs that maximise a
-            value; iterations do otherwise).  On smaller ones it gives the start that ``warm_start``
-            does not give, and of a program that maximises a value one wherever that saves
-            iterations (:mod:`teal.solvers.pdhg.model_start`).  With auto, balanced programs and
-            concave utilities do without.  Not under priority and max_min.
-        engine: interior (interior points: programs over paths, on the CPU), fused (PDHG; CPU, and
-            GPU with numba-cuda), plain (any device), equilibrated (any device; for magnitudes that
-            span many decades), or auto: the one of the first two that is expected to be faster,
-            from a warm start PDHG and then interior points, and equilibrated where magnitudes span
-            more than four decades or where the gap stops shrinking, unless the network is large.
-            Under side conditions whose columns are not paths (promises, added rows) auto is plain
-            in the place of fused.
+        deadline: seconds from now.  Set-up and one gap check (two after a warm start) always run,
+            for each part of the batch.
+        max_iterations: iteration limit of each program; priority and max_min solve several.
+        warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from any
+            source: the previous matrix, the same matrix before a failure, a model.  Under priority
+            the last program starts from it; a result under priority or max_min also contributes the
+            prices of all its programs as dual bounds.
+        starter: learned start, such as a PriceGNN.  On large networks, where the engine starts from
+            sampled demands, it solves the sample (targets of 0.5% and above, value maximisation).
+            On smaller networks it replaces a missing ``warm_start``; in value maximisation only
+            where this saves iterations (:mod:`teal.solvers.pdhg.model_start`).  With auto, balanced
+            programs and concave utilities ignore it.  Rejected under priority and max_min.
+        engine: interior (interior-point method: programs over paths, on the CPU), fused (PDHG; CPU,
+            and GPU with numba-cuda), plain (PDHG, any device), equilibrated (PDHG, any device; for
+            magnitudes that span many decades), or auto.  Auto selects interior or fused by
+            predicted time (after a warm start PDHG, then interior points), and equilibrated for
+            magnitudes that span more than four decades or after a stall, unless the network is
+            large.  Under side conditions whose columns are not paths (promises, added rows) auto
+            uses plain instead of fused.
         dtype: type of the splits during the iteration; None for float32, or float64 where ``gap``
             is below 1e-5 and, with auto, where float32 stalls.
         report: called after each full gap check between iterations, and under priority and max_min
-            after each program; the gap is infinite while it is not known.
+            after each program; the gap is infinite until it is known.
 
     Raises:
-        InputError: settings out of range, a warm start of another shape, a warm start, starter or
-            engine that this program does not take, or too little memory for one matrix.
+        InputError: options out of range, a warm start of another shape, a warm start, starter or
+            engine that does not apply to this program, or too little memory for one matrix.
     """
-    if not _is_at_least_0(deadline):
+    if not _is_non_negative(deadline):
         raise InputError("solve", "deadline", "seconds, a number >= 0", repr(deadline))
     settings = _Settings(
         gap=gap,
@@ -158,23 +160,24 @@ def solve(
         dtype=dtype,
         report=report,
     )
-    settings.prepare(problem)  # before the clock starts
-    return complete(_prepared(problem, settings, Deadline.after(deadline)))
+    # Compile before the clock starts.
+    settings.prepare(problem)
+    return complete(_solve_prepared(problem, settings, Deadline.after(deadline)))
 
 
-def _is_at_least_0(value: object) -> bool:
-    """Whether a value of any type is a number of at least 0, perhaps infinite."""
+def _is_non_negative(value: object) -> bool:
+    """Whether a value of any type is a real number of at least 0, or infinity."""
     return isinstance(value, Real) and float(value) >= 0
 
 
 def takes_starter(problem: Problem) -> bool:
-    """Whether the solution is that of one program, for which a model can give a start."""
+    """Whether one program gives the solution, so that a model's start applies to it."""
     rules = problem.objective.rules
     return not (rules.is_sequence or rules.may_have_no_allocation)
 
 
 class SolveOptions(TypedDict, total=False):
-    """Options of :func:`solve` but its deadline; see there."""
+    """Options of :func:`solve` without its deadline."""
 
     gap: float
     max_iterations: int
@@ -188,32 +191,32 @@ class SolveOptions(TypedDict, total=False):
 def solving(
     problem: Problem, *, deadline: Deadline | None = None, **options: Unpack[SolveOptions]
 ) -> Steps[PdhgResult]:
-    """:func:`solve` as a computation that pauses at the end of iterations
+    """Run :func:`solve` as a computation that pauses between iterations
     (:mod:`teal.runtime.interruptible`).
 
     Args:
         problem: as in :func:`solve`.
-        deadline: None for none.
+        deadline: end of the solve; None for no limit.
         options: as in :func:`solve`.
 
     Raises:
-        InputError: see :func:`solve`; at the first step.
+        InputError: see :func:`solve`; raised at the first step.
     """
     settings = _Settings(**options)
     settings.prepare(problem)
-    return (yield from _prepared(problem, settings, deadline or Deadline()))
+    return (yield from _solve_prepared(problem, settings, deadline or Deadline()))
 
 
 @torch.no_grad()
-def _prepared(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
-    """The solution, once everything is compiled that it needs."""
-    steps = _solving(problem, settings, deadline)
+def _solve_prepared(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
+    """Solve a problem whose kernels are compiled; small problems run torch on one thread."""
+    steps = _solve_steps(problem, settings, deadline)
     return (yield from quietly(steps, problem.batch * problem.paths.mask.size))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Settings:
-    """The options of :func:`solve` but its deadline; see there."""
+    """Options of :func:`solve` without its deadline."""
 
     gap: float = 1e-2
     max_iterations: int = 10_000
@@ -224,26 +227,29 @@ class _Settings:
     report: ProgressCallback | None = None
 
     def check(self, problem: Problem) -> None:
-        """Raise InputError for options that are out of range or would have no effect."""
+        """Validate the options.
+
+        Raises:
+            InputError: an option out of range or without effect.
+        """
         if not problem.batch:
             raise InputError("solve", "problem", "at least one matrix", "none")
-        if not _is_at_least_0(self.gap) or self.gap == math.inf:
+        if not _is_non_negative(self.gap) or self.gap == math.inf:
             raise InputError("solve", "gap", "a number >= 0, such as 0.01 for 1%", repr(self.gap))
         if self.max_iterations < 0:
-            raise InputError("solve", "max_iterations", "a whole number >= 0", self.max_iterations)
+            raise InputError("solve", "max_iterations", "an integer >= 0", self.max_iterations)
         if self.engine not in ENGINES:
             raise InputError("solve", "engine", " or ".join(ENGINES), repr(self.engine))
         if self.starter is not None and not takes_starter(problem):
             raise InputError(
                 "solve",
                 "starter",
-                f"none: {problem.objective.name} takes more than one program, or none that "
-                "models learn",
+                f"none: {problem.objective.name} has no single program that a model can start",
                 "one",
             )
 
     def prepare(self, problem: Problem) -> None:
-        """Check the options, and compile what the search needs (:func:`prepare`).
+        """Validate the options and compile the kernels of the solve (:func:`prepare`).
 
         Raises:
             InputError: see :meth:`check`.
@@ -252,16 +258,19 @@ class _Settings:
         prepare(problem, gap=self.gap, engine=self.engine, dtype=self.dtype, starter=self.starter)
 
 
-def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
-    """The solution of a program, or of the programs of a sequence."""
-    begin, engine, dtype = time.perf_counter(), settings.engine, settings.dtype
+def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
+    """Solve one program, or the programs of a sequence, and time the solve."""
+    begin = time.perf_counter()
+    engine = settings.engine
+    dtype = settings.dtype
+    # A sequence of programs: each task solves its programs by `solving`.
     if make_tasks := _SEQUENCES.get(problem.objective.name):
-        result = yield from carrying_out(
+        result = yield from run_tasks(
             make_tasks(
                 problem,
                 settings.gap,
-                knows_value_steps=_knows_steps(problem, engine),
-                start=_starting_state(problem, settings.warm_start),
+                knows_value_steps=_accepts_value_steps(problem, engine),
+                start=_warm_start_state(problem, settings.warm_start),
             ),
             partial(solving, engine=engine, dtype=dtype),
             deadline=deadline,
@@ -269,33 +278,37 @@ def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps
             report=settings.report,
         )
         return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
-    state, starter = _starting_state(problem, settings.warm_start), settings.starter
-    if not _may_ask_model(problem, engine):
+    state = _warm_start_state(problem, settings.warm_start)
+    starter = settings.starter
+    if not _may_use_model(problem, engine):
         starter = None
+    # Least cost: may be infeasible, so it has a solver of its own.
     if problem.objective.rules.may_have_no_allocation:
         limits = settings.gap, settings.max_iterations, deadline
         return (yield from least_cost.solving(problem, state, *limits, engine, _balance))
+    # A model replaces a missing warm start, unless the search decides about it later.
     is_sampled = not problem.conditions and starts_from_samples(problem, settings.gap, engine)
     if (
         state is None
         and starter is not None
         and not (is_sampled or foretells_work(problem, engine))
     ):
-        state = _starting_state(problem, starter.start(problem))
+        state = _warm_start_state(problem, starter.start(problem))
     options = SearchOptions(
         settings.gap, deadline, settings.max_iterations, settings.report, starter
     )
-    result = yield from solving_single(problem, state, options, engine, dtype)
+    result = yield from solve_single(problem, state, options, engine, dtype)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
 
 def _balance(problem: Problem, gap: float, deadline: Deadline) -> Steps[PdhgResult]:
+    """Solve the balanced program by which least cost finds a feasible allocation."""
     return (yield from solving(problem, gap=gap, deadline=deadline))
 
 
-def _may_ask_model(problem: Problem, engine: str) -> bool:
-    """Whether a model may give the start; an engine that is named always takes it."""
-    return engine != "auto" or gains_from_start(problem)
+def _may_use_model(problem: Problem, engine: str) -> bool:
+    """Whether a model may provide the start; a named engine always uses it."""
+    return engine != "auto" or may_benefit_from_model(problem)
 
 
 def prepare(
@@ -306,38 +319,46 @@ def prepare(
     dtype: torch.dtype | None = None,
     starter: Starter | None = None,
 ) -> None:
-    """Compile what :func:`solve` runs for such a problem, which :func:`solve` does too before its
+    """Compile the kernels that :func:`solve` needs for a problem; :func:`solve` does so before its
     clock starts.
 
     Args:
         problem: B matrices.
         gap, engine, dtype, starter: as in :func:`solve`.
     """
+    # Least cost solves by interior points alone.
     if problem.objective.rules.may_have_no_allocation:
         if not is_interpreting():
             interior.warm_up_for(problem.ops.mask.numel())
         return
-    rehearse = getattr(starter, "rehearse", None)
-    if rehearse is not None and _may_ask_model(problem, engine):
-        rehearse(problem)
+    # The model, and the kernels of sequences of programs.
+    warm_up_starter = getattr(starter, "rehearse", None)
+    if warm_up_starter is not None and _may_use_model(problem, engine):
+        warm_up_starter(problem)
     if problem.classes is not None and not problem.conditions:
         class_rows.rehearse(on_all=is_large(problem.paths.mask.size))
     if problem.objective.name == ObjectiveName.MAX_MIN:
         rate_cuts.rehearse()
-    over = problem.over_columns if problem.conditions else problem
-    if is_solved_without_kernels(over, engine) and not over.objective.rules.is_sequence:
+    # The kernels of the engines that may solve the program.
+    program_problem = problem.over_columns if problem.conditions else problem
+    if (
+        is_solved_without_kernels(program_problem, engine)
+        and not program_problem.objective.rules.is_sequence
+    ):
         return
-    if over.largest_share is not None:
-        first = over.largest_share[:1, :1]
-        project_box(torch.zeros_like(first), first, torch.ones_like(first))
-    if engine == "interior" or (engine == "auto" and interior.is_candidate(over)):
-        interior.warm_up_for(over.ops.mask.numel())
-    if problem.batch and engine in ("auto", "fused") and FusedEngine.accepts(over):
-        rehearse_for(over, gap, iteration_dtype(over, gap, dtype))
+    if program_problem.largest_share is not None:
+        sample_box = program_problem.largest_share[:1, :1]
+        project_box(torch.zeros_like(sample_box), sample_box, torch.ones_like(sample_box))
+    if engine == "interior" or (engine == "auto" and interior.is_candidate(program_problem)):
+        interior.warm_up_for(program_problem.ops.mask.numel())
+    if problem.batch and engine in ("auto", "fused") and FusedEngine.accepts(program_problem):
+        rehearse_for(program_problem, gap, iteration_dtype(program_problem, gap, dtype))
 
 
-def _knows_steps(problem: Problem, engine: str) -> bool:
-    """Whether the engine takes values that fall in steps, and the program needs no other engine."""
+def _accepts_value_steps(problem: Problem, engine: str) -> bool:
+    """Whether the engine accepts piecewise constant marginal values, and the program needs no other
+    engine.
+    """
     if problem.conditions:
         return False
     if engine == "plain":
@@ -347,15 +368,17 @@ def _knows_steps(problem: Problem, engine: str) -> bool:
     return problem.usable.demand is problem.demand and not bool(spans_decades(problem).any())
 
 
-def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState | None:
-    """The state of ``warm_start``, with prices whose sums are finite; engines repair the splits,
-    and that of a GPU the prices too, among its recorded launches.
+def _warm_start_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState | None:
+    """Return the state of ``warm_start`` on the problem's device, with sanitised prices.
+
+    Engines project the splits; the GPU engine also sanitises prices, within its recorded launches.
 
     Raises:
         InputError: splits or prices of another shape.
     """
     if warm_start is None:
         return None
+    # Validate shapes.
     state = warm_start.state if isinstance(warm_start, PdhgResult) else warm_start
     state = PdhgState(*state) if isinstance(state, tuple) else state
     expected = (
@@ -365,11 +388,12 @@ def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState
     actual = tuple(state.splits.shape), tuple(state.prices.shape)
     if actual != expected:
         raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", actual)
+    # Move to the device and replace non-finite prices.
     device = problem.demand.device
     prices = state.prices.to(device)
     if not problem.demand.is_cuda or problem.conditions or problem.objective.rules.is_sequence:
         prices = usable_prices(problem, prices, most=1.0)
-    of_programs = state.program_prices
-    if of_programs is not None and len(of_programs.prices) != problem.batch:
-        of_programs = None  # those of another batch say nothing here
-    return PdhgState(state.splits.to(device), prices, of_programs)
+    program_prices = state.program_prices
+    if program_prices is not None and len(program_prices.prices) != problem.batch:
+        program_prices = None  # prices of another batch prove no bounds here
+    return PdhgState(state.splits.to(device), prices, program_prices)

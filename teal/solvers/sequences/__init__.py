@@ -1,3 +1,1 @@
-"""Objectives that are sequences of programs: which programs, and what their solutions make
-together.
-"""
+"""Objectives that are sequences of programs: their tasks, and the combination of the results."""

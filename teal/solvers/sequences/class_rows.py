@@ -1,8 +1,9 @@
-"""The weighted programs of priority classes, and what their solutions mean for each class.
+"""Weighted programs of priority classes, with classes of a node pair merged into one row.
 
-Where several classes of a pair of nodes may use the same paths, their demands are one row, whose
-value falls in steps (:mod:`teal.problem.steps`); elsewhere, and for engines that know no steps,
-each class has rows of its own.
+:class:`ClassRows` builds the programs and translates solutions to classes.  Classes of a node pair
+with the same paths share a row with piecewise constant marginal values
+(:mod:`teal.problem.steps`); otherwise, and for engines without value steps, each class has separate
+rows.
 """
 
 from __future__ import annotations
@@ -26,141 +27,147 @@ from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.parallel import on_all_threads, partitioned_kernel, threads_for
 from teal.solvers.result import PdhgState
 
-# of the rows, whose sums are added in their order, so that no result depends on the number of
-# threads
+# Number of parts of the rows whose sums are added in order, so that results do not depend on the
+# number of threads.
 _SUM_PARTS = 64
 
 
-def class_weights(number: int, ratio: float) -> list[float]:
-    """Values of a Gbit/s of the classes up to ``number``, which has 1; each ``ratio`` times that of
-    the next one.
+def class_weights(class_index: int, ratio: float) -> list[float]:
+    """Return values per Gbit/s of the classes up to ``class_index``, which has 1; ratio ``ratio``
+    between neighbours.
     """
-    return [ratio ** (number - above) for above in range(number + 1)]
+    return [ratio ** (class_index - higher) for higher in range(class_index + 1)]
 
 
 @partitioned_kernel("out")
-def _carried(
+def _sum_class_flows(
     begin: int, end: int, splits: AnyArray, demand: FloatArray, amount: FloatArray, out: FloatArray
 ) -> None:
-    """Sum what the rows of one matrix carry of each class; a row serves the highest class first.
+    """Sum the served flow of each class over the rows of one matrix; a row serves the highest class
+    first.
 
     Args:
-        splits: (R, K).
-        demand: (R,) Gbit/s of all classes.
-        amount: (C, R) Gbit/s of each class.
+        splits: (R, K) splits.
+        demand: (R,) demand of all classes, Gbit/s.
+        amount: (C, R) demand of each class, Gbit/s.
         out: (parts, C) receives the sums over each part of the rows.
     """
-    parts, rows, classes = len(out), len(demand), len(amount)
+    parts = len(out)
+    rows = len(demand)
+    classes = len(amount)
     for part in range(begin, end):
         for row in range(rows * part // parts, rows * (part + 1) // parts):
-            left = splits[row].sum() * demand[row]
-            for number in range(classes):
-                served = min(left, amount[number, row])
-                out[part, number] += served
-                left -= served
+            remaining = splits[row].sum() * demand[row]
+            for class_index in range(classes):
+                served = min(remaining, amount[class_index, row])
+                out[part, class_index] += served
+                remaining -= served
 
 
 @partitioned_kernel("row")
-def _shared_out(
+def _split_class(
     begin: int,
     end: int,
     splits: AnyArray,
     demand: FloatArray,
     amount: FloatArray,
-    number: int,
+    class_index: int,
     row: Int64Array,
     out: AnyArray,
 ) -> None:
-    """Splits of the demands of one class, in the ratio of those of their rows.
+    """Compute splits of the demands of one class, in the ratio of those of their rows.
 
     Args:
-        splits, demand, amount: as in :func:`_carried`.
-        number: number of the class.
-        row: (n,) of each demand.
+        splits, demand, amount: as in :func:`_sum_class_flows`.
+        class_index: index of the class.
+        row: (n,) row of each demand.
         out: (n, K) receives the splits.
     """
     for i in range(begin, end):
-        of_row = splits[row[i]]
-        total = of_row.sum()
-        left = total * demand[row[i]]
-        for above in range(number):
-            left -= min(left, amount[above, row[i]])
-        of_class = amount[number, row[i]]
-        served = min(left, of_class)
-        factor = served / (of_class * total) if served > 0 else 0.0
-        for k in range(len(of_row)):
-            out[i, k] = factor * of_row[k]
+        row_splits = splits[row[i]]
+        total = row_splits.sum()
+        remaining = total * demand[row[i]]
+        for higher in range(class_index):
+            remaining -= min(remaining, amount[higher, row[i]])
+        class_demand = amount[class_index, row[i]]
+        served = min(remaining, class_demand)
+        factor = served / (class_demand * total) if served > 0 else 0.0
+        for k in range(len(row_splits)):
+            out[i, k] = factor * row_splits[k]
 
 
 @functools.cache
 def rehearse(*, on_all: bool) -> None:
-    """Call the kernels once, so that they are compiled before a clock starts."""
-    splits, one = np.zeros((1, 1)), np.zeros((1, 1))
+    """Compile the kernels before a clock starts."""
+    splits = np.zeros((1, 1))
+    ones = np.zeros((1, 1))
     with on_all_threads(on_all), threads_for(splits.size):
-        _carried(splits, one[0], one, np.zeros((1, 1)))
-        _shared_out(splits, one[0], one, 0, np.zeros(1, np.int64), splits)
+        _sum_class_flows(splits, ones[0], ones, np.zeros((1, 1)))
+        _split_class(splits, ones[0], ones, 0, np.zeros(1, np.int64), splits)
 
 
 class ClassRows:
-    """The rows of a problem of C classes.
+    """Rows of a problem of C classes.
 
     Args:
         problem: B matrices under priority.
-        may_merge: whether the engine knows steps.
+        may_merge: whether the engine supports piecewise constant marginal values.
 
     Attributes:
-        is_merged: whether a row may stand for several classes.
+        is_merged: whether some row contains several classes.
     """
 
     def __init__(self, problem: Problem, *, may_merge: bool) -> None:
         assert problem.classes is not None
-        self._classes, self._problem = problem.classes, problem.to(torch.float64)
+        self._classes = problem.classes
+        self._problem = problem.to(torch.float64)
         exact = self._problem
         demands = np.arange(problem.paths.num_demands)
         own_rows = MergedRows(problem.paths, demands, demands)
         merged = merged_rows(problem.paths) if may_merge else own_rows
         self.is_merged = len(merged.first) < len(demands)
         self._rows = merged if self.is_merged else own_rows
-        # (B, C, R) Gbit/s of each class in each row.
+        # (B, C, R) demand of each class in each row, Gbit/s.
         self._amount = exact.demand.new_zeros(
             problem.batch, len(self._classes), len(self._rows.first)
         )
-        for number, block in enumerate(self._classes.blocks):
-            self._amount[:, number, torch.from_numpy(self._rows.row[block])] = exact.demand[
+        for class_index, block in enumerate(self._classes.blocks):
+            self._amount[:, class_index, torch.from_numpy(self._rows.row[block])] = exact.demand[
                 :, block
             ]
-        self._without_values: dict[int, Problem] = {}
-        # Of each class: the last prices (B, E), and what the cheapest path of each row costs at
-        # them, (B, R).
-        self._least: dict[int, tuple[Tensor, Tensor]] = {}
+        self._programs: dict[int, Problem] = {}
+        # Cache per class: the last prices (B, E), and the cost of each row's cheapest path (B, R).
+        self._cheapest_costs: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def _amounts(self, number: int) -> Tensor:
-        """(B, c, R) of the classes up to ``number``, in their rows."""
-        count = int(np.searchsorted(self._rows.first, self._classes.ptr[number + 1]))
-        return self._amount[:, : number + 1, :count]
+    def _amounts(self, class_index: int) -> Tensor:
+        """Return (B, c, R) demands of the classes up to ``class_index``, in their rows."""
+        num_rows = int(np.searchsorted(self._rows.first, self._classes.ptr[class_index + 1]))
+        return self._amount[:, : class_index + 1, :num_rows]
 
-    def _program(self, number: int) -> Problem:
-        """The program of the classes up to ``number``, without values; made once."""
-        if number not in self._without_values:
-            self._without_values[number] = self._new_program(number)
-        return self._without_values[number]
+    def _program(self, class_index: int) -> Problem:
+        """Return the program of the classes up to ``class_index``, without values; cached."""
+        if class_index not in self._programs:
+            self._programs[class_index] = self._new_program(class_index)
+        return self._programs[class_index]
 
-    def _new_program(self, number: int) -> Problem:
+    def _new_program(self, class_index: int) -> Problem:
+        """Build the program of the classes up to ``class_index``, without values."""
         exact = self._problem
-        if (
-            exact.conditions
-        ):  # which may read all demands: those of lower classes stay, without value
+        # Conditions may read all demands: those of lower classes stay, without value.
+        if exact.conditions:
             return dataclasses.replace(
                 exact, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None
             )
         if not self.is_merged:
-            part = exact.first_demands(int(self._classes.ptr[number + 1]))
+            part = exact.first_demands(int(self._classes.ptr[class_index + 1]))
             return dataclasses.replace(
                 part,
                 objective=Objective(ObjectiveName.WEIGHTED_FLOW),
                 demand_value=torch.ones_like(part.demand[0]),
             )
-        demand, paths, ops = self._amounts(number).sum(1), self._rows.paths, exact.ops
+        demand = self._amounts(class_index).sum(1)
+        paths = self._rows.paths
+        ops = exact.ops
         if demand.shape[1] < paths.num_demands:
             paths = first_demands(paths, demand.shape[1])
         if paths is not exact.paths:
@@ -175,23 +182,23 @@ class ClassRows:
             classes=None,
         )
 
-    def program(self, number: int, ratio: float) -> Problem:
-        """The weighted program of the classes up to ``number``, in float64.
+    def program(self, class_index: int, ratio: float) -> Problem:
+        """Build the weighted program of the classes up to ``class_index``, in float64.
 
         Args:
-            number: number of the class, whose Gbit/s have the value 1.
-            ratio: value of a Gbit/s of a class over that of the next one.
+            class_index: index of the class with the value 1 per Gbit/s.
+            ratio: ratio of the values of neighbouring classes.
         """
-        program = self._program(number)
-        weight = program.demand.new_tensor(class_weights(number, ratio))
+        program = self._program(class_index)
+        weight = program.demand.new_tensor(class_weights(class_index, ratio))
         if not self.is_merged:
-            size = torch.as_tensor(self._classes.ptr[: number + 2]).diff().to(weight.device)
+            size = torch.as_tensor(self._classes.ptr[: class_index + 2]).diff().to(weight.device)
             value = torch.zeros_like(program.demand[0])
             value[: int(size.sum())] = weight.repeat_interleave(size)
             return dataclasses.replace(program, demand_value=value)
         steps = None
-        if number:
-            end = self._amounts(number).cumsum(1)
+        if class_index:
+            end = self._amounts(class_index).cumsum(1)
             end = torch.where(end[:, -1:] > 0, end / end[:, -1:], 1)  # the last one is 1 exactly
             steps = ValueSteps((weight / weight[0])[None], end.transpose(1, 2).contiguous())
         return dataclasses.replace(
@@ -199,22 +206,27 @@ class ClassRows:
         )
 
     def splits(self, splits: Tensor) -> Tensor:
-        """(B, D, K) splits of all demands, of splits (B, R, K) of the last program."""
+        """Convert splits (B, R, K) of the last program to splits (B, D, K) of all demands."""
         if not self.is_merged:
             return splits
-        number = len(self._classes) - 1
+        last_class = len(self._classes) - 1
         out = np.empty((len(splits), int(self._classes.ptr[-1]), splits.shape[2]))
-        parts = zip(*self._arrays(number, splits), out, strict=True)
-        for of_rows, demand, amount, of_demands in parts:
-            for of_class, block in enumerate(self._classes.blocks):
-                with threads_for(of_demands[block].size):
-                    _shared_out(
-                        of_rows, demand, amount, of_class, self._rows.row[block], of_demands[block]
+        parts = zip(*self._arrays(last_class, splits), out, strict=True)
+        for row_splits, demand, amount, demand_splits in parts:
+            for class_index, block in enumerate(self._classes.blocks):
+                with threads_for(demand_splits[block].size):
+                    _split_class(
+                        row_splits,
+                        demand,
+                        amount,
+                        class_index,
+                        self._rows.row[block],
+                        demand_splits[block],
                     )
         return torch.from_numpy(out).to(splits)
 
     def state(self, state: PdhgState) -> PdhgState:
-        """A state over the rows of the last program, of one over all demands: the opposite of
+        """Convert a state over all demands to the rows of the last program: the inverse of
         :meth:`splits`.
         """
         if not self.is_merged:
@@ -223,70 +235,80 @@ class ClassRows:
         flows = state.splits.new_zeros(
             len(state.splits), len(self._rows.first), state.splits.shape[2]
         )
-        sent = self._problem.flows(state.splits.to(self._problem.demand)).to(flows)
-        flows.index_add_(1, torch.from_numpy(self._rows.row).to(flows.device), sent)
+        demand_flows = self._problem.flows(state.splits.to(self._problem.demand)).to(flows)
+        flows.index_add_(1, torch.from_numpy(self._rows.row).to(flows.device), demand_flows)
         demand = program.demand[..., None].to(flows)
         return PdhgState(torch.where(demand > 0, flows / demand.clamp(min=1e-30), 0), state.prices)
 
     def start_prices(self, state: PdhgState | None) -> Tensor:
-        """(B, C, E) prices of every program in a state; 0 where it has none."""
+        """Return (B, C, E) prices of every program in a state; 0 if missing."""
         shape = self._problem.batch, len(self._classes), self._problem.topology.num_links
-        known = (
+        prices = (
             None if state is None or state.program_prices is None else state.program_prices.prices
         )
-        if known is None or known.shape != shape:
+        if prices is None or prices.shape != shape:
             return self._problem.capacity.new_zeros(shape)
-        return finite_prices(known.to(self._problem.capacity))
+        return finite_prices(prices.to(self._problem.capacity))
 
-    def carried(self, number: int, splits: Tensor) -> Tensor:
-        """(B, c) Gbit/s of each class up to ``number``, of splits (B, R, K) of its program."""
-        sums = np.zeros((len(splits), _SUM_PARTS, number + 1))
-        for of_rows, demand, amount, out in zip(*self._arrays(number, splits), sums, strict=True):
-            with threads_for(of_rows.size + amount.size):
-                _carried(of_rows, demand, amount, out)
+    def class_flows(self, class_index: int, splits: Tensor) -> Tensor:
+        """Return (B, c) flows of each class up to ``class_index``, Gbit/s, from splits (B, R, K) of
+        its program.
+        """
+        sums = np.zeros((len(splits), _SUM_PARTS, class_index + 1))
+        for row_splits, demand, amount, out in zip(
+            *self._arrays(class_index, splits), sums, strict=True
+        ):
+            with threads_for(row_splits.size + amount.size):
+                _sum_class_flows(row_splits, demand, amount, out)
         return torch.from_numpy(sums.sum(1)).to(splits.device)
 
-    def _arrays(self, number: int, splits: Tensor) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Splits (B, R, K), demands (B, R) and amounts (B, c, R) of the program of class
-        ``number``, for kernels.
+    def _arrays(
+        self, class_index: int, splits: Tensor
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return splits (B, R, K), demands (B, R) and amounts (B, c, R) of the program of a class,
+        for kernels.
         """
-        amount = self._amounts(number)
+        amount = self._amounts(class_index)
         rows = amount.shape[2]
-        parts = (splits[:, :rows], self._program(number).demand[:, :rows], amount)
-        of_rows, demand, amounts = (
+        parts = (splits[:, :rows], self._program(class_index).demand[:, :rows], amount)
+        row_splits, demand, amounts = (
             part.to("cpu", torch.float64).contiguous().numpy() for part in parts
         )
-        return of_rows, demand, amounts
+        return row_splits, demand, amounts
 
     def figures(self, splits: Tensor, prices: Tensor) -> ClassFigures:
-        """The figures of the last program's splits, as :func:`teal.problem.priority.class_figures`,
-        in less time.
+        """Compute the figures of the last program's splits; faster than
+        :func:`teal.problem.priority.class_figures`.
 
         Args:
-            splits: (B, R, K).
-            prices: (B, C, E) of every program, in units of the value of its class; 0 for none.
+            splits: (B, R, K) splits.
+            prices: (B, C, E) prices of every program, in units of its class's value; 0 if missing.
         """
         if self._problem.conditions:
             return class_figures(self._problem, splits, prices)
-        value = self.carried(len(self._classes) - 1, splits)
+        value = self.class_flows(len(self._classes) - 1, splits)
         bounds = [
-            self._bound(number, prices[:, number], value) for number in range(len(self._classes))
+            self._bound(class_index, prices[:, class_index], value)
+            for class_index in range(len(self._classes))
         ]
         return ClassFigures.of_bounds(self._classes.names, self._amount.sum(2), value, bounds)
 
-    def _bound(self, number: int, prices: Tensor, value: Tensor) -> Tensor:
-        """(B,) the bound on the flow of a class, by prices (B, E), beside flows (B, C) of higher
-        ones.
+    def _bound(self, class_index: int, prices: Tensor, value: Tensor) -> Tensor:
+        """Return (B,) the bound on the flow of a class, at prices (B, E), given flows (B, C) of
+        higher classes.
         """
-        program, prices = self._program(number), finite_prices(prices)
-        amount = self._amounts(number) * program.routable[:, None]
+        program = self._program(class_index)
+        prices = finite_prices(prices)
+        amount = self._amounts(class_index) * program.routable[:, None]
         if not bool(prices.any()):
             return amount[:, -1].sum(1)
-        before = self._least.get(number)
-        if before is None or not torch.equal(before[0], prices):
-            before = self._least[number] = (
+        cached = self._cheapest_costs.get(class_index)
+        if cached is None or not torch.equal(cached[0], prices):
+            cached = self._cheapest_costs[class_index] = (
                 prices,
                 program.cheapest_path_cost(program.ops.path_sum(prices)),
             )
-        least = [before[1]] * (number + 1)
-        return bound_of_class(program.capacity_value(prices), amount.unbind(1), least, value)
+        cheapest_costs = [cached[1]] * (class_index + 1)
+        return bound_of_class(
+            program.capacity_value(prices), amount.unbind(1), cheapest_costs, value
+        )

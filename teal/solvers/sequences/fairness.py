@@ -1,17 +1,17 @@
-r"""Weighted max-min fair rates over several paths a demand, by an iteration over levels of links.
+r"""Approximate weighted max-min fair rates over several paths per demand, by link levels.
 
 An allocation is max-min fair if no rate f[d] / w[d] can be raised without lowering one that is not
-larger (Bertsekas & Gallager, Data Networks, 6.5.2).  The iteration keeps a level r[e] for each
-link, the rate per weight that it grants:
+larger (Bertsekas & Gallager, Data Networks, 6.5.2).  The iteration (:func:`fair_flows`) has a level
+r[e] for each link, the rate per weight that it grants:
 
     level(d, k) = least r[e] along the path,      best(d) = max over k of level(d, k),
-    f[d] = min(demand[d], w[d] best(d)),  divided among its paths in the ratio (level(d, k) / best(d))^q,  q rising,
-    r[e] <- r[e] (load[e] / c[e])^-gamma,         gamma falling.
+    f[d] = min(demand[d], w[d] best(d)),  divided among its paths in the ratio (level(d, k) /
+    best(d))^q,  q rising, r[e] <- r[e] (load[e] / c[e])^-gamma,         gamma falling.
 
-A link that is overloaded lowers the level of all demands for which it is the bottleneck, a link
-with room raises it, so that at a fixed point every demand that is not carried whole crosses on each
-of its best paths a full link where nobody has a higher level: the condition of a bottleneck. One
-iteration is a scan for the least level along the paths and one for the loads. The rates of the
+An overloaded link lowers the level of all demands for which it is the bottleneck, a link with
+unused capacity raises it.  At a fixed point every demand that is not fully served crosses, on each
+of its best paths, a full link where no demand has a higher level: the bottleneck condition.  One
+iteration is a scan for the smallest level along the paths and one for the loads.  The rates of the
 later iterations are averaged; they may overload links by a few per cent, which
 :mod:`teal.solvers.sequences.max_min` removes.
 """
@@ -27,35 +27,30 @@ from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.shapes import Bool
 
-# Iterations where the caller gives none: on small networks, where they take 20 ms, the rates are
-# closer with more.
-# Paths up to which a network is small.
-_SMALL_NETWORK_PATHS = 20_000
+# Default iterations: small networks, where they take 20 ms, gain accuracy from more.
+_SMALL_NETWORK_PATHS = 20_000  # largest number of paths of a small network
 _ITERATIONS_SMALL = 150
 _ITERATIONS = 100
-# Exponent of levels in the division of a demand among its paths, in the first and the last
-# iteration: sharp ones send a demand over its best paths alone, as max-min fairness asks, but
-# oscillate at first.
+# Exponent q in the first and the last iteration: a large one uses the best paths only, as max-min
+# fairness requires, but oscillates at first.
 _LEVEL_EXPONENTS = (5.0, 60.0)
-# First exponent of a level's change, and share of the iterations in which it halves.
+# First exponent gamma, and share of the iterations in which it halves.
 _FIRST_CHANGE_EXPONENT = 0.3
 _HALVING_SHARE = 1 / 8
-_MAX_CHANGE = 4.0  # of a link's utilisation, up or down, that an iteration answers
+_MAX_CHANGE = 4.0  # limit of the utilisation, and of its inverse, in an update of levels
 _AVERAGED_FROM = 0.5  # share of the iterations before the average begins
-_MIN_DIVISOR = 1e-30  # instead of 0 as a divisor
+_MIN_DIVISOR = 1e-30  # replaces 0 as a divisor
 
 
 def require_shedding(scheme: str, objective: Objective) -> None:
-    """Raise InputError for a program that must carry all demand, where rates have nothing to be
-    fair about.
-    """
+    """Raise InputError for a program that must serve all demand, where rates leave no choice."""
     if not objective.may_shed:
-        raise InputError(scheme, "objective", "one that may shed demand", objective.name)
+        raise InputError(scheme, "objective", "an objective that may shed demand", objective.name)
 
 
 def weights_of(problem: Problem, weight: Tensor | None) -> Tensor:
-    """(B, D) w, of (D,) or (B, D) weights; for None those of the objective max_min, 1 each under
-    another one.
+    """Return (B, D) weights w from (D,) or (B, D) weights; None for those of max_min, 1 each
+    otherwise.
     """
     if weight is None and problem.objective.name == ObjectiveName.MAX_MIN:
         weight = problem.demand_value
@@ -67,97 +62,104 @@ def weights_of(problem: Problem, weight: Tensor | None) -> Tensor:
 
 
 def usual_iterations(problem: Problem) -> int:
-    """Iterations over the levels of links that suit a network."""
+    """Return the default number of iterations for a network."""
     return _ITERATIONS_SMALL if problem.paths.mask.size <= _SMALL_NETWORK_PATHS else _ITERATIONS
 
 
 def fair_flows(
     problem: Problem, weight: Tensor | None, iterations: int, deadline: Deadline | None = None
 ) -> Steps[Tensor]:
-    """(B, D, K) Gbit/s of the iteration, which may overload links by a few per cent; pauses after
-    each iteration.
+    """Compute (B, D, K) approximately fair flows, Gbit/s, pausing after each iteration.
+
+    The flows may overload links by a few per cent.
 
     Args:
-        problem: B matrices; its type is that of the numbers, of which float32 is precise enough.
-        weight: (D,) or (B, D) w, above 0; None as in :func:`weights_of`.
-        iterations: number of them.
-        deadline: after which no further iteration begins; None for none.
+        problem: B matrices; its dtype is that of the iteration, float32 suffices.
+        weight: (D,) or (B, D) positive weights w; None as in :func:`weights_of`.
+        iterations: number of iterations.
+        deadline: deadline of the last iteration; None for no limit.
     """
     weight = weights_of(problem, weight)
-    highest = (problem.demand / weight).amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
-    level = highest.expand_as(problem.capacity)
-    total, count, flows = torch.zeros_like(problem.even_splits), 0, problem.even_splits
-    for number in range(iterations):
-        if number and deadline is not None and deadline.is_over:
-            return total / count if count else flows
-        of_path = torch.where(problem.path_mask, -problem.ops.path_max(-level)[0], 0)
-        best = of_path.amax(-1, keepdim=True)
-        sharpness = _LEVEL_EXPONENTS[0] * (_LEVEL_EXPONENTS[1] / _LEVEL_EXPONENTS[0]) ** (
-            number / iterations
+    max_level = (problem.demand / weight).amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
+    level = max_level.expand_as(problem.capacity)
+    total = torch.zeros_like(problem.even_splits)
+    num_averaged = 0
+    flows = problem.even_splits
+    for iteration in range(iterations):
+        if iteration and deadline is not None and deadline.is_over:
+            return total / num_averaged if num_averaged else flows
+        path_level = torch.where(problem.path_mask, -problem.ops.path_max(-level)[0], 0)
+        best_level = path_level.amax(-1, keepdim=True)
+        exponent = _LEVEL_EXPONENTS[0] * (_LEVEL_EXPONENTS[1] / _LEVEL_EXPONENTS[0]) ** (
+            iteration / iterations
         )
         share = torch.where(
-            problem.path_mask, (of_path / best.clamp(min=_MIN_DIVISOR)) ** sharpness, 0
+            problem.path_mask, (path_level / best_level.clamp(min=_MIN_DIVISOR)) ** exponent, 0
         )
-        rate = torch.minimum(problem.demand, weight * best[..., 0])
+        rate = torch.minimum(problem.demand, weight * best_level[..., 0])
         flows = rate[..., None] * share / share.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
-        if number >= _AVERAGED_FROM * iterations:
-            total, count = total + flows, count + 1
+        if iteration >= _AVERAGED_FROM * iterations:
+            total = total + flows
+            num_averaged = num_averaged + 1
         utilisation = problem.ops.link_sum(flows) * problem.inverse_capacity
         change = utilisation.clamp(min=1 / _MAX_CHANGE, max=_MAX_CHANGE) ** (
-            -_FIRST_CHANGE_EXPONENT / (1 + number / (_HALVING_SHARE * iterations))
+            -_FIRST_CHANGE_EXPONENT / (1 + iteration / (_HALVING_SHARE * iterations))
         )
-        level = torch.minimum(level * change, highest)
+        level = torch.minimum(level * change, max_level)
         yield
-    return total / max(1, count)
+    return total / max(1, num_averaged)
 
 
 def is_bottlenecked(
     problem: Problem, splits: Tensor, weight: Tensor | None = None, tolerance: float = 0.05
 ) -> Bool[Tensor, "B D"]:
-    """(B, D) whether a demand has its bottleneck: it is carried whole, or every live path crosses a
-    full link.
+    """Return (B, D) whether a demand is fully served or has a bottleneck link on every live path.
 
-    A link counts as full from 1 - ``tolerance`` of its capacity on, and only if no demand that
-    sends more than ``tolerance`` of its rate over it has a rate per weight above the demand's own
-    by more than ``tolerance``.  The condition is that of max-min fairness for one path a demand,
-    checked without the iteration.
+    A bottleneck of a demand is loaded to at least 1 - ``tolerance`` of its capacity, and no demand
+    that sends more than ``tolerance`` of its rate over it has a rate per weight larger by more than
+    ``tolerance``.  This is the condition of max-min fairness for one path per demand, an
+    independent check of the iteration.
 
     Args:
         problem: B matrices.
-        splits: (B, D, K).
+        splits: (B, D, K) splits.
         weight: as in :func:`weights_of`.
-        tolerance: relative.
+        tolerance: relative tolerance.
     """
     problem = problem.to(torch.float64)
     flows = problem.flows(splits.to(problem.demand))
     rates = flows.sum(-1)
     level = rates / weights_of(problem, weight)
     full = problem.loads(splits.to(problem.demand)) >= (1 - tolerance) * problem.capacity
-    path, link = (torch.from_numpy(part) for part in problem.paths.incidences())
+    path, link = (torch.from_numpy(array) for array in problem.paths.incidences())
     demand = torch.div(path, problem.paths.num_paths, rounding_mode="floor")
     result = rates >= (1 - tolerance) * problem.demand
     for b in range(problem.batch):
-        sends = flows[b].reshape(-1)[path] > tolerance * rates[b][demand]
-        highest = torch.zeros_like(problem.capacity[b])
-        highest.scatter_reduce_(0, link[sends], level[b][demand[sends]], "amax")
-        stops = full[b][link] & (level[b][demand] >= (1 - tolerance) * highest[link])
-        stopped = torch.zeros(problem.paths.leaf.size, dtype=torch.bool)
-        stopped[path[stops]] = True
-        every = (stopped.view(problem.paths.leaf.shape) | ~problem.path_mask[b]).all(-1)
-        result[b] |= every
+        is_used = flows[b].reshape(-1)[path] > tolerance * rates[b][demand]
+        max_level = torch.zeros_like(problem.capacity[b])
+        max_level.scatter_reduce_(0, link[is_used], level[b][demand[is_used]], "amax")
+        is_bottleneck = full[b][link] & (level[b][demand] >= (1 - tolerance) * max_level[link])
+        is_path_limited = torch.zeros(problem.paths.leaf.size, dtype=torch.bool)
+        is_path_limited[path[is_bottleneck]] = True
+        is_demand_limited = (
+            is_path_limited.view(problem.paths.leaf.shape) | ~problem.path_mask[b]
+        ).all(-1)
+        result[b] |= is_demand_limited
     return result
 
 
 def fairness(rates: Tensor, reference: Tensor, least: float) -> Tensor:
-    """(B,) geometric mean over the demands of min(f / g, g / f), with f and g at least ``least``.
+    """Return (B,) geometric mean over the demands of min(f / g, g / f), with f and g at least
+    ``least``.
 
     The measure of Namyar et al., "Solving Max-Min Fair Resource Allocations Quickly on Large
     Graphs" (NSDI 2024).
 
     Args:
-        rates: (B, D) f, Gbit/s.
-        reference: (B, D) g, max-min fair rates.
-        least: Gbit/s below which differences do not count.
+        rates: (B, D) rates f, Gbit/s.
+        reference: (B, D) max-min fair rates g, Gbit/s.
+        least: rate below which differences are ignored, Gbit/s.
     """
-    f, g = rates.clamp(min=least), reference.clamp(min=least)
+    f = rates.clamp(min=least)
+    g = reference.clamp(min=least)
     return torch.minimum(f / g, g / f).log().mean(-1).exp()

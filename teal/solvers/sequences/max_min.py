@@ -1,21 +1,17 @@
-"""Max-min fair rates of B matrices by a sequence of programs, each level certified (see
-:mod:`problem.fair_levels`).
+"""Max-min fair rates: progressive filling under cuts, which a cutting-plane loop generates.
 
-Rates and routes come from water-filling (:class:`WaterFilling`).  In less time and without a
-certificate, rates come from the iteration over levels of links (:mod:`fairness`); they are then the
-demands of a max_concurrent_flow program, which routes them and scales all alike by what they are
-too high.  Unused capacity is filled last.
+Each level is certified (:mod:`problem.fair_levels`).  :func:`tasks` is exact: water-filling
+(progressive filling, :class:`WaterFilling`) gives rates and routes.  :func:`level_tasks` is faster
+and uncertified: rates come from the iteration over link levels (:mod:`fairness`), and a
+max_concurrent_flow program routes them and scales all by one factor.  Both refill unused capacity.
 
-Max-min fair rates of one matrix: water-filling under cuts, and cuts from the prices of routing its
-rates.
-
-The rates that are fair under the cuts so far (:mod:`teal.solvers.sequences.rate_cuts`) are routed
-by a program of the largest link utilisation.  If they fit, they are fair: more would not be fair
-under fewer limits.  If they do not, its prices are a cut that they exceed, which is added.  Cuts
-are of few links, and few demands have no path around these: on UsCarrier at load 10 at most 9 links
-and 2,000 of 24,806 demands, on Kdl 30 links and 17,000 of 567,762.  Programs are therefore of the
-*confined* demands alone, those whose paths all cross a link of some cut or a nearly full one; all
-demands are routed only to see whether others stand in the way.
+Cutting planes: a program of the largest link utilisation routes the rates that are fair under the
+cuts so far (:mod:`teal.solvers.sequences.rate_cuts`).  If they fit, they are fair; otherwise the
+dual prices of the program give a violated cut, which is added.  Cuts have few links, and few
+demands have no path around these: on UsCarrier at load 10 at most 9 links and 2,000 of 24,806
+demands, on Kdl 30 links and 17,000 of 567,762.  Programs therefore contain only the *confined*
+demands, whose paths all cross a link of some cut or a nearly full link; all demands are routed only
+to confirm.
 """
 
 from __future__ import annotations
@@ -40,89 +36,86 @@ from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, merged, stops_of_sequence
 from teal.solvers.sequences.fairness import fair_flows, usual_iterations, weights_of
 from teal.solvers.sequences.rate_cuts import CutFilling, cut_of
-from teal.solvers.sequences.task import Compute, PartOfTasks, Progress, Solve, Tasks, TimeShare
+from teal.solvers.sequences.task import Compute, Progress, Solve, SubTasks, Tasks, TimeShare
 
-# Gap of a program at first, which most violated cuts need no better; then so many times smaller,
+# First target gap of a program, sufficient for most violated cuts; then divided by the shrinkage
 # until rates fit or a cut is violated.
-_FIRST_PROGRAM_GAP, _PROGRAM_SHRINKAGE = 0.05, 4.0
-_FITS_SHARE = (
-    0.8  # of the target gap, by which links may be overloaded where rates count as fitting
-)
-_VIOLATED_SHARE = (
-    0.4  # of the target gap, by which rates must exceed a cut; also the finest gap of a program
-)
-# Utilisation from which a link counts as full.  The flows of the guess overload links by a few per
-# cent: with 0.9 three times as many demands counted as confined, with 1.3 all demands had to be
-# routed six times on Kdl, with 1.1 once.
+_FIRST_PROGRAM_GAP = 0.05
+_PROGRAM_SHRINKAGE = 4.0
+# Overload of links at which rates still fit, as a share of the target gap.
+_FITS_SHARE = 0.8
+# Smallest violation of a cut, and smallest gap of a program, as a share of the target gap.
+_VIOLATED_SHARE = 0.4
+# Utilisation from which a link counts as full.  The flows of the initial guess overload links by a
+# few per cent: with 0.9 three times as many demands counted as confined, with 1.3 all demands had
+# to be routed six times on Kdl, with 1.1 once.
 _FULL_LINK = 1.1
-_NO_PRICE_SHARE = (
-    1e-3  # of the largest capacity value of a link, below which a price counts as rounding
-)
-_MAX_CONFINED = 0.5  # share of the demands above which a program of the confined ones saves nothing
-_PROGRAM_ITERATIONS = 1000  # of a program, at most: its bound is then used as it is
-_MIN_GAP = 1e-7  # target below which programs are no finer: sums of float64 prove no less
-_MAX_PROGRAMS = 400  # of a matrix; tens are usual
+# Share of the largest capacity value of a link below which a price counts as rounding.
+_NO_PRICE_SHARE = 1e-3
+_MAX_CONFINED = 0.5  # share of the demands above which confined programs save nothing
+_PROGRAM_ITERATIONS = 1000  # iteration limit of a program; its bound is then used as it is
+_MIN_GAP = 1e-7  # smallest target gap of programs: float64 sums certify no smaller one
+_MAX_PROGRAMS = 400  # limit per matrix; tens are usual
 
 
 class WaterFilling:
-    """Water-filling of one matrix.
+    """Water-filling of one matrix, with generated cuts.
 
     Args:
         problem: B = 1, under total_flow, in float64.
-        weight: (D,) w.
-        flows: (D, K) Gbit/s, near those of fair rates.
-        time: time in which cuts are looked for.
+        weight: (D,) weights w.
+        flows: (D, K) initial guess of fair flows, Gbit/s.
+        time: time budget of the generation of cuts.
 
     Attributes:
-        rate: (D,) Gbit/s, fair under the cuts.
+        rate: (D,) fair rates under the cuts, Gbit/s.
         splits: (D, K) shares of the rates, as last routed.
-        prices: (E,) of the last program of all demands.
-        utilisation: largest of a link, of the rates on these splits; at most about 1 unless time
-            was short.
-        levels: levels that hold demands, ascending.
-        is_late: whether time was short.
-        is_stuck: whether the last :meth:`tasks` found no cut, though some program was not solved
-            closely enough to say that its rates fit: closer ones would not help.
+        prices: (E,) prices of the last program of all demands.
+        utilisation: largest link utilisation of the rates on these splits; about 1 at most unless
+            the time ran out.
+        levels: levels at which demands are held, ascending.
+        is_late: whether the time ran out.
+        is_stuck: whether the last :meth:`tasks` generated no cut although some program was solved
+            too loosely to confirm its rates; smaller gaps would not help.
     """
 
     def __init__(self, problem: Problem, weight: Tensor, flows: Tensor, time: TimeShare) -> None:
-        self._problem, self._weight, self._guess, self._time = problem, weight, flows, time
+        self._problem = problem
+        self._weight = weight
+        self._guess = flows
+        self._time = time
         self._filling = CutFilling(problem, weight.cpu().numpy())
         self.splits = flows / flows.sum(-1, keepdim=True).clamp(min=1e-300)
-        self.prices, self.utilisation, self.is_late = (
-            torch.zeros_like(problem.capacity[0]),
-            math.inf,
-            False,
-        )
+        self.prices = torch.zeros_like(problem.capacity[0])
+        self.utilisation = math.inf
+        self.is_late = False
         self.is_stuck = False
-        self._excess = (
-            math.inf
-        )  # utilisation beyond 1 of the last program, after which the next one need be no finer
+        # Overload of the last program, which sets the gap of the next one.
+        self._excess = math.inf
         self._fill()
-        self._matters = torch.zeros_like(
-            self.prices, dtype=torch.bool
-        )  # (E,) links of cuts and full ones
-        matters = problem.utilisation_of(problem.ops.link_sum(flows[None]))[0] >= _FULL_LINK
+        # (E,) links of cuts, and full links.
+        self._cut_links = torch.zeros_like(self.prices, dtype=torch.bool)
+        cut_links = problem.utilisation_of(problem.ops.link_sum(flows[None]))[0] >= _FULL_LINK
         for cut in self._filling.cuts:
-            matters |= torch.from_numpy(cut.prices > 0).to(matters.device)
+            cut_links |= torch.from_numpy(cut.prices > 0).to(cut_links.device)
         self._part = problem
         self._demands: Int64Array | None = None
-        self._confine(matters)
+        self._confine(cut_links)
 
-    def know(self, prices: Sequence[Tensor]) -> None:
-        """Take the cuts of prices (E,) from an earlier solution: they limit these rates too."""
-        for of_level in prices:
-            usable = finite_prices(of_level.to(self.prices))
+    def add_level_cuts(self, prices: Sequence[Tensor]) -> None:
+        """Add the cuts of prices (E,) from an earlier solution."""
+        for level_prices in prices:
+            usable = finite_prices(level_prices.to(self.prices))
             self._filling.add(cut_of(self._problem, usable))
             self._confine(usable > 0)
         self._fill()
 
     @property
     def flows(self) -> Tensor:
-        """(D, K) Gbit/s of the rates, scaled alike by what they overload links.
+        """Flows (D, K) of the rates, Gbit/s, scaled by one factor to fit.
 
-        Where time was too short to route all demands, those of the guess, up to the rates under the
-        cuts so far.
+        If the time did not suffice to route all demands: the initial guess, limited to the rates
+        under the cuts.
         """
         if math.isfinite(self.utilisation):
             return self.splits * (self.rate / max(1.0, self.utilisation))[:, None]
@@ -130,23 +123,23 @@ class WaterFilling:
         return self._guess * (self.rate[:, None] / guessed.clamp(min=1e-300)).clamp(max=1)
 
     def _fill(self) -> None:
-        """Set the rates that are fair under the cuts."""
+        """Compute the fair rates under the cuts."""
         rate, self.levels = self._filling.rates()
         self.rate = torch.from_numpy(rate).to(self._problem.demand.device)
 
     def _confine(self, links: Tensor) -> None:
-        """Let links (E,) matter too, and set the program of the demands whose paths all cross links
-        that matter.
-        """
-        if not bool((links & ~self._matters).any()):
+        """Add links (E,) to the cut links, and update the program of the confined demands."""
+        if not bool((links & ~self._cut_links).any()):
             return
-        self._matters, problem = self._matters | links, self._problem
+        self._cut_links = self._cut_links | links
+        problem = self._problem
         if not problem.ops.counts_once:
             return
-        crossed = problem.ops.path_max(self._matters.to(torch.float64)[None])[0]
+        crossed = problem.ops.path_max(self._cut_links.to(torch.float64)[None])[0]
         confined = (problem.cheapest_path_cost(crossed)[0] > 0).nonzero()[:, 0]
         if not 0 < len(confined) <= _MAX_CONFINED * len(self.rate):
-            self._part, self._demands = problem, None
+            self._part = problem
+            self._demands = None
             return
         self._demands = confined.cpu().numpy()
         paths = of_demands(problem.paths, self._demands)
@@ -158,64 +151,71 @@ class WaterFilling:
             demand_value=problem.demand_value[confined],
         )
 
-    def tasks(self, gap: float) -> PartOfTasks:
-        """Add cuts until the rates fit, up to a share of ``gap``, or no time is left.
+    def tasks(self, gap: float) -> SubTasks:
+        """Yield tasks that add cuts until the rates fit, up to a share of ``gap``, or the time runs
+        out.
 
-        Where rates of all levels exceed cuts, they are routed up to half as many levels; where
-        these fit, of twice as many.  Few levels give the cuts of these alone, and many are
-        confirmed by one program.  The gap of fair rates is not known before the end.
+        The number of levels that are routed together adapts: half as many after a violated cut,
+        twice as many after a fit.  Few levels give cuts of these levels only; many are confirmed by
+        one program.  The gap of the fair rates is known at the end only.
         """
-        gap, cuts_before = max(gap, _MIN_GAP), len(self._filling.cuts)
+        gap = max(gap, _MIN_GAP)
+        num_cuts_before = len(self._filling.cuts)
         self.is_stuck = False
-        is_whole, confirmed, ahead = (
-            False,
-            0.0,
-            len(self.levels) + 1,
-        )  # confirmed: level up to which rates fit
+        # confirmed: highest level whose rates fit; is_complete: all demands at all levels.
+        is_complete = False
+        confirmed = 0.0
+        num_levels = len(self.levels) + 1
         for _ in range(_MAX_PROGRAMS):
-            upcoming = [level.level for level in self.levels if level.level > confirmed]
-            cap = math.inf if is_whole or ahead > len(upcoming) else upcoming[ahead - 1]
-            part, demands = (self._problem, None) if is_whole else (self._part, self._demands)
-            is_whole = is_whole or (demands is None and cap == math.inf)
-            result = yield from self._routed(
-                part, demands, torch.minimum(self.rate, cap * self._weight), gap
+            unconfirmed_levels = [level.level for level in self.levels if level.level > confirmed]
+            level_cap = (
+                math.inf
+                if is_complete or num_levels > len(unconfirmed_levels)
+                else unconfirmed_levels[num_levels - 1]
+            )
+            part, demands = (self._problem, None) if is_complete else (self._part, self._demands)
+            is_complete = is_complete or (demands is None and level_cap == math.inf)
+            result = yield from self._route(
+                part, demands, torch.minimum(self.rate, level_cap * self._weight), gap
             )
             if result is None:
                 self.is_late = True
                 return
             yield Progress(math.inf)
-            if is_whole:
-                self._note_full_links(result)
-            if self._takes_cut(result, gap):
-                confirmed = 0.0 if is_whole else confirmed
-                ahead, is_whole = max(1, min(ahead, len(upcoming)) // 2), False
+            if is_complete:
+                self._update_full_links(result)
+            if self._add_violated_cut(result, gap):
+                confirmed = 0.0 if is_complete else confirmed
+                num_levels = max(1, min(num_levels, len(unconfirmed_levels)) // 2)
+                is_complete = False
                 continue
             is_undecided = float(result.value) > 1 + _FITS_SHARE * gap
             self.is_stuck = (self.is_stuck or is_undecided) and len(
                 self._filling.cuts
-            ) == cuts_before
-            if cap < math.inf:
-                confirmed, ahead = cap, 2 * ahead
-            elif is_whole:
+            ) == num_cuts_before
+            if level_cap < math.inf:
+                confirmed = level_cap
+                num_levels = 2 * num_levels
+            elif is_complete:
                 return
             else:
-                is_whole = True  # what fits alone is routed with all other demands
+                is_complete = True  # confirm with all other demands
 
-    def _routed(
+    def _route(
         self, part: Problem, demands: Int64Array | None, rate: Tensor, gap: float
-    ) -> PartOfTasks:
-        """Route rates until they fit or exceed a cut; the result of the program, or None for want
-        of time.
+    ) -> SubTasks:
+        """Route rates until they fit or violate a cut; return the result, None after the deadline.
 
         Args:
             part: problem of some demands, or of all.
-            demands: their numbers; None for all.
-            rate: (D,) Gbit/s of all demands.
-            gap: target of the sequence.
+            demands: indices of these demands; None for all.
+            rate: (D,) rates of all demands, Gbit/s.
+            gap: target gap of the sequence.
         """
         rows = slice(None) if demands is None else torch.from_numpy(demands).to(rate.device)
         program = part.balanced(ObjectiveName.MAX_LINK_UTILISATION, rate[rows][None])
-        program_gap, prices = min(_FIRST_PROGRAM_GAP, self._excess / 2), self.prices
+        program_gap = min(_FIRST_PROGRAM_GAP, self._excess / 2)
+        prices = self.prices
         while True:
             program_gap = max(program_gap, _VIOLATED_SHARE * gap)
             state = PdhgState(self.splits[rows][None], prices[None])
@@ -224,7 +224,8 @@ class WaterFilling:
             )
             if result is None:
                 return None
-            self.splits[rows], prices = result.splits[0], result.prices[0]
+            self.splits[rows] = result.splits[0]
+            prices = result.prices[0]
             self._excess = float(result.value) - 1
             is_clear = (
                 self._excess <= _FITS_SHARE * gap or float(result.bound) > 1 + _VIOLATED_SHARE * gap
@@ -233,25 +234,25 @@ class WaterFilling:
                 return result
             program_gap /= _PROGRAM_SHRINKAGE
 
-    def _note_full_links(self, result: PdhgResult) -> None:
-        """Take the result of a program of all demands into account: others may stand in the way of
-        confined ones.
-        """
-        self.prices, self.utilisation = result.prices[0], float(result.value)
+    def _update_full_links(self, result: PdhgResult) -> None:
+        """Update prices, utilisation and full links from a program of all demands."""
+        self.prices = result.prices[0]
+        self.utilisation = float(result.value)
         load = self._problem.ops.link_sum((self.rate[:, None] * self.splits)[None])
         self._confine(self._problem.utilisation_of(load)[0] >= _FULL_LINK)
 
-    def _takes_cut(self, result: PdhgResult, gap: float) -> bool:
-        """Whether the rates exceed a cut of a program's prices, which is then added."""
+    def _add_violated_cut(self, result: PdhgResult, gap: float) -> bool:
+        """Add the cut of a program's prices if the rates violate it; return whether they do."""
         if float(result.value) <= 1 + _FITS_SHARE * gap or float(result.bound) <= 1:
             return False
         value = result.prices[0] * self._problem.capacity[0]
-        for least in (
+        # Ignore prices within rounding first; use all prices if the violation depends on them.
+        for min_value_share in (
             _NO_PRICE_SHARE,
             0.0,
-        ):  # all prices where those that may be rounding prove the excess
-            prices = torch.where(value > least * value.max(), result.prices[0], 0)
-            self._confine(prices > 0)  # all demands that pay them are confined then
+        ):
+            prices = torch.where(value > min_value_share * value.max(), result.prices[0], 0)
+            self._confine(prices > 0)  # confines all demands that pay these prices
             cut = cut_of(self._part, prices, self._demands)
             if cut.excess(self.rate.cpu().numpy()) > 0:
                 self._filling.add(cut)
@@ -260,19 +261,17 @@ class WaterFilling:
         return False
 
 
-# x the target gap: that of water-filling, at first and where the certificate missed the target.  A
-# level that is a small part of its cut can grow by many times the share by which links were
-# overloaded.
+# Gaps of water-filling as multiples of the target, smaller ones where the certificate missed the
+# target: a level that is a small part of its cut can grow by many times the overload of the links.
 _ACCURACIES = (1.0, 0.3, 0.1, 0.03)
-_GUESS_TIME = 0.25  # share of the time left to the sequence after which the first guess stops
-_FILLING_TIME = (
-    0.7  # share of the time then left after which water-filling stops; the rest is for figures
-)
-_GUESS_ITERATIONS = (
-    10  # over levels of links, whose flows are a first guess of those of water-filling
-)
-_REFILL_ROUNDS = 6  # rounds in which unused capacity is given to demands below their rates
-_MIN_DIVISOR = 1e-30  # instead of 0 as a divisor
+_GUESS_TIME = 0.25  # time budget of the initial guess, as a share of the remaining time
+# Time budget of water-filling, as a share of the time after the guess; the figures use the other
+# part.
+_FILLING_TIME = 0.7
+# Iterations over link levels for the initial guess of water-filling.
+_GUESS_ITERATIONS = 10
+_REFILL_ROUNDS = 6  # rounds that allocate unused capacity to unserved demand
+_MIN_DIVISOR = 1e-30  # replaces 0 as a divisor
 
 
 def tasks(
@@ -283,96 +282,102 @@ def tasks(
     weight: Tensor | None = None,
     start: PdhgState | None = None,
 ) -> Tasks:
-    """The tasks of a max-min fair allocation by water-filling, certified to ``gap``.
+    """Yield the tasks of a max-min fair allocation by water-filling, certified to ``gap``.
 
     Args:
         problem: B matrices.
-        gap: target.
-        knows_value_steps: whether programs may have values that fall in steps, of which there are
-            none.
-        weight: (D,) or (B, D) w, above 0; None for those of max_min, 1 each under another
-            objective.
-        start: result whose splits are those of rates near the fair ones, and whose levels' prices
-            are cuts; None for a guess by :mod:`fairness`.
+        gap: target gap.
+        knows_value_steps: unused; programs have linear values.
+        weight: (D,) or (B, D) positive weights w; None for those of max_min, 1 each otherwise.
+        start: warm start: splits near the fair ones, and level prices as cuts; None for a guess by
+            :mod:`fairness`.
     """
     problem = problem.to(torch.float64)
-    weight, plain = weights_of(problem, weight), _of_flows(problem)
+    weight = weights_of(problem, weight)
+    plain = _total_flow_problem(problem)
     usable = plain.usable  # demands of more than paths can carry would span too many decades
-    known = None
+    level_prices = None
+    # Initial flows: by link levels, or from the warm start.
     if start is None:
         guess = partial(fair_flows, usable.to(torch.float32), weight, _GUESS_ITERATIONS)
         flows = yield Compute(guess, TimeShare(_GUESS_TIME))
     else:
-        flows, known = plain.flows(start.splits.clamp(min=0)), start.program_prices
-    flows, filling_time = flows.double(), TimeShare(_FILLING_TIME)
+        flows = plain.flows(start.splits.clamp(min=0))
+        level_prices = start.program_prices
+    flows = flows.double()
+    # Water-filling of each matrix, with the cuts of the warm start.
+    filling_time = TimeShare(_FILLING_TIME)
     fillings = []
     for row in range(usable.batch):
         time = TimeShare(1 / (usable.batch - row), filling_time)
         fillings.append(WaterFilling(usable.row(row), weight[row], flows[row], time))
         if (
-            known is not None
-            and known.level is not None
-            and known.prices.shape[-1] == plain.topology.num_links
+            level_prices is not None
+            and level_prices.level is not None
+            and level_prices.prices.shape[-1] == plain.topology.num_links
         ):
-            fillings[-1].know([prices for _, prices in known.of_row(row)])
-    best: list[PdhgResult] = []
+            fillings[-1].add_level_cuts([prices for _, prices in level_prices.of_row(row)])
+    # Fill ever more accurately until the certificate reaches the target.
+    best_results: list[PdhgResult] = []
     for row, filling in enumerate(fillings):
         results: list[PdhgResult] = []
         for accuracy in _ACCURACIES:
             yield from filling.tasks(accuracy * gap)
             results.append(
-                _of_filling(problem.row(row), plain.row(row), filling, weight[row : row + 1], gap)
+                _filling_result(
+                    problem.row(row), plain.row(row), filling, weight[row : row + 1], gap
+                )
             )
             if float(results[-1].gap) <= gap or filling.is_late or filling.is_stuck:
                 break
-        best.append(min(results, key=lambda result: float(result.gap)))
-    return _joined(best)
+        best_results.append(min(results, key=lambda result: float(result.gap)))
+    return _join_rows(best_results)
 
 
-def _of_filling(
+def _filling_result(
     problem: Problem, plain: Problem, filling: WaterFilling, weight: Tensor, gap: float
 ) -> PdhgResult:
-    """The result of the flows of water-filling; unused capacity is filled."""
-    share = filling.flows[None] / plain.demand[..., None].clamp(min=_MIN_DIVISOR)
-    splits = project(plain, share, refill=_REFILL_ROUNDS)
+    """Create the result of water-filling, with unused capacity refilled."""
+    splits_of_demand = filling.flows[None] / plain.demand[..., None].clamp(min=_MIN_DIVISOR)
+    splits = project(plain, splits_of_demand, refill=_REFILL_ROUNDS)
     level = (plain.flows(splits).sum(-1) / weight)[0]
+    # Smallest rate per weight of the demands held at each level.
     levels = [
-        (float(level[one.held].min()), torch.from_numpy(one.prices).to(level.device))
-        for one in filling.levels
-    ]  # of each the least rate per weight of the demands that it holds
+        (float(level[held_level.held].min()), torch.from_numpy(held_level.prices).to(level.device))
+        for held_level in filling.levels
+    ]
     level_prices = ProgramPrices.of_levels([levels], problem.topology.num_links)
     return _result(problem, splits, level_prices, weight, filling.prices[None], gap)
 
 
-def _joined(results: list[PdhgResult]) -> PdhgResult:
-    """One result of those of single matrices, with the figures of all."""
+def _join_rows(results: list[PdhgResult]) -> PdhgResult:
+    """Join the results of single matrices, with the figures of all."""
     fair = [result.fair for result in results if result.fair is not None]
-    of_rows = [
+    row_prices = [
         result.program_prices.of_row(0) for result in results if result.program_prices is not None
     ]
-    prices = ProgramPrices.of_levels(of_rows, results[0].prices.shape[1])
-    whole = merged(results)
-    state = dataclasses.replace(whole.state, program_prices=prices)
+    prices = ProgramPrices.of_levels(row_prices, results[0].prices.shape[1])
+    joined = merged(results)
+    state = dataclasses.replace(joined.state, program_prices=prices)
     return dataclasses.replace(
-        whole, state=state, program_prices=prices, lines=FairFigures.joined(fair)
+        joined, state=state, program_prices=prices, lines=FairFigures.joined(fair)
     )
 
 
 def level_tasks(
     problem: Problem, gap: float, weight: Tensor | None = None, iterations: int = 0
 ) -> Tasks:
-    """The tasks of the allocation by the iteration over levels of links, in less time and without a
-    certificate.
+    """Yield the tasks of the faster allocation by link levels, without a certificate.
 
     Args:
         problem: as in :func:`tasks`.
-        gap: gap of the program that routes the rates.
-        weight: (D,) or (B, D) w, above 0; None for those of max_min, 1 each under another
-            objective.
-        iterations: over the levels of links; 0 for a number that suits the network.
+        gap: target gap of the program that routes the rates.
+        weight: (D,) or (B, D) positive weights w; None for those of max_min, 1 each otherwise.
+        iterations: iterations over link levels; 0 for the default of the network.
     """
     problem = problem.to(torch.float64)
-    weight, plain = weights_of(problem, weight), _of_flows(problem)
+    weight = weights_of(problem, weight)
+    plain = _total_flow_problem(problem)
     flows = yield Compute(partial(fair_flows, plain, weight, iterations or usual_iterations(plain)))
     target = flows.sum(-1)
     start = PdhgState(
@@ -387,8 +392,8 @@ def level_tasks(
     return _result(problem, splits, None, weight, routed.prices, gap)
 
 
-def _of_flows(problem: Problem) -> Problem:
-    """The matrices under total_flow, without values, costs, classes and conditions."""
+def _total_flow_problem(problem: Problem) -> Problem:
+    """Return the matrices under total_flow, without values, costs, classes and conditions."""
     return dataclasses.replace(
         problem,
         objective=Objective(),
@@ -408,18 +413,19 @@ def _result(
     prices: Tensor,
     gap: float,
 ) -> PdhgResult:
-    """The result of splits (B, D, K), and of the prices of levels if there are any.
+    """Create the result of splits (B, D, K) and of the prices of levels, if any.
 
     Args:
         problem: B matrices, in float64.
-        splits: (B, D, K).
-        level_prices: prices of the levels of rates.
-        weight: (B, D) w.
-        prices: (B, E) of the program that routed the rates.
-        gap: target.
+        splits: (B, D, K) splits.
+        level_prices: prices of the rate levels; None without certificates.
+        weight: (B, D) weights w.
+        prices: (B, E) prices of the program that routed the rates.
+        gap: target gap.
     """
     figures = fair_figures(problem, splits, level_prices, weight)
-    value, bound = problem.flows(splits).sum((1, 2)), figures.limit.sum(1)
+    value = problem.flows(splits).sum((1, 2))
+    bound = figures.limit.sum(1)
     gaps = certified_gap(dataclasses.replace(problem, objective=Objective()), value, bound)
     return PdhgResult(
         splits=splits,

@@ -1,8 +1,8 @@
-"""Tasks of an objective that is a sequence of programs, one at a time.
+"""Tasks of a sequence of programs, and the loop that runs them.
 
-Such an objective is a generator: it yields tasks, is sent their results, and returns a
-:class:`PdhgResult`.  It knows no clock and no engine; :func:`carrying_out` has both, and says what
-ended the search where the target was missed.
+A sequence objective is a generator: it yields tasks, receives their results, and returns a
+:class:`PdhgResult`. It is independent of clocks and engines; :func:`run_tasks` provides both, and
+sets the stopping criterion of matrices that missed the target.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Stop
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TimeShare:
-    """The time of some tasks together, counted from when the first of them begins.
+    """Time budget of some tasks together, from the beginning of the first one.
 
     Attributes:
-        fraction: fraction of the time that is then left to ``enclosing``.
-        enclosing: the time of which it is a part; None for that of the sequence.
+        fraction: fraction of the remaining time of ``enclosing``.
+        enclosing: the enclosing time budget; None for that of the sequence.
     """
 
     fraction: float
@@ -31,15 +31,15 @@ class TimeShare:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solve:
-    """A program to solve; its answer is a :class:`PdhgResult`.
+    """Task: solve a program; its answer is a :class:`PdhgResult`.
 
     Attributes:
         problem: problem whose objective is a single program.
-        gap: target.
-        start: start of the search; None for none.
-        time: time that it may take; None for all that is left.
-        may_skip: whether the answer may be None where no time is left.
-        max_iterations: None for that of the sequence.
+        gap: target gap.
+        start: warm start; None for a cold start.
+        time: time budget; None for all remaining time.
+        may_skip: whether the answer may be None after the deadline.
+        max_iterations: iteration limit; None for that of the sequence.
     """
 
     problem: Problem
@@ -52,10 +52,10 @@ class Solve:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compute:
-    """A computation other than a program; its answer is what the computation returns.
+    """Task: run a computation other than a program; its answer is the computation's result.
 
     Attributes:
-        begin: makes the computation, which obeys the deadline that it is given.
+        begin: creates the computation from its deadline.
         time: as in :class:`Solve`.
     """
 
@@ -65,19 +65,19 @@ class Compute:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The widest gap that is certified so far, infinite if none is known; its answer is None."""
+    """Task: report the widest certified gap so far, infinite if unknown; its answer is None."""
 
     gap: float
 
 
 Task = Solve | Compute | Progress
 Tasks = Generator[Task, Any, PdhgResult]
-PartOfTasks = Generator[Task, Any, Any]
+SubTasks = Generator[Task, Any, Any]
 
 
 @runtime_checkable
 class SolveProgram(Protocol):
-    """Solves one program; see :func:`teal.solvers.pdhg.solve`."""
+    """Solver of one program; see :func:`teal.solvers.pdhg.solve`."""
 
     def __call__(
         self,
@@ -92,7 +92,7 @@ class SolveProgram(Protocol):
         ...
 
 
-def carrying_out(
+def run_tasks(
     tasks: Tasks,
     solve: SolveProgram,
     *,
@@ -100,34 +100,42 @@ def carrying_out(
     max_iterations: int = 10_000,
     report: ProgressCallback | None = None,
 ) -> Steps[PdhgResult]:
-    """Do the tasks in their order, pausing where ``solve`` does and after each task; the result of
-    the sequence.
+    """Run the tasks in order and return the result of the sequence.
+
+    Pauses where ``solve`` does and after each task.
 
     Args:
         tasks: tasks of the sequence.
-        solve: for one program.
-        deadline: deadline of the sequence; None for none.
-        max_iterations: iterations of each program, at most.
-        report: called with the iterations of all programs and the gap of each :class:`Progress`.
+        solve: solver of one program.
+        deadline: deadline of the sequence; None for no limit.
+        max_iterations: iteration limit of each program.
+        report: progress callback: iterations of all programs, and the gap of a :class:`Progress`.
     """
-    whole, iterations, answer, was_skipped = deadline or Deadline(), 0, None, False
+    sequence_deadline = deadline or Deadline()
+    iterations = 0
+    answer = None
+    was_skipped = False
     deadlines: dict[TimeShare, Deadline] = {}
 
     def until(time: TimeShare | None) -> Deadline:
+        """Return the deadline of a time budget, set when its first task begins."""
         if time is None:
-            return whole
+            return sequence_deadline
         if time not in deadlines:
             deadlines[time] = until(time.enclosing).share(time.fraction)
         return deadlines[time]
 
     while True:
+        # Send the last answer; at the end set the stopping criteria.
         try:
             task = tasks.send(answer)
         except StopIteration as end:
             result: PdhgResult = end.value
-            missed = Stop.DEADLINE if was_skipped or whole.is_over else Stop.ITERATIONS
+            missed_stop = (
+                Stop.DEADLINE if was_skipped or sequence_deadline.is_over else Stop.ITERATIONS
+            )
             stopped_by = tuple(
-                Stop.GAP if stop is Stop.GAP else missed for stop in result.stopped_by
+                Stop.GAP if stop is Stop.GAP else missed_stop for stop in result.stopped_by
             )
             return dataclasses.replace(result, iterations=iterations, stopped_by=stopped_by)
         answer = None
@@ -135,13 +143,14 @@ def carrying_out(
             if report is not None:
                 report(iterations, task.gap)
             continue
-        end_of_task = until(task.time)
+        # Run the task within its time budget.
+        task_deadline = until(task.time)
         if isinstance(task, Compute):
-            answer = yield from task.begin(end_of_task)
-        elif task.may_skip and end_of_task.is_over:
+            answer = yield from task.begin(task_deadline)
+        elif task.may_skip and task_deadline.is_over:
             was_skipped = True
         else:
-            most = (
+            iteration_limit = (
                 max_iterations
                 if task.max_iterations is None
                 else min(max_iterations, task.max_iterations)
@@ -149,8 +158,8 @@ def carrying_out(
             answer = yield from solve(
                 task.problem,
                 gap=task.gap,
-                deadline=end_of_task,
-                max_iterations=most,
+                deadline=task_deadline,
+                max_iterations=iteration_limit,
                 warm_start=task.start,
             )
             iterations += answer.iterations

@@ -47,7 +47,9 @@ class _Recorder:
     """A starter that gives a stored start times a factor, and counts how often it was asked."""
 
     def __init__(self, splits: torch.Tensor, prices: torch.Tensor, factor: float = 1.0) -> None:
-        self.splits, self.prices, self.asked = splits * factor, prices * factor, 0
+        self.splits = splits * factor
+        self.prices = prices * factor
+        self.asked = 0
 
     def start(self, _: Problem) -> tuple[torch.Tensor, torch.Tensor]:
         self.asked += 1
@@ -62,12 +64,12 @@ def optimum() -> tuple[Problem, pdhg.PdhgResult]:
 
 def test_an_easy_program_is_solved_as_if_there_were_no_model() -> None:
     problem = _planar(1)
-    alone = pdhg.solve(problem, gap=_TARGET)
-    starter = _Recorder(alone.splits, alone.prices)
+    reference = pdhg.solve(problem, gap=_TARGET)
+    starter = _Recorder(reference.splits, reference.prices)
     beside = pdhg.solve(problem, gap=_TARGET, starter=starter)
     assert starter.asked == 0
-    assert alone.iterations == beside.iterations == FIRST_CHECK
-    assert torch.equal(alone.splits, beside.splits)
+    assert reference.iterations == beside.iterations == FIRST_CHECK
+    assert torch.equal(reference.splits, beside.splits)
 
 
 def test_a_hard_program_starts_from_the_model_after_the_first_check(
@@ -75,12 +77,10 @@ def test_a_hard_program_starts_from_the_model_after_the_first_check(
 ) -> None:
     problem, best = optimum
     starter = _Recorder(best.splits, best.prices)
-    result, alone = (
-        pdhg.solve(problem, gap=_TARGET, starter=starter),
-        pdhg.solve(problem, gap=_TARGET),
-    )
+    result = pdhg.solve(problem, gap=_TARGET, starter=starter)
+    reference = pdhg.solve(problem, gap=_TARGET)
     assert starter.asked == 1
-    assert result.iterations == FIRST_CHECK < alone.iterations / 5
+    assert result.iterations == FIRST_CHECK < reference.iterations / 5
     lp = float(assess(problem, LpAll().solve(problem)).value)
     assert float(result.value) <= lp * (1 + 1e-9) <= float(result.bound) * (1 + 2e-9)
     assert float(result.value) >= lp * (1 - _TARGET)
@@ -114,11 +114,11 @@ def test_a_start_that_is_given_is_left_where_it_is_far_from_the_target(
     problem, best = optimum
     starter = _Recorder(best.splits, best.prices)
     near = pdhg.solve(problem, gap=3.5e-2)
-    alone = pdhg.solve(problem, gap=1e-2, warm_start=near)
+    reference = pdhg.solve(problem, gap=1e-2, warm_start=near)
     beside = pdhg.solve(problem, gap=1e-2, warm_start=near, starter=starter)
     assert starter.asked == 0
-    assert alone.iterations == beside.iterations > 0
-    assert torch.equal(alone.splits, beside.splits)
+    assert reference.iterations == beside.iterations > 0
+    assert torch.equal(reference.splits, beside.splits)
     far = pdhg.solve(
         problem, gap=_TARGET, starter=starter, warm_start=(best.splits * 0, best.prices * 0)
     )
@@ -156,7 +156,8 @@ class _Adaptive(_Recorder):
 
     def __init__(self, splits: torch.Tensor, prices: torch.Tensor, rounds: int) -> None:
         super().__init__(splits, prices)
-        self.rounds, self.foretold = rounds, list[float]()
+        self.rounds = rounds
+        self.foretold = list[float]()
 
     def rounds_for(self, iterations: float) -> int:
         self.foretold.append(iterations)
@@ -217,10 +218,8 @@ def test_a_restarted_engine_goes_on_like_one_that_started_there(seed: int) -> No
     splits = torch.from_numpy(rng.random(problem.even_splits.shape)) * problem.path_mask
     prices = torch.from_numpy(rng.random(problem.capacity.shape))
     state = PdhgState(splits / splits.sum(-1, keepdim=True).clamp(min=1), prices)
-    fresh, used = (
-        FusedEngine(problem, state, torch.float64),
-        FusedEngine(problem, None, torch.float64),
-    )
+    fresh = FusedEngine(problem, state, torch.float64)
+    used = FusedEngine(problem, None, torch.float64)
     used.advance(7)
     used.restart(state)
     for engine in (fresh, used):
@@ -239,13 +238,13 @@ def test_interior_points_start_from_the_model_where_that_is_expected_to_be_faste
     monkeypatch.undo()
     problem, best = optimum
     starter = _Recorder(best.splits, best.prices, factor)
-    found = pdhg.solve(problem, gap=1e-4, starter=starter)
+    result = pdhg.solve(problem, gap=1e-4, starter=starter)
     cold = pdhg.solve(problem, gap=1e-4, engine="interior")
     assert starter.asked == 1
-    assert float(found.gap) <= 1e-4
-    assert float(violations(problem, found.splits).largest) <= TOLERANCE
-    assert float(found.value) <= float(best.bound) * (1 + 1e-9)
-    assert found.iterations <= (0 if factor == 1 else 2 * cold.iterations)
+    assert float(result.gap) <= 1e-4
+    assert float(violations(problem, result.splits).largest) <= TOLERANCE
+    assert float(result.value) <= float(best.bound) * (1 + 1e-9)
+    assert result.iterations <= (0 if factor == 1 else 2 * cold.iterations)
     exact = problem.to(torch.float64)
     assert interior.is_faster_from_model(exact, 1e-4, 60.0, interior.FirstProgram(exact))
     assert not interior.is_faster_from_model(exact, 1e-4, 1e-3, interior.FirstProgram(exact))
@@ -254,7 +253,7 @@ def test_interior_points_start_from_the_model_where_that_is_expected_to_be_faste
 def test_a_start_that_certifies_the_target_needs_no_iteration_and_is_what_is_given() -> None:
     problem = _planar(4)
     known = pdhg.solve(problem, gap=1e-3, engine="fused")
-    again = pdhg.solve(problem, gap=2e-3, engine="interior", warm_start=known)
-    assert again.iterations == 0
-    assert float(again.value) == pytest.approx(float(known.value), rel=1e-6)
-    assert float(again.bound) == pytest.approx(float(known.bound), rel=1e-6)
+    second = pdhg.solve(problem, gap=2e-3, engine="interior", warm_start=known)
+    assert second.iterations == 0
+    assert float(second.value) == pytest.approx(float(known.value), rel=1e-6)
+    assert float(second.bound) == pytest.approx(float(known.bound), rel=1e-6)

@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 from teal.network import compute_paths
 from teal.problem import Problem, dual_bound
 from teal.solvers import pdhg
-from teal.solvers.pdhg.reduction import _prices_of_all
+from teal.solvers.pdhg.reduction import _extended_prices
 from teal.testing import make_topology, random_problem, with_random_steps
 
 
@@ -18,8 +18,10 @@ def _optimum(problem: Problem) -> float:
     """The largest value of one matrix whose value falls in steps, each step of a demand with flows
     of its own."""
     assert problem.steps is not None
-    level, end = problem.steps.level.T.numpy(), problem.steps.end[0].numpy()
-    (demands, paths), count = problem.paths.leaf.shape, len(level)
+    level = problem.steps.level.T.numpy()
+    end = problem.steps.end[0].numpy()
+    (demands, paths) = problem.paths.leaf.shape
+    count = len(level)
     lost = problem.demand_value.numpy()[:, None]
     loads = np.zeros((problem.topology.num_links, demands * paths))
     path, link = problem.paths.incidences()
@@ -48,7 +50,8 @@ def test_steps_of_a_demand_that_its_paths_cannot_carry(seed: int) -> None:
     problem = with_random_steps(
         problem.with_demand(problem.demand * 40).with_capacity(capacity), seed
     )
-    usable, optimum = problem.usable, _optimum(problem)
+    usable = problem.usable
+    optimum = _optimum(problem)
     assert usable.demand is not problem.demand
     assert _optimum(usable) == pytest.approx(optimum, rel=1e-9)
     result = pdhg.solve(problem, gap=1e-3, max_iterations=20_000)
@@ -61,7 +64,7 @@ def test_steps_of_a_demand_that_its_paths_cannot_carry(seed: int) -> None:
     )
     for scale in (0.1, 1.0):
         prices = torch.from_numpy(np.random.default_rng(seed).exponential(scale, capacity.shape))
-        proven = dual_bound(problem, _prices_of_all(problem, prices))
+        proven = dual_bound(problem, _extended_prices(problem, prices))
         assert float(proven) <= float(dual_bound(usable, prices)) * (1 + 1e-9), (
             "no less than for the usable part"
         )

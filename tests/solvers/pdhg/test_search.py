@@ -156,14 +156,16 @@ def test_the_fused_engine_equals_the_plain_engine(
             start_splits,
             torch.rand(problem.capacity.shape, generator=generator, dtype=torch.float64),
         )
-    plain, fused = PlainEngine(problem, state, torch.float64), FusedEngine(problem, state, dtype)
+    plain = PlainEngine(problem, state, torch.float64)
+    fused = FusedEngine(problem, state, dtype)
     tolerance = 1e-9 if dtype == torch.float64 else 2e-4
     steps = (1, 1, 2, 5, 20) if dtype == torch.float64 else (1, 1, 2)
     for count in steps:
         torch.testing.assert_close(
             fused.advance(count), plain.advance(count), rtol=tolerance, atol=1e-9
         )
-        fused_state, plain_state = fused.state(), plain.state()
+        fused_state = fused.state()
+        plain_state = plain.state()
         torch.testing.assert_close(fused_state.splits, plain_state.splits, rtol=0, atol=tolerance)
         largest_price = plain_state.prices.amax(1, keepdim=True).clamp(min=1e-30)
         torch.testing.assert_close(
@@ -199,7 +201,8 @@ def test_pdhg_solves_failures_and_new_capacities_on_the_same_paths() -> None:
     problem = _geant(matrices=2)
     solution = pdhg.solve(problem, gap=1e-3)
     capacity = problem.capacity.clone()
-    capacity[0, 3], capacity[1] = 0, 0.7 * capacity[1]
+    capacity[0, 3] = 0
+    capacity[1] = 0.7 * capacity[1]
     changed = problem.with_capacity(capacity)
     warm = pdhg.solve(changed, gap=1e-3, warm_start=solution)
     optimum = assess(changed, LpAll().solve(changed)).value
@@ -252,24 +255,26 @@ def test_the_projection_onto_steps_is_the_minimum_of_its_convex_program(
     end = np.sort(np.append(rng.random(count - 1) * (rng.random(count - 1) < 0.8), 1.0))[None, None]
     drop = np.append(0.0, np.sort(rng.exponential(1.0, count - 1)))[None, None]
     tensors = [torch.from_numpy(array) for array in (x, mask, end, drop)]
-    found = project_steps(*tensors)[0, 0].numpy()
+    result = project_steps(*tensors)[0, 0].numpy()
 
     def cost(points: np.ndarray) -> np.ndarray:
-        start, total = np.concatenate([[0], end[0, 0, :-1]]), points.sum(-1, keepdims=True)
+        start = np.concatenate([[0], end[0, 0, :-1]])
+        total = points.sum(-1, keepdims=True)
         lost = (drop[0, 0] * (np.minimum(total, end[0, 0]) - np.minimum(total, start))).sum(-1)
         return ((points - x[0, 0]) ** 2).sum(-1) / 2 + lost
 
-    assert (found >= 0).all()
-    assert (found[~mask[0, 0]] == 0).all()
-    assert found.sum() <= 1 + 1e-12
+    assert (result >= 0).all()
+    assert (result[~mask[0, 0]] == 0).all()
+    assert result.sum() <= 1 + 1e-12
     size = rng.choice([1e-3, 0.05, 1.0], (4000, 1))
-    others = np.maximum(0, found + size * rng.normal(size=(4000, num_paths))) * mask[0, 0]
+    others = np.maximum(0, result + size * rng.normal(size=(4000, num_paths))) * mask[0, 0]
     others /= np.maximum(1, others.sum(-1, keepdims=True))
-    assert cost(found[None])[0] <= cost(others).min() + 1e-12
+    assert cost(result[None])[0] <= cost(others).min() + 1e-12
 
 
 def test_weighted_simplex_equals_a_projection_computed_by_hand() -> None:
-    point, slope = torch.tensor([[1.0, 0.5, 9.0]]), torch.tensor([[1.0, 0.5, 1.0]])
+    point = torch.tensor([[1.0, 0.5, 9.0]])
+    slope = torch.tensor([[1.0, 0.5, 1.0]])
     live = torch.tensor([[True, True, False]])
     # the shift is 1/3, and 2/3 + 1/3 = 1
     projection = weighted_simplex(point, slope, 1.0, live)
@@ -280,11 +285,10 @@ def test_weighted_simplex_equals_a_projection_computed_by_hand() -> None:
 def test_pdhg_is_feasible_and_certified_from_any_warm_start(objective: ObjectiveName) -> None:
     """Starts that are NaN, negative or too large: the result is feasible and its bound holds."""
     problem = _geant(objective, matrices=1)
-    splits, prices = (
-        3.0 * torch.ones_like(problem.even_splits),
-        torch.full_like(problem.capacity, torch.nan),
-    )
-    splits[:, ::2, 1], splits[:, ::3] = -2.0, torch.nan
+    splits = 3.0 * torch.ones_like(problem.even_splits)
+    prices = torch.full_like(problem.capacity, torch.nan)
+    splits[:, ::2, 1] = -2.0
+    splits[:, ::3] = torch.nan
     optimum = assess(problem, LpAll().solve(problem)).value
     for engine in ("plain", "fused"):
         solution = pdhg.solve(problem, gap=1e-2, warm_start=(splits, prices), engine=engine)
@@ -371,7 +375,7 @@ def test_a_deadline_leaves_time_for_an_iteration_and_the_last_check(
         may_stall=False,
         is_large=True,
     )
-    done, stop = complete(search.iterating(Deadline(50.0), warm=False))
+    done, stop = complete(search.iterate(Deadline(50.0), warm=False))
     assert stop is Stop.DEADLINE
     assert done > 10
     assert clock.now <= 50

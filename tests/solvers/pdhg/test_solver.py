@@ -52,8 +52,10 @@ def _three_nodes() -> Problem:
 
 def _is_proven(problem: Problem, result: PdhgResult) -> bool:
     """Whether the prices prove the bound and the value is no better, in exact arithmetic; B = 1."""
-    proven, sign = exact_bound(problem, result.prices[0]), problem.objective.rules.sense
-    value, bound = Fraction(float(result.value)), Fraction(float(result.bound))
+    proven = exact_bound(problem, result.prices[0])
+    sign = problem.objective.rules.sense
+    value = Fraction(float(result.value))
+    bound = Fraction(float(result.bound))
     slack = Fraction(ROUNDING) * max(abs(proven), abs(value))
     return sign * (proven - value) >= -slack and sign * (bound - proven) >= -slack
 
@@ -133,7 +135,8 @@ def test_prices_without_sense_certify_nothing_wrong(objective: ObjectiveName, en
 
 
 def test_a_number_that_is_none_is_never_a_good_gap() -> None:
-    maximum, minimum = _two_nodes(1, 1), _two_nodes(1, 1, "max_link_utilisation")
+    maximum = _two_nodes(1, 1)
+    minimum = _two_nodes(1, 1, "max_link_utilisation")
     for bad in (math.nan, math.inf):
         for problem in (maximum, minimum):
             for value, bound in ((1.0, bad), (bad, 1.0), (bad, bad), (0.0, bad)):
@@ -176,7 +179,8 @@ def test_a_link_that_is_the_only_way_counts_however_narrow_it_is(objective: str)
 
 def test_a_problem_and_its_usable_form_are_freed_without_the_garbage_collector() -> None:
     problem = _two_nodes(1e9, 1.0)
-    ordinary, reduced = random_problem(1), weakref.ref(problem.usable)
+    ordinary = random_problem(1)
+    reduced = weakref.ref(problem.usable)
     assert ordinary.usable is ordinary
     assert reduced() is not problem
     gc.disable()
@@ -212,8 +216,8 @@ def test_ordinary_and_extreme_matrices_of_a_batch_are_solved_each_by_its_engine(
     together = pdhg.solve(problem, gap=1e-4)
     assert (together.gap <= 1e-4).all()
     for b in range(3):
-        alone = pdhg.solve(problem.row(b), gap=1e-4)
-        torch.testing.assert_close(together.value[b], alone.value[0], rtol=2e-4, atol=0)
+        reference = pdhg.solve(problem.row(b), gap=1e-4)
+        torch.testing.assert_close(together.value[b], reference.value[0], rtol=2e-4, atol=0)
 
 
 @settings(max_examples=40)

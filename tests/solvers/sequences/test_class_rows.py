@@ -14,7 +14,8 @@ from teal.testing import random_problem
 
 
 def _classes_of(seed: int, limit: float) -> teal.Problem:
-    base, rng = random_problem(seed, nodes=9, batch=3, failed=1), np.random.default_rng(seed)
+    base = random_problem(seed, nodes=9, batch=3, failed=1)
+    rng = np.random.default_rng(seed)
     shares = rng.dirichlet([1, 2, 3], base.demand.shape).transpose(2, 0, 1) * (
         rng.random((3, 1, 1)) < 0.9
     )
@@ -35,10 +36,8 @@ def test_merged_rows_have_the_loads_values_and_figures_of_all_demands(
     assert rows.is_merged
     rng = np.random.default_rng(seed)
     for number in range(3):
-        program, own = (
-            rows.program(number, 4.0),
-            ClassRows(problem, may_merge=False).program(number, 4.0),
-        )
+        program = rows.program(number, 4.0)
+        own = ClassRows(problem, may_merge=False).program(number, 4.0)
         assert program.paths.num_demands <= own.paths.num_demands
         torch.testing.assert_close(program.demand.sum(1), own.demand.sum(1))
         prices = torch.from_numpy(rng.exponential(1.0, problem.capacity.shape))
@@ -52,9 +51,10 @@ def test_merged_rows_have_the_loads_values_and_figures_of_all_demands(
     back = rows.state(PdhgState(splits, problem.capacity)).splits
     torch.testing.assert_close(program.flows(back), program.flows(merged))
     prices = torch.from_numpy(rng.exponential(0.5, (3, 3, problem.topology.num_links)))
-    found, expected = rows.figures(merged, prices), class_figures(problem, splits, prices)
+    result = rows.figures(merged, prices)
+    expected = class_figures(problem, splits, prices)
     for name in ("demand", "value", "bound"):
-        torch.testing.assert_close(getattr(found, name), getattr(expected, name))
+        torch.testing.assert_close(getattr(result, name), getattr(expected, name))
 
 
 @pytest.mark.system
@@ -63,9 +63,9 @@ def test_engines_with_and_without_merged_rows_find_the_same_optimum(limit: float
     problem = _classes_of(7, limit)
     values = []
     for engine in ("auto", "plain", "equilibrated"):
-        found = teal.solve(problem, gap=1e-4, engine=engine).classes
-        assert found is not None
-        assert bool((found.gap <= 1e-4).all())
-        values.append(found.value)
+        result = teal.solve(problem, gap=1e-4, engine=engine).classes
+        assert result is not None
+        assert bool((result.gap <= 1e-4).all())
+        values.append(result.value)
     for value in values[1:]:
         torch.testing.assert_close(value, values[0], rtol=3e-4, atol=1e-6)

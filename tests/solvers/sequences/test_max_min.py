@@ -13,7 +13,7 @@ from teal.runtime.interruptible import complete
 from teal.solvers import pdhg
 from teal.solvers.sequences import max_min
 from teal.solvers.sequences.fairness import fairness, is_bottlenecked
-from teal.solvers.sequences.task import carrying_out
+from teal.solvers.sequences.task import run_tasks
 from teal.testing import make_topology, random_problem
 
 
@@ -44,13 +44,13 @@ def test_a_line_by_hand() -> None:
     # The second link gives 2 to each of its two demands; the first one is left with 7 for the
     # demand that it has alone. A demand of 0.5 is carried whole, and the other one gets the rest.
     problem = _line([[10.0, 10.0, 10.0], [1.0, 10.0, 0.5], [0.0, 0.0, 0.0]])
-    found = teal.solve(problem, gap=1e-3)
+    result = teal.solve(problem, gap=1e-3)
     expected = np.array([[7.0, 2.0, 2.0], [1.0, 3.5, 0.5], [0.0, 0.0, 0.0]])
-    np.testing.assert_allclose(_rates(problem, found.splits), expected, rtol=2e-3, atol=1e-9)
-    assert found.fair is not None
-    assert [[level.demands for level in own] for own in found.fair.levels] == [[2, 1], [1], []]
-    assert found.fair.held == found.fair.open == (3, 1, 0)
-    assert found.gap.tolist() == pytest.approx([0.0, 0.0, 0.0], abs=2e-3)
+    np.testing.assert_allclose(_rates(problem, result.splits), expected, rtol=2e-3, atol=1e-9)
+    assert result.fair is not None
+    assert [[level.demands for level in own] for own in result.fair.levels] == [[2, 1], [1], []]
+    assert result.fair.held == result.fair.open == (3, 1, 0)
+    assert result.gap.tolist() == pytest.approx([0.0, 0.0, 0.0], abs=2e-3)
 
 
 def test_weights_by_hand() -> None:
@@ -61,7 +61,7 @@ def test_weights_by_hand() -> None:
         np.testing.assert_allclose(rates, [[6.0, 3.0, 1.0]], rtol=0.02, err_msg=scheme)
     unweighted = _line([10.0, 10.0, 10.0])
     tasks = max_min.level_tasks(unweighted, 1e-3, torch.tensor([1.0, 3.0, 1.0]))
-    given = complete(carrying_out(tasks, pdhg.solving))
+    given = complete(run_tasks(tasks, pdhg.solving))
     np.testing.assert_allclose(_rates(unweighted, given.splits), [[6.0, 3.0, 1.0]], rtol=0.02)
     with pytest.raises(InputError, match="above 0"):
         _line([1.0, 1.0, 1.0], [1.0, 0.0, 1.0])
@@ -80,13 +80,14 @@ def test_rates_are_those_of_the_linear_programs_and_certified() -> None:
             objective=teal.ObjectiveName.MAX_MIN,
         )
         problem = problem.with_demand(problem.demand * (1.0, 4.0, 30.0)[seed % 3])
-        exact, found = teal.make_scheme("lp-all").solve(problem), teal.solve(problem, gap=5e-3)
-        assert bool((teal.violations(problem, found.splits).largest <= 1e-9).all())
+        exact = teal.make_scheme("lp-all").solve(problem)
+        result = teal.solve(problem, gap=5e-3)
+        assert bool((teal.violations(problem, result.splits).largest <= 1e-9).all())
         least = 1e-3 * float(problem.capacity.max())
         measured += fairness(
-            _rates(problem, found.splits), _rates(problem, exact.splits), least
+            _rates(problem, result.splits), _rates(problem, exact.splits), least
         ).tolist()
-        torch.testing.assert_close(found.value, problem.value(exact.splits), rtol=0.05, atol=0)
+        torch.testing.assert_close(result.value, problem.value(exact.splits), rtol=0.05, atol=0)
         certified = teal.assess(problem, exact)
         assert certified.fair is not None
         assert certified.fair.held == certified.fair.open, "the prices of the LPs hold every demand"
@@ -114,11 +115,11 @@ def test_the_certificate_does_not_depend_on_who_made_it() -> None:
 def test_a_deadline_leaves_levels_out_and_the_gap_says_so() -> None:
     problem = random_problem(4, nodes=8, density=0.5, batch=3, objective=teal.ObjectiveName.MAX_MIN)
     problem = problem.with_demand(problem.demand * 30)
-    found = teal.solve(problem, gap=1e-3, deadline=0.0)
-    assert bool((teal.violations(problem, found.splits).largest <= 1e-9).all())
-    assert found.stopped_by == (pdhg.Stop.DEADLINE,) * 3
-    assert float(found.gap.min()) > 0.05
-    assert float(found.value.min()) > 0
+    result = teal.solve(problem, gap=1e-3, deadline=0.0)
+    assert bool((teal.violations(problem, result.splits).largest <= 1e-9).all())
+    assert result.stopped_by == (pdhg.Stop.DEADLINE,) * 3
+    assert float(result.gap.min()) > 0.05
+    assert float(result.value.min()) > 0
 
 
 def test_rates_are_nearer_to_those_of_the_linear_programs_than_those_of_other_schemes() -> None:
@@ -132,12 +133,13 @@ def test_rates_are_nearer_to_those_of_the_linear_programs_than_those_of_other_sc
         problem = problem.with_demand(problem.demand * 4)
         exact = teal.make_scheme("max-min-lp").solve(problem)
         assert bool(is_bottlenecked(problem, exact.splits, tolerance=1e-3)[problem.routable].all())
-        fair, least = problem.flows(exact.splits).sum(-1), 1e-3 * float(problem.capacity.max())
+        fair = problem.flows(exact.splits).sum(-1)
+        least = 1e-3 * float(problem.capacity.max())
         for name, values in measured.items():
             rates = problem.flows(teal.make_scheme(name).solve(problem).splits).sum(-1)
             values.append(float(fairness(rates, fair, least)))
-        found = complete(carrying_out(max_min.level_tasks(problem, 5e-3), pdhg.solving))
-        assert bool((teal.violations(problem, found.splits).largest <= 1e-9).all())
+        result = complete(run_tasks(max_min.level_tasks(problem, 5e-3), pdhg.solving))
+        assert bool((teal.violations(problem, result.splits).largest <= 1e-9).all())
     means = {name: float(np.mean(values)) for name, values in measured.items()}
     assert min(measured["max-min"]) > 0.92
     assert means["max-min"] > 0.96
@@ -147,12 +149,10 @@ def test_rates_are_nearer_to_those_of_the_linear_programs_than_those_of_other_sc
 def test_measured_shares_are_fair_if_weights_are_the_demands() -> None:
     problem = random_problem(11, nodes=6, density=0.6, num_paths=1, batch=1, idle=0.0)
     problem = problem.with_demand(problem.demand * 20)
-    found = complete(
-        carrying_out(
-            max_min.level_tasks(problem, 5e-3, problem.demand, iterations=400), pdhg.solving
-        )
+    result = complete(
+        run_tasks(max_min.level_tasks(problem, 5e-3, problem.demand, iterations=400), pdhg.solving)
     )
-    share = _rates(problem, found.splits) / problem.demand
+    share = _rates(problem, result.splits) / problem.demand
     lowest = share[problem.routable].min()
     concurrent = teal.Problem.create(
         problem.topology,
@@ -165,9 +165,9 @@ def test_measured_shares_are_fair_if_weights_are_the_demands() -> None:
 
 def test_the_scheme_takes_the_form() -> None:
     problem = random_problem(3, batch=1)
-    found = teal.make_scheme("max-min:form=filling").solve(problem)
+    result = teal.make_scheme("max-min:form=filling").solve(problem)
     torch.testing.assert_close(
-        found.splits, complete(carrying_out(max_min.tasks(problem, 5e-3), pdhg.solving)).splits
+        result.splits, complete(run_tasks(max_min.tasks(problem, 5e-3), pdhg.solving)).splits
     )
     with pytest.raises(InputError, match="form"):
         teal.make_scheme("max-min:form=best")
@@ -182,5 +182,5 @@ def test_what_paths_cannot_carry_is_no_part_of_the_gap() -> None:
         1000 * base.demand.numpy(),
         capacity=base.capacity.numpy(),
     )
-    found = teal.solve(problem, gap=2e-3)
-    assert bool((found.gap <= 2e-3).all())
+    result = teal.solve(problem, gap=2e-3)
+    assert bool((result.gap <= 2e-3).all())

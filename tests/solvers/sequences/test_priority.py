@@ -14,7 +14,7 @@ from teal.problem.priority import priority_problem
 from teal.runtime.interruptible import complete
 from teal.solvers import pdhg
 from teal.solvers.sequences.priority import residual_tasks
-from teal.solvers.sequences.task import carrying_out
+from teal.solvers.sequences.task import run_tasks
 from teal.testing import assert_feasible, random_problem
 
 
@@ -38,39 +38,39 @@ def test_every_class_is_at_its_optimum(name: str, load: float) -> None:
     problem = _problem(name, load)
     exact = solve_in_order(problem, LpSettings())
     optimum = teal.assess(problem, exact).classes
-    found = teal.solve(problem, gap=1e-3)
-    assert found.classes is not None
+    result = teal.solve(problem, gap=1e-3)
+    assert result.classes is not None
     assert optimum is not None
-    assert bool((found.gap <= 1e-3).all())
-    assert set(found.stopped_by) == {"gap"}
+    assert bool((result.gap <= 1e-3).all())
+    assert set(result.stopped_by) == {"gap"}
     # The first class may miss its optimum by the gap; what it then leaves is what the others may
     # gain.
-    short = (optimum.value - found.classes.value).clamp(min=0)
+    short = (optimum.value - result.classes.value).clamp(min=0)
     assert bool((short <= 1.001e-3 * optimum.value + 1e-6).all())
-    assert bool((teal.violations(problem, found.splits).largest <= 1e-9).all())
+    assert bool((teal.violations(problem, result.splits).largest <= 1e-9).all())
 
 
 def test_two_equal_classes_share_what_one_class_would_get() -> None:
     """All demand in the first class: the program of one class."""
     problem = _problem("b4", 6.0, (1.0, 0.0))
-    found = teal.solve(problem, gap=1e-4)
+    result = teal.solve(problem, gap=1e-4)
     one = teal.Problem.create(
         problem.topology,
         teal.compute_paths(problem.topology, cache=False),
         teal.Objective(),
         problem.demand[:, : problem.paths.num_demands // 2].numpy(),
     )
-    assert found.classes is not None
+    assert result.classes is not None
     np.testing.assert_allclose(
-        found.classes.value[:, 0], teal.solve(one, gap=1e-4).value, rtol=2e-4
+        result.classes.value[:, 0], teal.solve(one, gap=1e-4).value, rtol=2e-4
     )
-    np.testing.assert_allclose(found.classes.value[:, 1], 0)
+    np.testing.assert_allclose(result.classes.value[:, 1], 0)
 
 
 def test_the_residual_form_keeps_higher_classes_and_costs_lower_ones() -> None:
     problem = _problem("topohub:sndlib/geant", 8.0)
     joint = teal.solve(problem, gap=1e-3).classes
-    splits = complete(carrying_out(residual_tasks(problem, 1e-4), pdhg.solving)).splits
+    splits = complete(run_tasks(residual_tasks(problem, 1e-4), pdhg.solving)).splits
     assert bool((teal.violations(problem, splits).largest <= 1e-9).all())
     scheme = teal.make_scheme("pdhg:form=residual,gap=0.0001").solve(problem)
     residual = teal.assess(problem, scheme).classes
@@ -86,11 +86,11 @@ def test_the_residual_form_keeps_higher_classes_and_costs_lower_ones() -> None:
 
 
 def test_a_deadline_ends_the_search_with_a_certified_allocation() -> None:
-    found = teal.solve(_problem("b4", 10.0), gap=0.0, deadline=0.0)
-    assert set(found.stopped_by) == {"deadline"}
-    assert found.classes is not None
-    assert bool((found.classes.bound >= found.classes.value * (1 - 1e-9)).all())
-    assert bool(torch.isfinite(found.gap).all())
+    result = teal.solve(_problem("b4", 10.0), gap=0.0, deadline=0.0)
+    assert set(result.stopped_by) == {"deadline"}
+    assert result.classes is not None
+    assert bool((result.classes.bound >= result.classes.value * (1 - 1e-9)).all())
+    assert bool(torch.isfinite(result.gap).all())
 
 
 @pytest.mark.parametrize(("gold", "bronze"), [(1e4, 1e-4), (1e-4, 1e4), (1e6, 1.0)])
@@ -103,18 +103,18 @@ def test_classes_of_volumes_that_differ_by_decades_have_their_gaps(
     problem = priority_problem(
         base.topology, base.paths, {"gold": gold * demand, "bronze": bronze * demand}
     )
-    found = pdhg.solve(problem, gap=1e-2)
+    result = pdhg.solve(problem, gap=1e-2)
     exact = teal.assess(problem, solve_in_order(problem, LpSettings()))
-    assert (found.gap <= 1e-2).all()
-    allocation = teal.Allocation.of_batch(found.splits, found.prices, 0.0, found.program_prices)
+    assert (result.gap <= 1e-2).all()
+    allocation = teal.Allocation.of_batch(result.splits, result.prices, 0.0, result.program_prices)
     assert_feasible(problem, allocation, 1e-9)
     torch.testing.assert_close(
-        teal.assess(problem, allocation).gap, found.gap, rtol=1e-6, atol=1e-9
+        teal.assess(problem, allocation).gap, result.gap, rtol=1e-6, atol=1e-9
     )
     assert exact.classes is not None
-    assert found.classes is not None
+    assert result.classes is not None
     torch.testing.assert_close(
-        found.classes.value[:, 0], exact.classes.value[:, 0], rtol=1.1e-2, atol=1e-9
+        result.classes.value[:, 0], exact.classes.value[:, 0], rtol=1.1e-2, atol=1e-9
     )
 
 

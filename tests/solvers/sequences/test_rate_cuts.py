@@ -20,7 +20,8 @@ def _fair_by_bisection(
     full."""
     held = np.full(len(demand), np.nan)
     while np.isnan(held).any():
-        low, high = 0.0, float((demand / weight).max())
+        low = 0.0
+        high = float((demand / weight).max())
         for _ in range(200):
             middle = (low + high) / 2
             fits = (
@@ -41,7 +42,8 @@ def _problem(seed: int, failed: int = 0) -> Problem:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_rates_under_cuts_are_those_of_bisection(seed: int) -> None:
-    problem, rng = _problem(seed), np.random.default_rng(seed)
+    problem = _problem(seed)
+    rng = np.random.default_rng(seed)
     demand = problem.demand[0].numpy()
     weight = rng.uniform(0.5, 2, len(demand))
     filling = CutFilling(problem, weight)
@@ -52,7 +54,8 @@ def test_rates_under_cuts_are_those_of_bisection(seed: int) -> None:
             )
         )
     rates, levels = filling.rates()
-    a, b = np.zeros((len(filling.cuts), len(demand))), np.array([cut.value for cut in filling.cuts])
+    a = np.zeros((len(filling.cuts), len(demand)))
+    b = np.array([cut.value for cut in filling.cuts])
     for row, cut in zip(a, filling.cuts, strict=True):
         row[cut.demands] = cut.price
         assert cut.excess(rates) <= 1e-9 * cut.value
@@ -69,7 +72,8 @@ def test_single_link_cuts_hold_the_demands_without_a_path_around_the_link(
 ) -> None:
     problem = _problem(seed, failed)
     cuts = {int(np.flatnonzero(cut.prices)[0]): cut for cut in single_link_cuts(problem)}
-    live, capacity = problem.path_mask[0].numpy(), problem.capacity[0].numpy()
+    live = problem.path_mask[0].numpy()
+    capacity = problem.capacity[0].numpy()
     for link in range(problem.topology.num_links):
         confined = [
             d

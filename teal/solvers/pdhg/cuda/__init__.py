@@ -1,1 +1,1 @@
-"""The engine of PDHG on NVIDIA GPUs."""
+"""PDHG engine on NVIDIA GPUs, with recorded (CUDA graph) launches."""

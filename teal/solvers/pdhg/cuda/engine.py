@@ -1,4 +1,8 @@
-"""The GPU engine: what is launched was recorded once, and is replayed."""
+"""GPU engine of PDHG: replays recorded launches.
+
+:class:`CudaEngine` adapts :class:`teal.solvers.pdhg.cuda.recorded.Recorded` to the engine
+interface; :func:`lanes` gives the batch size that fits the memory.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +21,20 @@ from teal.solvers.pdhg.cuda.recorded import Recorded, SearchShape
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.result import PdhgState
 
-_REMEDY = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
+_REMEDY = "use fewer paths per demand (--num-paths), or only the pairs with traffic"
 
 
 class CudaEngine:
-    """PDHG on a GPU: a :class:`teal.solvers.pdhg.engine.PdhgEngine`; computes the same as
-    PlainEngine.
+    """PDHG on a GPU, a :class:`teal.solvers.pdhg.engine.PdhgEngine`; equals PlainEngine.
 
-    Set-up, gap checks and keeping the best are torch over the path operations, recorded beside the
+    Set-up, gap checks and the incumbent are torch over the path operations, recorded like the
     iterations (:class:`teal.solvers.pdhg.cuda.recorded.Recorded`).  Memory: see
     :func:`dense.bytes_needed`.
     """
 
     @staticmethod
     def accepts(problem: Problem) -> bool:
-        """Whether the kernels can solve the program: linear, over paths without caps, on a GPU with
+        """Whether the kernels support the program: linear, over paths without caps, on a GPU with
         numba-cuda.
         """
         if not problem.is_linear or problem.is_empty:
@@ -52,52 +55,50 @@ class CudaEngine:
         recorded.begin(program, state)
         self._trivial_bound = recorded.trivial_bound()
 
-    def advance(self, count: int) -> Tensor:
+    def advance(self, num_iterations: int) -> Tensor:
         """Iterate, as in :meth:`PdhgEngine.advance`."""
-        self._recorded.buffers.advance(count)
+        self._recorded.buffers.advance(num_iterations)
         return self._recorded.buffers.control[kernels.BOUND].cpu()
 
     def trivial_bound(self) -> Tensor:
-        """The bound at prices of 0 (:meth:`PdhgEngine.trivial_bound`)."""
+        """Return the bound at zero prices (:meth:`PdhgEngine.trivial_bound`)."""
         return self._trivial_bound
 
     def certify(self) -> Tensor:
-        """Certify given prices (:meth:`PdhgEngine.certify`)."""
+        """Return the bound of the last iteration (:meth:`PdhgEngine.certify`)."""
         return self._recorded.certify()
 
-    def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Certify the present point (:meth:`PdhgEngine.check`)."""
+    def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
+        """Compute value and bound of the last iteration (:meth:`PdhgEngine.check`)."""
         return self._recorded.check(refill)
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
-        """Keep the better results (:meth:`PdhgEngine.keep`)."""
+        """Update the incumbent (:meth:`PdhgEngine.keep`)."""
         self._recorded.keep(is_best_allocation, is_best_prices)
 
-    def best(self) -> tuple[Tensor, Tensor]:
-        """The best results so far (:meth:`PdhgEngine.best`)."""
-        return self._recorded.best()
+    def incumbent(self) -> tuple[Tensor, Tensor]:
+        """Return the incumbent (:meth:`PdhgEngine.incumbent`)."""
+        return self._recorded.incumbent()
 
     def state(self) -> PdhgState:
-        """The state for a later start (:meth:`PdhgEngine.state`)."""
+        """Return T(z) of the last iteration (:meth:`PdhgEngine.state`)."""
         return self._recorded.state()
 
 
 def lanes(problem: Problem, dtype: torch.dtype) -> int:
-    """How many of the matrices of ``problem`` fit the GPU at once.
+    """Return the number of matrices of ``problem`` that fit the GPU at once.
 
     Raises:
-        InputError: not even one.
+        InputError: a single matrix exceeds the memory.
     """
-    paths, device, backend = (
-        problem.paths,
-        problem.ops.device,
-        cast(CudaBackend, problem.ops.backend),
-    )
-    matrix_bytes = bytes_needed(paths, dtype)  # without the path set, which is there already
-    result_bytes = (
-        2 * 8 * paths.leaf.size * problem.batch
-    )  # float64 results of all parts, and again when joined
-    # Memory of recordings that are not used counts as available, but nothing else can have it.
+    paths = problem.paths
+    device = problem.ops.device
+    backend = cast(CudaBackend, problem.ops.backend)
+    # Without the path set, which is on the GPU already.
+    matrix_bytes = bytes_needed(paths, dtype)
+    # float64 results of all parts, and again when joined.
+    result_bytes = 2 * 8 * paths.leaf.size * problem.batch
+    # Memory of unused recordings counts as available, but only recordings can use it: free it.
     if 2 * matrix_bytes * problem.batch > available_on(device):
         backend.spare_buffers.clear()
     return max_batch(

@@ -1,11 +1,9 @@
-"""The launches of a solve on a GPU, recorded once for all programs of a shape: set-up, iterations,
-gap checks, and keeping the best.
+"""Recorded launches of a GPU solve: set-up, iterations, gap checks and incumbent.
 
-The program is copied into tensors whose memory stays where it is; everything else is computed there
-by recorded launches (:class:`teal.runtime.cuda.LaunchGraph`).  The host copies the program in,
-reads one record for each check, and copies the best results out.  Each recording computes what it
-needs of the program anew, and hands numbers to others in tensors of this module alone: whether
-another recording was refused then makes no difference.
+One recording (:class:`teal.runtime.cuda.LaunchGraph`) serves all programs of a shape: the host
+copies a program into tensors at fixed addresses, reads one record per check, and copies the
+incumbent out.  Each recording recomputes what it needs of the program, and passes values to others
+only in tensors of this module, so that a rejected recording does not affect the others.
 """
 
 from __future__ import annotations
@@ -30,17 +28,18 @@ from teal.solvers.projection import project
 from teal.solvers.result import PdhgState
 
 _TRIVIAL, _VALUE, _BOUND = range(3)  # rows of the record
-_TOGETHER = 4  # iterations of a graph: as many as a search does between two tests
+# Largest number of iterations in a graph: those between two tests of the search.
+_MAX_GRAPH_ITERATIONS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchShape:
-    """The programs for which what is recorded can be used.
+    """Shape of the programs that can share a recording.
 
     Attributes:
         program: shape of the program.
         dtype: type of arrays of the size of the paths.
-        has_one_capacity: whether capacities are the same in all matrices.
+        has_one_capacity: whether capacities are equal in all matrices.
         has_one_value: whether all demands have the same value.
     """
 
@@ -51,37 +50,38 @@ class SearchShape:
 
     @classmethod
     def of(cls, problem: Problem, dtype: torch.dtype) -> SearchShape:
-        """The shape of a program whose iteration has a type."""
+        """Return the shape of a program and its iteration type."""
         capacity = problem.capacity
         has_one_capacity = problem.batch == 1 or capacity.stride(0) == 0
         if not has_one_capacity:
             has_one_capacity = bool((capacity == capacity[:1]).all())
-        numbers = problem.extremes
-        has_one_value = numbers.smallest_value == numbers.largest_value
+        extremes = problem.extremes
+        has_one_value = extremes.smallest_value == extremes.largest_value
         return cls(ProgramShape.of(problem), dtype, has_one_capacity, has_one_value)
 
 
 class Buffers:
-    """The state of the iteration at fixed addresses, and the recorded launches over it.
+    """State of the iteration at fixed addresses, with the recorded launches over it.
 
     Args:
         paths: the paths.
-        backend: their operations.
+        backend: path operations.
         batch: B.
-        real: type of arrays of the size of the paths.
-        carries_all: whether all demand must be carried, and the y lie on the simplex.
-        h_rows: rows of h: 1 if capacities are the same in all matrices, else B.
-        values: demand values: 1 if all are equal, else D.
+        real: type of arrays over paths.
+        carries_all: whether all demand must be served, with y on the simplex.
+        h_rows: number of rows of h: 1 if capacities are equal in all matrices, else B.
+        values: number of demand values: 1 if all are equal, else D.
     """
 
-    @torch.inference_mode(False)  # the buffers outlive the inference mode that the caller may be in
+    # The buffers outlive an inference mode of the caller.
+    @torch.inference_mode(False)
     @torch.no_grad()
     def __init__(
         self,
         paths: PathSet,
         backend: CudaBackend,
         batch: int,
-        real: torch.dtype,
+        dtype: torch.dtype,
         *,
         carries_all: bool,
         h_rows: int,
@@ -89,24 +89,25 @@ class Buffers:
     ) -> None:
         device = backend.device
         demands, num_paths = paths.leaf.shape
-        links, float64 = paths.num_links, torch.float64
-        self.splits = torch.zeros(
-            3, batch, demands, num_paths, dtype=real, device=device
-        )  # current, anchor, stepped
-        self.price = torch.zeros(batch, links, dtype=real, device=device)
-        self.demand = torch.zeros(batch, demands, dtype=real, device=device)
-        self.inverse_capacity_sum = torch.ones(h_rows, demands, dtype=real, device=device)
-        self.demand_value = torch.ones(values, dtype=real, device=device)
-        self.dual = torch.ones(kernels.DUAL_ROWS, batch, links, dtype=float64, device=device)
+        num_links = paths.num_links
+        float64 = torch.float64
+        # current, anchor, stepped
+        self.splits = torch.zeros(3, batch, demands, num_paths, dtype=dtype, device=device)
+        self.price = torch.zeros(batch, num_links, dtype=dtype, device=device)
+        self.demand = torch.zeros(batch, demands, dtype=dtype, device=device)
+        self.inverse_capacity_sum = torch.ones(h_rows, demands, dtype=dtype, device=device)
+        self.demand_value = torch.ones(values, dtype=dtype, device=device)
+        self.dual = torch.ones(kernels.DUAL_ROWS, batch, num_links, dtype=float64, device=device)
         self.control = torch.ones(kernels.CONTROL_ROWS, batch, dtype=float64, device=device)
-        flow = torch.empty(batch, backend.num_nodes, dtype=real, device=device)
+        # Work arrays of the kernels.
+        flow = torch.empty(batch, backend.num_nodes, dtype=dtype, device=device)
         sums = torch.empty(kernels.SUM_ROWS, batch, backend.sources, dtype=float64, device=device)
         arrived = torch.zeros(batch, dtype=torch.int32, device=device)
         self._device = device
-        layout = backend.layout(real, 1)
+        layout = backend.layout(dtype, 1)
         self._shared_bytes = layout.shared_bytes
         self._blocks = max(1, min(batch * backend.sources, layout.max_blocks))
-        self._link_blocks = -(-links // (cuda.LINK_THREADS // backend.threads_per_link)) * batch
+        self._link_blocks = -(-num_links // (cuda.LINK_THREADS // backend.threads_per_link)) * batch
         tensors = (
             *self.splits,
             self.price,
@@ -126,6 +127,7 @@ class Buffers:
             batch,
             carries_all,
         )
+        # Arguments of the second launch.
         link_arrays = kernels.LinkArrays(
             node_flow=cuda.array(flow),
             dual=cuda.array(self.dual),
@@ -143,17 +145,22 @@ class Buffers:
             carries_all,
             backend.threads_per_link,
         )
-        self._step = cuda.LaunchGraph(device)
-        self._together = {count: cuda.LaunchGraph(device) for count in range(1, _TOGETHER + 1)}
+        self._single_step_graph = cuda.LaunchGraph(device)
+        self._multi_step_graphs = {
+            count: cuda.LaunchGraph(device) for count in range(1, _MAX_GRAPH_ITERATIONS + 1)
+        }
 
     def _iterate_once(self) -> None:
+        """Launch one iteration without storing its step."""
         self._iterate(is_storing=False)
 
-    def _iterate_together(self, count: int) -> None:
-        for number in range(count):
-            self._iterate(is_storing=number == count - 1)
+    def _iterate_several(self, num_iterations: int) -> None:
+        """Launch several iterations; the last one stores its step."""
+        for iteration in range(num_iterations):
+            self._iterate(is_storing=iteration == num_iterations - 1)
 
     def _iterate(self, *, is_storing: bool) -> None:
+        """Launch the two kernels of one iteration."""
         cuda.launch(
             kernels.step_sources,
             self._device,
@@ -171,18 +178,18 @@ class Buffers:
             threads=cuda.LINK_THREADS,
         )
 
-    def advance(self, count: int) -> None:
-        """Do ``count`` iterations; the last one stores its step."""
-        for _ in range(count - _TOGETHER):
-            self._step.run(self._iterate_once)
-        if count:
-            last = min(count, _TOGETHER)
-            self._together[last].run(partial(self._iterate_together, last))
+    def advance(self, num_iterations: int) -> None:
+        """Run ``num_iterations`` iterations; the last one stores its step."""
+        for _ in range(num_iterations - _MAX_GRAPH_ITERATIONS):
+            self._single_step_graph.run(self._iterate_once)
+        if num_iterations:
+            num_last = min(num_iterations, _MAX_GRAPH_ITERATIONS)
+            self._multi_step_graphs[num_last].run(partial(self._iterate_several, num_last))
 
     def fill(
         self, problem: Problem, scale: Scaling, state: PdhgState, primal_weight: Tensor
     ) -> None:
-        """Fill the buffers with the program and the first iterate, which ``state`` gives."""
+        """Fill the buffers with the program and the first iterate, from ``state``."""
         k = kernels
         point = start(problem, scale, state)
         self.splits.copy_(point.splits.expand(3, -1, -1, -1))
@@ -191,10 +198,11 @@ class Buffers:
             scale.inverse_capacity_sum[: len(self.inverse_capacity_sum), :, 0]
         )
         self.demand_value.copy_(problem.demand_value[: len(self.demand_value)])
-        inverse = problem.inverse_capacity
-        dual, control = self.dual, self.control
-        dual[k.LOAD_FACTOR].copy_(inverse / scale.load_scale)
-        dual[k.INVERSE].copy_(inverse)
+        inverse_capacity = problem.inverse_capacity
+        dual = self.dual
+        control = self.control
+        dual[k.LOAD_FACTOR].copy_(inverse_capacity / scale.load_scale)
+        dual[k.INVERSE].copy_(inverse_capacity)
         dual[k.FULL].copy_(scale.full_path_utilisation)
         dual[k.COST].copy_(problem.link_cost / scale.objective_scale)
         load = problem.loads(point.splits) * dual[k.LOAD_FACTOR]
@@ -211,30 +219,33 @@ class Buffers:
         control[k.FIRST_ERROR].fill_(-1)
         control[k.INVERSE_SCALE].copy_(1 / scale.objective_scale[:, 0])
         self.price.copy_(
-            torch.where(inverse > 0, point.dual * inverse + dual[k.COST], FAILED_PRICE)
+            torch.where(
+                inverse_capacity > 0, point.dual * inverse_capacity + dual[k.COST], FAILED_PRICE
+            )
         )
 
 
 class Recorded:
-    """The launches of a solve.
+    """Recorded launches of a solve.
 
     Args:
         problem: the first program; others of its shape may follow.
-        backend: operations over its paths.
-        shape: its shape.
+        backend: operations over the paths.
+        shape: shape of the program.
 
     Attributes:
-        buffers: the iteration.
+        buffers: state of the iteration.
     """
 
-    @torch.inference_mode(False)  # the tensors outlive the inference mode that the caller may be in
+    # The tensors outlive an inference mode of the caller.
+    @torch.inference_mode(False)
     @torch.no_grad()
     def __init__(self, problem: Problem, backend: CudaBackend, shape: SearchShape) -> None:
         self._device = device = backend.device
         self._pool = cuda.memory_pool()
         batch = problem.batch
         demands, num_paths = problem.paths.leaf.shape
-        links = problem.paths.num_links
+        num_links = problem.paths.num_links
         self.buffers = Buffers(
             problem.paths,
             backend,
@@ -248,15 +259,15 @@ class Recorded:
         def zeros(*size: int) -> Tensor:
             return torch.zeros(*size, dtype=torch.float64, device=device)
 
-        of_paths = batch, demands, num_paths
-        self._start = PdhgState(zeros(*of_paths), zeros(batch, links))
+        path_shape = batch, demands, num_paths
+        self._start = PdhgState(zeros(*path_shape), zeros(batch, num_links))
         self._is_warm = False
-        self._checked = zeros(*of_paths)
-        self._best = zeros(*of_paths), zeros(batch, links)
+        self._checked = zeros(*path_shape)
+        self._incumbent = zeros(*path_shape), zeros(batch, num_links)
         self._price_scale = zeros(batch, 1)
         self._record = zeros(3, batch)
         self._mask = torch.zeros(2, batch, dtype=torch.bool, device=device)
-        self._has_kept = False
+        self._has_incumbent = False
         self._has_checked = False
         self._program = FixedProgram(problem, shape.program, torch.float64)
         self._graphs: dict[str, cuda.LaunchGraph] = {}
@@ -264,15 +275,15 @@ class Recorded:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _run(self, name: str, work: Callable[[], None]) -> None:
-        """Replay what was recorded under a name, or record it."""
+        """Replay the recording of a name, or create it."""
         if name not in self._graphs:
             self._graphs[name] = cuda.LaunchGraph(self._device, self._pool)
         self._graphs[name].run(work)
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _take(self, problem: Problem, state: PdhgState | None) -> None:
-        """Copy a program and a start in."""
+    def _copy_in(self, problem: Problem, state: PdhgState | None) -> None:
+        """Copy a program and a start into the fixed tensors."""
         self._program.take(problem)
         if state is not None:
             self._start.splits.copy_(state.splits)
@@ -283,26 +294,27 @@ class Recorded:
         self._is_warm = state is not None
 
     def begin(self, problem: Problem, state: PdhgState | None) -> None:
-        """Set up for a program of the shape; ``state`` None for no flow and no prices."""
-        self._take(problem, state)
-        self._has_kept = self._has_checked = False
+        """Set up for a program of the shape; without ``state`` from zero flow and prices."""
+        self._copy_in(problem, state)
+        self._has_incumbent = self._has_checked = False
         self._run("set up", self._set_up)
 
     def _set_up(self) -> None:
+        """Compute scaling, first iterate and trivial bound; clear the incumbent."""
         exact = self._program.problem()
         scale = scaling(exact)
         self._price_scale.copy_(scale.price_scale)
         self.buffers.fill(exact, scale, self._start, trial_primal_weight(exact, scale))
         self._record[_TRIVIAL].copy_(from_score(exact, total_value(exact)))
-        for best in self._best:
+        for best in self._incumbent:
             best.zero_()
 
     def trivial_bound(self) -> Tensor:
-        """(B,) certified bound by prices of 0."""
+        """Return (B,) certified bound at zero prices."""
         return self._record[_TRIVIAL].cpu()
 
     def check(self, refill: int) -> tuple[Tensor, Tensor]:
-        """(B,) value of the splits of T(z) after projection, and bound of its prices."""
+        """Return (B,) values of the projected splits of T(z), and bounds of its prices."""
 
         def work() -> None:
             exact = self._program.problem()
@@ -317,52 +329,53 @@ class Recorded:
         return value, bound
 
     def certify(self) -> Tensor:
-        """(B,) bound of the prices of T(z)."""
+        """Return (B,) bounds of the prices of T(z)."""
         self._run("certify", lambda: self._write_bound(self._program.problem()))
         return self._record[_BOUND].cpu()
 
     def _write_bound(self, exact: Problem) -> None:
+        """Write the bound of the prices of T(z) into the record."""
         self._record[_BOUND].copy_(dual_bound(exact, self._prices(exact)))
 
     def _prices(self, exact: Problem) -> Tensor:
-        """(B, E) value per Gbit/s, of y."""
+        """Return (B, E) prices of y, value per Gbit/s."""
         return self._price_scale * self.buffers.dual[kernels.STEPPED] * exact.inverse_capacity
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
-        """Keep the allocations and prices of some matrices (B,); the first time all allocations."""
+        """Update the incumbent of some matrices (B,); the first call stores all allocations."""
         if not self._has_checked:
-            raise RuntimeError("keep must follow check")
-        if not self._has_kept:
+            raise RuntimeError("keep() needs a call of check() first")
+        if not self._has_incumbent:
             is_best_allocation = torch.ones_like(is_best_allocation)
-        self._has_kept = True
+        self._has_incumbent = True
         masks = is_best_allocation, is_best_prices
-        kept = [
+        extents = [
             "all" if bool(mask.all()) else "some" if bool(mask.any()) else "none" for mask in masks
         ]
-        # A mask is copied to the GPU where it is needed alone: of one matrix all or none are kept.
-        if "some" in kept:
+        # Copy the masks to the GPU only if needed: for one matrix all or none are stored.
+        if "some" in extents:
             self._mask.copy_(torch.stack(masks))
 
         def work() -> None:
-            found = self._checked, self._prices(self._program.problem())
-            for number, (best, new) in enumerate(zip(self._best, found, strict=True)):
-                if kept[number] == "all":
-                    best.copy_(new)
-                if kept[number] == "some":
-                    mask = self._mask[number].reshape(-1, *[1] * (best.dim() - 1))
-                    best.copy_(torch.where(mask, new, best))
+            candidates = self._checked, self._prices(self._program.problem())
+            for part, (stored, new) in enumerate(zip(self._incumbent, candidates, strict=True)):
+                if extents[part] == "all":
+                    stored.copy_(new)
+                if extents[part] == "some":
+                    mask = self._mask[part].reshape(-1, *[1] * (stored.dim() - 1))
+                    stored.copy_(torch.where(mask, new, stored))
 
-        if kept != ["none", "none"]:
-            self._run(f"keep, {kept[0]}, {kept[1]}", work)
+        if extents != ["none", "none"]:
+            self._run(f"keep, {extents[0]}, {extents[1]}", work)
 
-    def best(self) -> tuple[Tensor, Tensor]:
-        """The splits (B, D, K) and prices (B, E) that were kept."""
-        if not self._has_kept:
-            raise RuntimeError("nothing was kept")
-        splits, prices = self._best
+    def incumbent(self) -> tuple[Tensor, Tensor]:
+        """Return copies of the incumbent splits (B, D, K) and prices (B, E)."""
+        if not self._has_incumbent:
+            raise RuntimeError("incumbent() needs a call of keep() first")
+        splits, prices = self._incumbent
         return splits.clone(), prices.clone()
 
     def state(self) -> PdhgState:
-        """T(z) of the last iteration."""
+        """Return T(z) of the last iteration."""
         splits = self.buffers.splits[2].to(torch.float64, copy=True)
         return PdhgState(splits, self._prices(self._program.problem()))

@@ -1,3 +1,1 @@
-"""The engine of PDHG in compiled code on CPUs: kernels over the path trie, and the passes that call
-them.
-"""
+"""CPU engine of PDHG: compiled kernels over the path trie, and the passes that call them."""

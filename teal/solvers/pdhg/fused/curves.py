@@ -1,9 +1,8 @@
-"""Concave utilities of demands (:mod:`teal.problem.curves`) for the kernels: a number for each
-lane, in plain loops.
+"""Alpha-fair utilities of demands (:mod:`teal.problem.curves`) for the kernels, lane by lane.
 
-The roots and powers are those of :func:`teal.problem.curves.project_concave` and
-``Concave.of_best``, which are the reference.  Kernels get the utility as an argument of its own,
-None where there is none: Numba then compiles nothing of it.
+:func:`curve_shift` is the primal prox, :func:`curve_profit` the demand's part of the dual bound;
+:func:`teal.problem.curves.project_concave` and ``Concave.of_best`` are their references.  Kernels
+take the utility as a separate argument, None for linear values: Numba then skips its code.
 """
 
 # mypy cannot see through Numba's types.
@@ -23,25 +22,27 @@ from teal.runtime.lanes import load, store
 from teal.runtime.parallel import inlined_kernel, inner_kernel, kernel
 from teal.solvers.pdhg.fused.simplex import LOWEST
 
-_NEWTON_STEPS = 60  # at most; each comes from below, 3 to 8 are taken
-_ROUNDING = 1e-15  # relative step that counts as none
-_MIN_DIVISOR = 1e-300  # instead of 0 as a divisor
+_MAX_NEWTON_STEPS = 60  # usually 3 to 8, monotone from below
+_STEP_TOLERANCE = 1e-15  # relative step below which Newton's method has converged
+_MIN_DIVISOR = 1e-300  # replaces 0 as a divisor
 
 
 class CurveRows(NamedTuple):
     """The utility of D demands of L matrices.
 
     Attributes:
-        worth: (D, L) value of a Gbit/s at the share 1; 0 of demands without a weight.
-        alpha: (1,) of the utility.
+        full_share_value: (D, L) marginal value per Gbit/s at share 1; 0 for demands without weight.
+        alpha: (1,) exponent of the utility.
     """
 
-    worth: FloatArray
+    full_share_value: FloatArray
     alpha: FloatArray
 
 
 def curve_rows(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> CurveRows | None:
-    """The utility in a problem; ``rows_of`` makes flat rows of lanes, (n * L,), of (B, n)."""
+    """Return the utility of a problem; ``rows_of`` converts (B, n) to flat rows of lanes (n *
+    L,).
+    """
     utility = problem.utility
     return (
         None
@@ -52,7 +53,7 @@ def curve_rows(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> Cur
 
 @inner_kernel
 def _utility(share, alpha):
-    """u(s) + 1."""
+    """Return u(s) + 1 for the share s."""
     share = max(share, _MIN_DIVISOR)
     if alpha == 1.0:
         return np.log(share) + 1.0
@@ -61,7 +62,7 @@ def _utility(share, alpha):
 
 @inner_kernel
 def _inverse_power(z, alpha):
-    """z^-alpha; a power takes longer than all the rest of an iteration."""
+    """Return z^-alpha; special cases avoid a power, the slowest operation of an iteration."""
     if alpha == 1.0:
         return 1.0 / z
     if alpha == 2.0:
@@ -75,16 +76,18 @@ def _inverse_power(z, alpha):
 
 @inner_kernel
 def _utility_root(total, strength, alpha):
-    """The root z > 0 of z = Y + a z^-alpha, with Y = ``total`` and a = ``strength``."""
+    """Solve z = Y + a z^-alpha for z > 0, with Y = ``total`` and a = ``strength``, by Newton's
+    method.
+    """
     if alpha == 0.0:
         return total + strength
     if alpha == 1.0:
         root = np.sqrt(total * total + 4.0 * strength)
-        # Of a negative Y the difference would lose all digits.
+        # For negative Y avoid the cancellation of the quadratic formula.
         return (
             (total + root) / 2.0 if total >= 0 else 2.0 * strength / max(root - total, _MIN_DIVISOR)
         )
-    # A lower limit of the root, from which Newton's steps rise to it.
+    # Lower bound of the root, from which Newton's steps increase to it.
     size = max(strength, _MIN_DIVISOR) ** (1.0 / (1.0 + alpha))
     if total >= 0:
         z = max(total, size)
@@ -93,121 +96,127 @@ def _utility_root(total, strength, alpha):
             max(strength / max(size - total, _MIN_DIVISOR), _MIN_DIVISOR) ** (1.0 / alpha), size
         )
     z = max(z, _MIN_DIVISOR)
-    for _ in range(_NEWTON_STEPS):
+    for _ in range(_MAX_NEWTON_STEPS):
         pull = strength * _inverse_power(z, alpha)
         step = -(z - total - pull) / (1.0 + alpha * pull / z)
-        if not (step > _ROUNDING * z and step < np.inf):
+        if not (step > _STEP_TOLERANCE * z and step < np.inf):
             break
         z += step
     return z
 
 
 @inlined_kernel
-def best_of_curve(profit, of_lanes, worth, alpha, scale, first, d, lanes):
-    """:func:`curve_profit` of a number for each lane.
+def lane_curve_profit(profit, lane_scratch, full_share_value, alpha, scale, first, d, lanes):
+    """Apply :func:`curve_profit` to one value per lane.
 
     Args:
         profit: profit of the best path, in units of 1 / ``scale``.
-        of_lanes: (L,) memory.
-        worth, alpha, scale, first, d, lanes: as in :func:`curve_profit`.
+        lane_scratch: (L,) work array.
+        full_share_value, alpha, scale, first, d, lanes: as in :func:`curve_profit`.
     """
-    store(of_lanes, 0, profit)
-    curve_profit(of_lanes, worth, alpha, scale, first, d, lanes)
-    return load(of_lanes, 0, lanes)
+    store(lane_scratch, 0, profit)
+    curve_profit(lane_scratch, full_share_value, alpha, scale, first, d, lanes)
+    return load(lane_scratch, 0, lanes)
 
 
 @inlined_kernel
-def curve_profit(best, worth, alpha, scale, first, d, lanes):
-    """Part of demand ``d`` in the dual bound, for each Gbit/s of demand, in the place of its best
-    profits.
+def curve_profit(best, full_share_value, alpha, scale, first, d, lanes):
+    """Replace the best profits of demand ``d`` by its part of the dual bound, per Gbit/s of demand.
 
     Args:
         best: (L,) profit of the best path, in units of 1 / ``scale``; in place.
-        worth: (D, L) value of a Gbit/s at the share 1.
+        full_share_value: (D, L) marginal value per Gbit/s at share 1.
         alpha: exponent of the utility.
-        scale: (L,) by which values are multiplied.
-        first: value of a Gbit/s in profits.
-        d: number of the demand.
+        scale: (L,) factor on values.
+        first: value per Gbit/s that profits assume.
+        d: index of the demand.
         lanes: array of length L.
     """
     width = len(lanes)
     for lane in range(width):
-        own, price = (
-            worth[d * width + lane] * scale[lane],
-            max(first * scale[lane] - best[lane], 0.0),
-        )
-        if own <= 0:
+        lane_value = full_share_value[d * width + lane] * scale[lane]
+        price = max(first * scale[lane] - best[lane], 0.0)
+        if lane_value <= 0:
             best[lane] = 0.0
-        elif price <= own:
-            best[lane] = own - price
+        elif price <= lane_value:
+            best[lane] = lane_value - price
         elif alpha == 1.0:
-            best[lane] = -own * np.log(price / own)
+            best[lane] = -lane_value * np.log(price / lane_value)
         elif alpha == 0.0:
             best[lane] = 0.0
         else:
-            share = (price / own) ** (-1.0 / alpha)
-            best[lane] = own * _utility(share, alpha) - price * share
+            share = (price / lane_value) ** (-1.0 / alpha)
+            best[lane] = lane_value * _utility(share, alpha) - price * share
 
 
 @inlined_kernel
-def curve_shift(moved, n, worth, alpha, scale, step, first, d, lanes):
-    """The t for which max(0, moved - t) are the new splits, in the place of the step sizes.
+def curve_shift(unprojected, n, full_share_value, alpha, scale, step, first, d, lanes):
+    """Replace the step sizes by the shifts t for which max(0, unprojected - t) are the new splits.
 
     Args:
-        moved: (K, L) splits of its n paths after a gradient step with the value ``first``.
+        unprojected: (K, L) splits of the n paths after a gradient step with the value ``first``.
         n: number of paths.
-        worth, alpha, scale, first, d, lanes: as in :func:`curve_profit`.
+        full_share_value, alpha, scale, first, d, lanes: as in :func:`curve_profit`.
         step: (L,) step sizes; receives t.
     """
-    width, count = len(lanes), np.int64(n)
+    width = len(lanes)
+    num_paths = np.int64(n)
     for lane in range(width):
         unit = scale[lane] * step[lane]
-        base, strength = first * unit, worth[d * width + lane] * unit
-        whole, before = LOWEST, np.int64(-1)
-        for _ in range(
-            count
-        ):  # rows that sum to 1: those below the mean excess are dropped (Michelot 1986)
-            total, active = _sum_above(moved, count, whole, width, lane)
-            if active == before or active == 0:
+        base = first * unit
+        strength = full_share_value[d * width + lane] * unit
+        full_share_shift = LOWEST
+        last_active = np.int64(-1)
+        # Shift to a sum of 1: drop rows below the mean excess, repeat (Michelot 1986).
+        for _ in range(num_paths):
+            total, active = _sum_above(unprojected, num_paths, full_share_shift, width, lane)
+            if active == last_active or active == 0:
                 break
-            whole, before = (total - 1.0) / active, active
-        step[lane] = whole
-        if (
-            base - strength <= whole
-        ):  # the pull at the share 1: a demand that is carried whole needs no root
+            full_share_shift = (total - 1.0) / active
+            last_active = active
+        step[lane] = full_share_shift
+        # The marginal utility at share 1 decides: a fully served demand needs no root.
+        if base - strength <= full_share_shift:
             continue
-        shift, before = whole, np.int64(-1)
-        for _ in range(count):  # the same for the utility, whose pull falls as the sum rises
-            total, active = _sum_above(moved, count, shift, width, lane)
-            if active == before or active == 0:
+        shift = full_share_shift
+        last_active = np.int64(-1)
+        # Same iteration with the utility, whose marginal value falls as the sum rises.
+        for _ in range(num_paths):
+            total, active = _sum_above(unprojected, num_paths, shift, width, lane)
+            if active == last_active or active == 0:
                 break
             z = max(_utility_root(total - active * base, active * strength, alpha), _MIN_DIVISOR)
-            shift, before = base - strength * _inverse_power(z, alpha), active
-        step[lane] = max(whole, shift)
+            shift = base - strength * _inverse_power(z, alpha)
+            last_active = active
+        step[lane] = max(full_share_shift, shift)
 
 
 @inner_kernel
-def _sum_above(moved, count, shift, width, lane):
-    """Sum and number of the rows of one lane that are above ``shift``."""
-    total, active = 0.0, np.int64(0)
-    for k in range(count):
-        if moved[k * width + lane] > shift:
-            total += moved[k * width + lane]
+def _sum_above(unprojected, num_paths, shift, width, lane):
+    """Return sum and number of the rows of one lane above ``shift``."""
+    total = 0.0
+    active = np.int64(0)
+    for k in range(num_paths):
+        if unprojected[k * width + lane] > shift:
+            total += unprojected[k * width + lane]
             active += 1
     return total, active
 
 
 @kernel
-def curve_value(carried, demand, worth, alpha, d, lanes):
-    """Value W (u(s) + 1) of demand ``d``, in the place of the Gbit/s that are carried.
+def curve_value(served, demand, full_share_value, alpha, d, lanes):
+    """Replace the served Gbit/s of demand ``d`` by their value W (u(s) + 1).
 
     Args:
-        carried: (L,) Gbit/s; in place.
+        served: (L,) Gbit/s; in place.
         demand: (D, L) Gbit/s.
-        worth, alpha, d, lanes: as in :func:`curve_profit`.
+        full_share_value, alpha, d, lanes: as in :func:`curve_profit`.
     """
     width = len(lanes)
     for lane in range(width):
-        rate, own = demand[d * width + lane], worth[d * width + lane]
-        share = min(carried[lane] / rate, 1.0) if rate > 0 else 1.0
-        carried[lane] = rate * own * _utility(share, alpha) if rate > 0 and own > 0 else 0.0
+        rate = demand[d * width + lane]
+        lane_value = full_share_value[d * width + lane]
+        share = min(served[lane] / rate, 1.0) if rate > 0 else 1.0
+        served[lane] = (
+            rate * lane_value * _utility(share, alpha) if rate > 0 and lane_value > 0 else 0.0
+        )

@@ -1,16 +1,14 @@
-"""The fused iteration: prices down the trie, splits, flows up the trie, for one source after
-another.
+"""Compiled PDHG iteration, fused per source: prices down the trie, splits, flows up the trie.
 
-Symbols are those of the table in :mod:`teal.solvers.pdhg`.  A block is a run of sources whose tries
-pass through the cache once, for L matrices side by side (see :mod:`teal.runtime.lanes`): arrays are
-flat, of rows as wide as the tuple ``lanes`` is long.  What crosses sources, the load of each link,
-is added up for each block and then over the blocks in order, so that no result depends on the
-number of threads.
+:func:`iterate` is the entry point; :func:`step` is the path-sized part of one iteration.  A block
+is a run of sources whose tries pass through the cache once, for L matrices in SIMD lanes
+(:mod:`teal.runtime.lanes`): arrays are flat, with rows as wide as the tuple ``lanes`` is long.
+Link loads are summed per block and then over the blocks in order, so that results do not depend on
+the number of threads.  Symbols: table in :mod:`teal.solvers.pdhg`.
 
-Link prices here are those of the scaled program, y / c + cost / S, and ``FAILED_PRICE`` on a failed
-link; a path whose price reaches ``FAILED_PRICE`` carries nothing.  In :func:`iterate` arrays of the
-size of the paths are float32 or float64 as the caller chose, arrays of the size of the links
-float64.
+Link prices are those of the scaled program, y / c + cost / S, and ``FAILED_PRICE`` on a failed
+link; a path whose price reaches ``FAILED_PRICE`` carries nothing.  In :func:`iterate` arrays over
+paths are float32 or float64, arrays over links float64.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from teal.solvers.pdhg.engine import (
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
 )
-from teal.solvers.pdhg.fused.curves import CurveRows, best_of_curve, curve_shift
+from teal.solvers.pdhg.fused.curves import CurveRows, curve_shift, lane_curve_profit
 from teal.solvers.pdhg.fused.demand_value import (
     DemandValue,
     capped_profit,
@@ -48,17 +46,17 @@ from teal.solvers.pdhg.fused.demand_value import (
 from teal.solvers.pdhg.fused.simplex import LOWEST, Lanes, dual_simplex, simplex_shift
 from teal.solvers.pdhg.fused.state import Control, DemandRows, Dual, Primal, ScaledProgram, Scratch
 
-FAILED_PRICE = (
-    1e30  # value per Gbit/s, above every price; the sum over the links of a path still fits float32
-)
-_MAX_PATHS_OF_DEMAND = (
-    256  # entries of scratch for the paths of one demand (their count is one byte)
-)
+# Value per Gbit/s, above every price; the sum over the links of a path still fits float32.
+FAILED_PRICE = 1e30
+# Scratch entries for the paths of one demand; the number of paths is one byte.
+_MAX_PATHS_PER_DEMAND = 256
 
 
 @inlined_kernel
 def prices_down(first, nodes, parent, link, price, value, lanes):  # type: ignore[no-untyped-def]
-    """Sum of prices along each node's path into rows 1.. of ``value``; row 0, the source, is 0."""
+    """Compute the price of the path to each node in rows 1.. of ``value``; row 0, the source,
+    is 0.
+    """
     for i in range(nodes):
         store(
             value,
@@ -69,12 +67,14 @@ def prices_down(first, nodes, parent, link, price, value, lanes):  # type: ignor
 
 @inlined_kernel
 def flows_up(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no-untyped-def]
-    """Add the flow of every path to the loads of its links; ``flow`` is overwritten."""
+    """Add the flow of every path to the loads of its links; overwrites ``flow``."""
     for j in range(nodes):
         i = nodes - 1 - j
-        passing, above, e = load(flow, i + 1, lanes), parent[first + i], link[first + i]
+        passing = load(flow, i + 1, lanes)
+        parent_row = parent[first + i]
+        e = link[first + i]
         store(loads, e, load(loads, e, lanes) + passing)
-        store(flow, above, load(flow, above, lanes) + passing)
+        store(flow, parent_row, load(flow, parent_row, lanes) + passing)
 
 
 @inner_kernel
@@ -96,65 +96,64 @@ def _iterate_block(  # type: ignore[no-untyped-def]
     is_storing,
     lanes,
 ):
-    """The primal step and Halpern's average for the demands of one block of sources; arguments as
-    of ``step``.
+    """Primal step and Halpern average for the demands of one block of sources; arguments as in
+    ``step``.
     """
     real = scratch.price.dtype.type
     width = len(lanes)
-    several_values, has_steps, has_caps = (
-        len(value.first) > 1,
-        value.drop.shape[1] > 1,
-        len(value.cap) > 0,
-    )
-    cap, scales, of_steps = value.cap, inverse_scale, np.empty(width, scratch.price.dtype)
+    has_distinct_values = len(value.first) > 1
+    has_steps = value.drop.shape[1] > 1
+    has_caps = len(value.cap) > 0
+    cap = value.cap
+    objective_scales = inverse_scale
+    step_scratch = np.empty(width, scratch.price.dtype)
     # Locals: Numba counts a reference to each array that is read from a tuple inside a loop, and
     # threads share counts.
-    point, anchor, stepped = primal.current, primal.anchor, primal.stepped
-    rates, inverse_sums, first_value, drop, end = (
-        demands.demand,
-        demands.inverse_capacity_sum,
-        value.first,
-        value.drop,
-        value.end,
-    )
+    point = primal.current
+    anchor = primal.anchor
+    stepped = primal.stepped
+    rates = demands.demand
+    inverse_sums = demands.inverse_capacity_sum
+    first_value = value.first
+    drop = value.drop
+    end = value.end
     if curve is not None:
-        worth, alpha = curve.worth, curve.alpha[0]
-    node_ptr, demand_ptr, path_ptr = scan.node_ptr, scan.demand_ptr, scan.path_ptr
-    parent, link, end_node, path_count, price = (
-        scan.parent,
-        scan.link,
-        scan.end_node,
-        scan.path_count,
-        scratch.price,
-    )
-    path_price, flow = (
-        np.empty(max_slots * width, price.dtype),
-        np.empty(max_slots * width, price.dtype),
-    )
-    # Of the paths of a demand: splits after the gradient step; with caps also profits, which of
-    # them are taken, and a number a lane.
-    moved_splits, profits = (
-        np.empty(_MAX_PATHS_OF_DEMAND * width, price.dtype),
-        np.empty(_MAX_PATHS_OF_DEMAND * width if has_caps else 0, price.dtype),
-    )
-    is_used, of_lanes = np.empty(_MAX_PATHS_OF_DEMAND, np.bool_), np.empty(width, price.dtype)
-    one, half, floor = fill(real(1), lanes), fill(real(0.5), lanes), fill(floor, lanes)
+        full_share_value = curve.full_share_value
+        alpha = curve.alpha[0]
+    node_ptr = scan.node_ptr
+    demand_ptr = scan.demand_ptr
+    path_ptr = scan.path_ptr
+    parent = scan.parent
+    link = scan.link
+    end_node = scan.end_node
+    path_count = scan.path_count
+    price = scratch.price
+    path_price = np.empty(max_slots * width, price.dtype)
+    flow = np.empty(max_slots * width, price.dtype)
+    # Scratch for the paths of a demand: splits after the gradient step; with caps also profits,
+    # used paths, and one value per lane.
+    unprojected = np.empty(_MAX_PATHS_PER_DEMAND * width, price.dtype)
+    profits = np.empty(_MAX_PATHS_PER_DEMAND * width if has_caps else 0, price.dtype)
+    is_used = np.empty(_MAX_PATHS_PER_DEMAND, np.bool_)
+    lane_scratch = np.empty(width, price.dtype)
+    one = fill(real(1), lanes)
+    half = fill(real(0.5), lanes)
+    floor = fill(floor, lanes)
     zero = one - one
-    inverse_scale, inverse_weight = (
-        load(inverse_scale, 0, lanes),
-        load(scratch.inverse_weight, 0, lanes),
-    )
-    of_stepped, of_current, of_anchor, restarts = (
-        load(scratch.halpern, 0, lanes),
-        load(scratch.halpern, 1, lanes),
-        load(scratch.halpern, 2, lanes),
-        load(scratch.halpern, 3, lanes),
-    )
+    inverse_scale = load(inverse_scale, 0, lanes)
+    inverse_weight = load(scratch.inverse_weight, 0, lanes)
+    stepped_weight = load(scratch.halpern, 0, lanes)
+    current_weight = load(scratch.halpern, 1, lanes)
+    anchor_weight = load(scratch.halpern, 2, lanes)
+    restarts = load(scratch.halpern, 3, lanes)
     is_special = is_restarting or is_storing
     path_price[:width] = 0
-    profit_sum, step_distance, anchor_distance = zero, zero, zero
+    profit_sum = zero
+    step_distance = zero
+    anchor_distance = zero
     for s in range(block_ptr[block], block_ptr[block + 1]):
-        first, nodes = node_ptr[s], node_ptr[s + 1] - node_ptr[s]
+        first = node_ptr[s]
+        nodes = node_ptr[s + 1] - node_ptr[s]
         prices_down(first, nodes, parent, link, price, path_price, lanes)
         flow[: (nodes + 1) * width] = 0
         p = path_ptr[s]
@@ -163,36 +162,56 @@ def _iterate_block(  # type: ignore[no-untyped-def]
             if n == 0:
                 continue
             demand = load(rates, d, lanes)
-            scaled_value = fill(first_value[d if several_values else 0], lanes) * inverse_scale
+            scaled_value = fill(first_value[d if has_distinct_values else 0], lanes) * inverse_scale
             h = load(inverse_sums, d, lanes)
-            primal_step, metric = inverse_weight / h, demand * h
+            primal_step = inverse_weight / h
+            metric = demand * h
             scaled_step = scaled_value * primal_step
+            # Gradient step, best profit (for the bound) and the shift of the projection; the cases
+            # of one and two paths are closed forms.
             if has_caps:
                 for k in range(n):
                     g = scaled_value - load(path_price, end_node[p + k], lanes)
                     store(profits, k, g)
-                    store(moved_splits, k, load(point, p + k, lanes) + primal_step * g)
-                capped_profit(profits, cap, p, n, lanes, is_used, of_lanes)
-                best_profit = load(of_lanes, 0, lanes)
-                capped_shift(moved_splits, cap, p, n, lanes, of_lanes)
-                shift = load(of_lanes, 0, lanes)
+                    store(unprojected, k, load(point, p + k, lanes) + primal_step * g)
+                capped_profit(profits, cap, p, n, lanes, is_used, lane_scratch)
+                best_profit = load(lane_scratch, 0, lanes)
+                capped_shift(unprojected, cap, p, n, lanes, lane_scratch)
+                shift = load(lane_scratch, 0, lanes)
             elif curve is not None:
                 best_profit = fill(real(LOWEST), lanes)
                 for k in range(n):
                     g = scaled_value - load(path_price, end_node[p + k], lanes)
                     best_profit = larger(g, best_profit)
-                    store(moved_splits, k, load(point, p + k, lanes) + primal_step * g)
-                unit_value = first_value[d if several_values else 0]
-                best_profit = best_of_curve(
-                    best_profit, of_lanes, worth, alpha, scales, unit_value, d, lanes
+                    store(unprojected, k, load(point, p + k, lanes) + primal_step * g)
+                unit_value = first_value[d if has_distinct_values else 0]
+                best_profit = lane_curve_profit(
+                    best_profit,
+                    lane_scratch,
+                    full_share_value,
+                    alpha,
+                    objective_scales,
+                    unit_value,
+                    d,
+                    lanes,
                 )
-                store(of_steps, 0, primal_step)
-                curve_shift(moved_splits, n, worth, alpha, scales, of_steps, unit_value, d, lanes)
-                shift = load(of_steps, 0, lanes)
+                store(step_scratch, 0, primal_step)
+                curve_shift(
+                    unprojected,
+                    n,
+                    full_share_value,
+                    alpha,
+                    objective_scales,
+                    step_scratch,
+                    unit_value,
+                    d,
+                    lanes,
+                )
+                shift = load(step_scratch, 0, lanes)
             elif n == 1:
                 g = scaled_value - load(path_price, end_node[p], lanes)
                 x = load(point, p, lanes) + primal_step * g
-                store(moved_splits, 0, x)
+                store(unprojected, 0, x)
                 best_profit = larger(g, floor)
                 if has_steps:
                     shift = step_shift_of_two(drop, end, d, x, x - one, scaled_step, lanes)
@@ -201,12 +220,10 @@ def _iterate_block(  # type: ignore[no-untyped-def]
             elif n == 2:
                 g = scaled_value - load(path_price, end_node[p], lanes)
                 g2 = scaled_value - load(path_price, end_node[p + 1], lanes)
-                x, y = (
-                    load(point, p, lanes) + primal_step * g,
-                    load(point, p + 1, lanes) + primal_step * g2,
-                )
-                store(moved_splits, 0, x)
-                store(moved_splits, 1, y)
+                x = load(point, p, lanes) + primal_step * g
+                y = load(point, p + 1, lanes) + primal_step * g2
+                store(unprojected, 0, x)
+                store(unprojected, 1, y)
                 best_profit = larger(larger(g, g2), floor)
                 if has_steps:
                     shift = step_shift_of_two(drop, end, d, x, y, scaled_step, lanes)
@@ -217,29 +234,37 @@ def _iterate_block(  # type: ignore[no-untyped-def]
                 for k in range(n):
                     g = scaled_value - load(path_price, end_node[p + k], lanes)
                     best_profit = larger(g, best_profit)
-                    store(moved_splits, k, load(point, p + k, lanes) + primal_step * g)
+                    store(unprojected, k, load(point, p + k, lanes) + primal_step * g)
                 if has_steps:
-                    shift = step_shift(drop, end, d, moved_splits, n, scaled_step, lanes)
+                    shift = step_shift(drop, end, d, unprojected, n, scaled_step, lanes)
                 else:
-                    shift = larger(simplex_shift(moved_splits, n, one, lanes), floor)
+                    shift = larger(simplex_shift(unprojected, n, one, lanes), floor)
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, scaled_value, lanes)
             profit_sum = profit_sum + where_above(demand, zero, demand * best_profit, zero)
+            # Projection, Halpern average, and distances for the restart criteria.
             for k in range(n):
-                old, new = load(point, p, lanes), larger(load(moved_splits, k, lanes) - shift, zero)
+                old = load(point, p, lanes)
+                new = larger(load(unprojected, k, lanes) - shift, zero)
                 if has_caps:
-                    most = load(cap, p, lanes)
-                    new = where_above(new, most, most, new)
-                start = load(anchor, p, lanes)
+                    max_share = load(cap, p, lanes)
+                    new = where_above(new, max_share, max_share, new)
+                anchor_split = load(anchor, p, lanes)
                 store(flow, end_node[p], demand * new)
                 step_distance = step_distance + metric * (new - old) * (new - old)
-                store(point, p, of_stepped * new + of_current * old + of_anchor * start)
+                store(
+                    point,
+                    p,
+                    stepped_weight * new + current_weight * old + anchor_weight * anchor_split,
+                )
                 if is_special:
                     if is_storing:
                         store(stepped, p, new)
                     if is_restarting:
-                        anchor_distance = anchor_distance + metric * (new - start) * (new - start)
-                        store(anchor, p, where_above(restarts, half, new, start))
+                        anchor_distance = anchor_distance + metric * (new - anchor_split) * (
+                            new - anchor_split
+                        )
+                        store(anchor, p, where_above(restarts, half, new, anchor_split))
                 p += 1
         flows_up(first, nodes, parent, link, flow, loads, lanes)
     store(sums, 0, profit_sum)
@@ -248,19 +273,19 @@ def _iterate_block(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def before(
+def begin_iteration(
     program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
 ) -> bool:
-    """Set the prices and weights of the next iteration; whether any matrix restarts in it."""
+    """Set prices and weights of the next iteration.  Returns whether any matrix restarts in it."""
     is_restarting = False
     for l in range(width):
-        share = (control.cycle_iterations[l] + 1) / (control.cycle_iterations[l] + 2)
-        restarts = control.restart_due[l] > 0
-        is_restarting = is_restarting or restarts
-        scratch.halpern[l] = 1.0 if restarts else 2 * share
-        scratch.halpern[width + l] = 0.0 if restarts else -share
-        scratch.halpern[2 * width + l] = 0.0 if restarts else 1 - share
-        scratch.halpern[3 * width + l] = 1.0 if restarts else 0.0
+        halpern_weight = (control.cycle_iterations[l] + 1) / (control.cycle_iterations[l] + 2)
+        is_restart = control.restart_due[l] > 0
+        is_restarting = is_restarting or is_restart
+        scratch.halpern[l] = 1.0 if is_restart else 2 * halpern_weight
+        scratch.halpern[width + l] = 0.0 if is_restart else -halpern_weight
+        scratch.halpern[2 * width + l] = 0.0 if is_restart else 1 - halpern_weight
+        scratch.halpern[3 * width + l] = 1.0 if is_restart else 0.0
         scratch.inverse_weight[l] = 1 / control.primal_weight[l]
     for i in range(len(program.inverse_capacity)):
         live = program.live[i] > 0
@@ -270,12 +295,10 @@ def before(
 
 
 @kernel
-def after(
+def end_iteration(
     program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
 ) -> None:
-    """The dual step, the fixed-point error, Halpern's average of the y, and whether to restart
-    next.
-    """
+    """Dual step, fixed-point error, Halpern average of y, restart decision."""
     dual_step = dual_gradient_step(program, dual, control, scratch, width)
     if program.on_simplex:
         for l in range(width):
@@ -287,8 +310,8 @@ def after(
 def dual_gradient_step(
     program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
 ) -> FloatArray:
-    """Set the y of T(z), of a balanced program before their projection, and loads; returns the step
-    sizes (E, L).
+    """Compute the y of T(z) (before the projection of a balanced program) and loads; returns the
+    step sizes (E, L).
     """
     links = len(program.inverse_capacity) // width
     blocks = len(scratch.block_load)
@@ -301,9 +324,11 @@ def dual_gradient_step(
         dual_step[i] = control.primal_weight[i % width] / program.full_path_utilisation[i]
         reflected_load = 2 * dual.stepped_load[i] - dual.current_load[i]
         gradient = reflected_load if program.on_simplex else reflected_load - 1
-        moved = dual.current[i] + dual_step[i] * gradient
+        stepped_dual = dual.current[i] + dual_step[i] * gradient
         dual.stepped[i] = (
-            moved if program.live[i] > 0 and (program.on_simplex or moved > 0) else 0.0
+            stepped_dual
+            if program.live[i] > 0 and (program.on_simplex or stepped_dual > 0)
+            else 0.0
         )
     return dual_step
 
@@ -312,12 +337,13 @@ def dual_gradient_step(
 def average_and_restart(
     program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
 ) -> None:
-    """The work after the dual step: fixed-point error, bound, Halpern's average of the y, whether
-    to restart.
-    """
-    links, blocks = len(program.inverse_capacity) // width, len(scratch.block_load)
+    """Compute fixed-point error, bound and Halpern average of y, and decide on a restart."""
+    links = len(program.inverse_capacity) // width
+    blocks = len(scratch.block_load)
     for l in range(width):
-        profit_sum, step_distance, anchor_distance = 0.0, 0.0, 0.0
+        profit_sum = 0.0
+        step_distance = 0.0
+        anchor_distance = 0.0
         for b in range(blocks):
             profit_sum += scratch.block_sums[b, l]
             step_distance += scratch.block_sums[b, width + l]
@@ -325,7 +351,11 @@ def average_and_restart(
         if program.on_simplex:
             step_distance *= program.inverse_scale[l]
             anchor_distance *= program.inverse_scale[l]
-        dual_sum, coupling, dual_step_distance, dual_anchor_distance = 0.0, 0.0, 0.0, 0.0
+        # Distances of y, and their coupling with the loads.
+        dual_sum = 0.0
+        coupling = 0.0
+        dual_step_distance = 0.0
+        dual_anchor_distance = 0.0
         for i in range(l, links * width, width):
             dual_sum += dual.current[i]
             difference = dual.stepped[i] - dual.current[i]
@@ -338,10 +368,12 @@ def average_and_restart(
             control.bound[l] = -profit_sum / max(dual_sum, 1e-300)
         else:
             control.bound[l] = (dual_sum + profit_sum) / program.inverse_scale[l]
+        # Fixed-point error in the norm of the step sizes.
         weight = control.primal_weight[l]
         error = np.sqrt(
             max(0.0, weight * step_distance - 2 * coupling + dual_step_distance / weight)
         )
+        # Restart at T(z) with a new primal weight, or average.
         control.total_iterations[l] += 1
         if control.restart_due[l] > 0:
             for i in range(l, links * width, width):
@@ -353,26 +385,27 @@ def average_and_restart(
             ):
                 weight = np.sqrt(weight * np.sqrt(dual_anchor_distance / anchor_distance))
             first_weight = control.first_primal_weight[l]
-            lowest, highest = first_weight / MAX_WEIGHT_CHANGE, first_weight * MAX_WEIGHT_CHANGE
-            control.primal_weight[l] = min(max(weight, lowest), highest)
-            control.cycle_iterations[l], control.restart_due[l], control.first_error[l] = 0, 0, -1.0
+            min_weight = first_weight / MAX_WEIGHT_CHANGE
+            max_weight = first_weight * MAX_WEIGHT_CHANGE
+            control.primal_weight[l] = min(max(weight, min_weight), max_weight)
+            control.cycle_iterations[l] = 0
+            control.restart_due[l] = 0
+            control.first_error[l] = -1.0
         else:
-            of_stepped, of_current, of_anchor = (
-                scratch.halpern[l],
-                scratch.halpern[width + l],
-                scratch.halpern[2 * width + l],
-            )
+            stepped_weight = scratch.halpern[l]
+            current_weight = scratch.halpern[width + l]
+            anchor_weight = scratch.halpern[2 * width + l]
             for i in range(l, links * width, width):
                 average = (
-                    of_stepped * dual.stepped[i]
-                    + of_current * dual.current[i]
-                    + of_anchor * dual.anchor[i]
+                    stepped_weight * dual.stepped[i]
+                    + current_weight * dual.current[i]
+                    + anchor_weight * dual.anchor[i]
                 )
                 dual.current[i] = max(0.0, average)
                 dual.current_load[i] = (
-                    of_stepped * dual.stepped_load[i]
-                    + of_current * dual.current_load[i]
-                    + of_anchor * dual.anchor_load[i]
+                    stepped_weight * dual.stepped_load[i]
+                    + current_weight * dual.current_load[i]
+                    + anchor_weight * dual.anchor_load[i]
                 )
             control.cycle_iterations[l] += 1
             first_error = control.first_error[l]
@@ -403,8 +436,8 @@ def step(
     is_storing: bool,
     lanes: Lanes,
 ) -> None:
-    """The paths' part of one iteration: new splits for the prices and weights in ``scratch``, and
-    their loads.
+    """Compute new splits for the prices and weights in ``scratch``, and their loads: the path-sized
+    part of one iteration.
 
     Args:
         scan, block_ptr, max_slots, demands, value, curve, primal, lanes: as in
@@ -419,7 +452,8 @@ def step(
     real = scratch.price.dtype.type
     floor = real(LOWEST) if carries_all else real(0)
     # Locals: Numba drops a store to an array that is reached through a tuple inside prange.
-    block_load, block_sums = scratch.block_load, scratch.block_sums
+    block_load = scratch.block_load
+    block_sums = scratch.block_sums
     for b in prange(len(block_ptr) - 1):
         block_load[b] = 0
         _iterate_block(
@@ -444,19 +478,18 @@ def step(
 
 @kernel
 def value_scale(program: ScaledProgram, scratch: Scratch) -> AnyArray:
-    """(L,) the factor of demand values in the scaled program, in the type of the splits."""
+    """Return (L,) factors of demand values in the scaled program, in the type of the splits."""
     scale = program.inverse_scale * 0 if program.on_simplex else program.inverse_scale
     return scale.astype(scratch.price.dtype)
 
 
-# A compiled function calls either form of a parallel kernel, never a choice of them: hence two
-# loops.
+# A compiled function cannot choose between the two forms of a parallel kernel, hence two loops.
 _step_on_all, _step_alone = step.dispatchers  # type: ignore[attr-defined]
 
 
 @kernel
 def _iterate_on_all(  # type: ignore[no-untyped-def]
-    count,
+    num_iterations,
     scan,
     block_ptr,
     max_slots,
@@ -470,9 +503,10 @@ def _iterate_on_all(  # type: ignore[no-untyped-def]
     scratch,
     lanes,
 ):
+    """Run the loop of :func:`iterate` on all threads."""
     inverse_scale = value_scale(program, scratch)
-    for i in range(count):
-        is_restarting = before(program, dual, control, scratch, as_int64(len(lanes)))
+    for i in range(num_iterations):
+        is_restarting = begin_iteration(program, dual, control, scratch, as_int64(len(lanes)))
         _step_on_all(
             scan,
             block_ptr,
@@ -485,18 +519,18 @@ def _iterate_on_all(  # type: ignore[no-untyped-def]
             inverse_scale,
             program.carries_all,
             is_restarting,
-            i == count - 1,
+            i == num_iterations - 1,
             lanes,
         )
-        after(program, dual, control, scratch, as_int64(len(lanes)))
-        if curve is not None and i + 1 < count and control.restart_due.max() > 0:
+        end_iteration(program, dual, control, scratch, as_int64(len(lanes)))
+        if curve is not None and i + 1 < num_iterations and control.restart_due.max() > 0:
             return i + 1
-    return count
+    return num_iterations
 
 
 @kernel
 def _iterate_alone(  # type: ignore[no-untyped-def]
-    count,
+    num_iterations,
     scan,
     block_ptr,
     max_slots,
@@ -510,9 +544,10 @@ def _iterate_alone(  # type: ignore[no-untyped-def]
     scratch,
     lanes,
 ):
+    """Run the loop of :func:`iterate` on one thread."""
     inverse_scale = value_scale(program, scratch)
-    for i in range(count):
-        is_restarting = before(program, dual, control, scratch, as_int64(len(lanes)))
+    for i in range(num_iterations):
+        is_restarting = begin_iteration(program, dual, control, scratch, as_int64(len(lanes)))
         _step_alone(
             scan,
             block_ptr,
@@ -525,17 +560,17 @@ def _iterate_alone(  # type: ignore[no-untyped-def]
             inverse_scale,
             program.carries_all,
             is_restarting,
-            i == count - 1,
+            i == num_iterations - 1,
             lanes,
         )
-        after(program, dual, control, scratch, as_int64(len(lanes)))
-        if curve is not None and i + 1 < count and control.restart_due.max() > 0:
+        end_iteration(program, dual, control, scratch, as_int64(len(lanes)))
+        if curve is not None and i + 1 < num_iterations and control.restart_due.max() > 0:
             return i + 1
-    return count
+    return num_iterations
 
 
 def iterate(
-    count: int,
+    num_iterations: int,
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
@@ -549,29 +584,28 @@ def iterate(
     scratch: Scratch,
     lanes: Lanes,
 ) -> int:
-    """At most ``count`` iterations of all lanes; how many there were.
+    """Run at most ``num_iterations`` iterations of all lanes; return the number done.
 
-    The steps of the last of ``count`` iterations are left in ``primal.stepped`` and
-    ``dual.stepped``.  Under a utility the loop ends before a matrix restarts, so that its step
-    sizes may follow.
+    T(z) of the last iteration is in ``primal.stepped`` and ``dual.stepped``.  Under a utility the
+    loop ends before a matrix restarts, so that the caller can update its step sizes.
 
     Args:
-        count: iterations.
+        num_iterations: largest number of iterations.
         scan: the paths.
         block_ptr: (blocks + 1,) sources of each block.
-        max_slots: node numbers that the source with most nodes needs.
+        max_slots: largest number of trie nodes of a source, plus one.
         program: the scaled program.
-        demands: its demands.
-        value: their values, in the type of the splits.
-        curve: their utility; None for none.
+        demands: demands of the scaled program.
+        value: values of the demands, in the type of the splits.
+        curve: utility of the demands; None for linear values.
         primal: splits, in place.
         dual: dual variables and loads, in place.
         control: state of each matrix, in place.
-        scratch: memory.
+        scratch: work arrays.
         lanes: a tuple of length L.
     """
-    done: int = (_iterate_alone if is_alone() else _iterate_on_all)(
-        count,
+    num_done: int = (_iterate_alone if is_alone() else _iterate_on_all)(
+        num_iterations,
         scan,
         block_ptr,
         max_slots,
@@ -585,4 +619,4 @@ def iterate(
         scratch,
         lanes,
     )
-    return done
+    return num_done

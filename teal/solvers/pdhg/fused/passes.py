@@ -1,10 +1,9 @@
-"""Passes over all paths: what the CPU engine needs from demands and paths, in return for numbers of
-links.
+"""Passes over all paths: the path-sized work of the CPU engine behind a link-sized interface.
 
-Symbols are those of the table in :mod:`teal.solvers.pdhg`.  A pass takes rows of links, (E, L) as
-flat (E * L,) arrays, visits the paths of all sources, and returns sums over the paths through each
-link and over the demands.  All that has the size of the paths stays with the passes, so that the
-paths may be elsewhere: in :mod:`shards` they are on disk or in other processes.
+A pass takes rows of links, (E, L) as flat (E * L,) arrays, visits the paths of all sources, and
+returns sums over the paths through each link and over the demands.  :class:`Passes` is the
+interface, :class:`PathPasses` the implementation in memory or mapped files; in :mod:`shards` the
+paths are on disk or in other processes.  Symbols: table in :mod:`teal.solvers.pdhg`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from teal.runtime.parallel import threads_for
 from teal.solvers.pdhg.fused import certificates, kernels
 from teal.solvers.pdhg.fused.curves import CurveRows
 from teal.solvers.pdhg.fused.demand_value import DemandValue, one_step
-from teal.solvers.pdhg.fused.share_metric import follow_shares
+from teal.solvers.pdhg.fused.share_metric import update_share_scale
 from teal.solvers.pdhg.fused.simplex import Lanes
 from teal.solvers.pdhg.fused.state import (
     NO_UTILISATION,
@@ -35,18 +34,17 @@ from teal.solvers.pdhg.samples import sample
 # Smallest number of trie nodes and paths in a block of sources, the unit of parallel work: smaller
 # blocks cost more to schedule than to compute.
 MIN_BLOCK_WORK = 20_000
-# largest number of blocks; each has (E, L) loads of its own, which must be stored and added up
+# Largest number of blocks: each stores (E, L) loads, which are added up.
 MAX_BLOCKS = 64
-OPERATIONS_PER_ENTRY = (
-    4  # scalar operations that a trie node or path takes in an iteration; sets the threads
-)
+# Scalar operations per trie node or path in an iteration; determines the number of threads.
+OPERATIONS_PER_ENTRY = 4
 
 
 class ProgramSums(NamedTuple):
     """Constants of a program, summed over the demands.
 
     Attributes:
-        full_load: (E * L,) load if every live path carried all of its demand, Gbit/s.
+        full_load: (E * L,) load with all of its demand on every live path, Gbit/s.
         trial_load: (E * L,) load of a trial routing (see :func:`certificates.measure`), Gbit/s.
         demand_value_sum: (L,) value of all routable demand.
         total: (L,) demand that has a live path, Gbit/s.
@@ -61,17 +59,17 @@ class ProgramSums(NamedTuple):
 
 
 class Passes(Protocol):
-    """The passes over the paths that :class:`teal.solvers.pdhg.fused.engine.FusedEngine` asks
-    for.
+    """Interface of the passes over the paths that
+    :class:`teal.solvers.pdhg.fused.engine.FusedEngine` calls.
     """
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """Compile what :meth:`iterate` and :meth:`project_round` run, by calls that change
-        nothing.
+        """Compile the kernels of :meth:`iterate` and :meth:`project_round`, by calls without
+        effect.
         """
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """Compute the constants; the first pass.
+        """Compute the constants of the program; the first pass.
 
         Args:
             inverse_capacity: (E * L,) 1 / c, 0 for a failed link.
@@ -79,20 +77,20 @@ class Passes(Protocol):
         """
         ...
 
-    def put_splits(self, splits: FloatArray) -> None:
-        """Make splits (B, D, K) those of T(z)."""
+    def set_splits(self, splits: FloatArray) -> None:
+        """Set the splits of T(z) to (B, D, K)."""
 
     def respond(
         self,
         price_plus_cost: Float32Array,
         sharpness: float,
-        kept: Int64Array,
-        kept_splits: AnyArray,
+        fixed_demands: Int64Array,
+        fixed_splits: AnyArray,
         lane: int,
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Make one matrix's response to prices its splits of T(z); arguments as in
+        """Set one matrix's splits of T(z) to its response to prices; arguments as in
         :func:`sample.respond`.
 
         Returns:
@@ -101,15 +99,17 @@ class Passes(Protocol):
         ...
 
     def restart(self) -> None:
-        """Make the splits of T(z) those of z and z_0 too."""
+        """Set the splits of z and z_0 to those of T(z)."""
 
-    def iterate(self, count: int, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """``count`` iterations; see :func:`kernels.iterate`."""
+    def iterate(
+        self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
+    ) -> None:
+        """Run ``num_iterations`` iterations (:func:`kernels.iterate`)."""
 
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Certify a block of demands (:func:`certificates.certify`).
+        """Compute the demands' part of the dual bound (:func:`certificates.certify`).
 
         Returns:
             (E * L,) loads of the splits of T(z), and (L,) the demands' part of the dual bound.
@@ -119,7 +119,7 @@ class Passes(Protocol):
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Refill a block of demands (:func:`certificates.project_round`).
+        """Run one round of the projection onto the capacities (:func:`certificates.project_round`).
 
         Returns:
             (E * L,) loads, (E * L,) requested loads, and (L,) value of the flows without link
@@ -128,39 +128,39 @@ class Passes(Protocol):
         ...
 
     def keep(self, lanes: list[int]) -> None:
-        """Keep the flows of the last certificate or projection for these matrices; the first call
-        keeps all.
+        """Make the flows of the last certificate or projection the incumbent of some matrices; the
+        first call stores all.
         """
 
     def recall(self) -> FloatArray:
-        """Take the flows that were kept for another projection; returns their loads, (E * L,)."""
+        """Reload the incumbent flows for another projection; returns their loads, (E * L,)."""
         ...
 
     def best_splits(self) -> FloatArray:
-        """(B, D, K) splits of the flows that were kept."""
+        """Return (B, D, K) splits of the incumbent flows."""
         ...
 
     def stepped_splits(self) -> FloatArray:
-        """(B, D, K) splits of T(z)."""
+        """Return (B, D, K) splits of T(z)."""
         ...
 
 
-class Arrays(Protocol):
-    """Where arrays are kept."""
+class ArrayStorage(Protocol):
+    """Storage of named arrays."""
 
     def __call__(self, name: str, size: int, dtype: Any) -> AnyArray:
-        """The array (size,) of that name; zeros when it is asked for first."""
+        """Return the array (size,) of a name; zeros at the first call."""
         ...
 
 
 class InMemory:
-    """Arrays in main memory."""
+    """Array storage in main memory."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, AnyArray] = {}
 
     def __call__(self, name: str, size: int, dtype: Any) -> AnyArray:
-        """Make an array (:class:`Arrays`)."""
+        """Return or create an array (:class:`ArrayStorage`)."""
         if name not in self._arrays:
             self._arrays[name] = np.zeros(size, dtype)
         return self._arrays[name]
@@ -181,9 +181,9 @@ class PathPasses:
         carries_all: whether all demand must be carried.
         real: NumPy type of the iteration.
         arrays: storage of all that has the size of the paths or demands.
-        best: number, 0 or 1, of the flows that were kept by an earlier object with the same
-            ``arrays``; -1 for none.
-        curve: utility of the demands, for an iteration in float64; None for none.
+        best: buffer, 0 or 1, of the incumbent flows of an earlier object with the same ``arrays``;
+            -1 without an incumbent.
+        curve: utility of the demands, for an iteration in float64; None for linear values.
     """
 
     def __init__(
@@ -194,58 +194,66 @@ class PathPasses:
         lanes: Lanes,
         demand_value: DemandValue,
         carries_all: bool,
-        real: Any,
-        arrays: Arrays,
-        best: int = -1,
+        dtype: Any,
+        arrays: ArrayStorage,
+        incumbent_buffer: int = -1,
         curve: CurveRows | None = None,
     ) -> None:
-        self._scan, self._max_slots = packed.scan, packed.max_slots
-        self._num_paths, self._batch, self._lanes = num_paths, batch, lanes
-        self._value, self._carries_all, self._arrays, self.best = (
-            demand_value,
-            carries_all,
-            arrays,
-            best,
-        )
+        self._scan = packed.scan
+        self._max_slots = packed.max_slots
+        self._num_paths = num_paths
+        self._batch = batch
+        self._lanes = lanes
+        self._value = demand_value
+        self._carries_all = carries_all
+        self._arrays = arrays
+        self.incumbent_buffer = incumbent_buffer
         self._curve = curve
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
-        width, blocks, demands = len(lanes), len(self._block_ptr) - 1, len(packed.scan.path_count)
+        width = len(lanes)
+        blocks = len(self._block_ptr) - 1
+        demands = len(packed.scan.path_count)
         self._operations = operations(packed, width)
-        self._links, self._rows, self._real = packed.num_links, packed.num_paths * width, real
-        self._block_loads, self._block_requested = np.zeros(
-            (2, blocks, self._links * width)
-        )  # Gbit/s
+        self._num_links = packed.num_links
+        self._num_entries = packed.num_paths * width
+        self._dtype = dtype
+        # Loads of each block, Gbit/s.
+        self._block_loads, self._block_requested = np.zeros((2, blocks, self._num_links * width))
         self._block_sums = np.zeros((blocks, width))
         self._live_demand = arrays("live_demand", demands * width, np.float64)
         self._demands = DemandRows(
-            demand=arrays("demand", demands * width, real),
-            inverse_capacity_sum=arrays("inverse_capacity_sum", demands * width, real),
+            demand=arrays("demand", demands * width, dtype),
+            inverse_capacity_sum=arrays("inverse_capacity_sum", demands * width, dtype),
         )
-        self._iteration_value = demand_value.astype(real)  # the values in the iteration
-        self._primal = Primal(*(arrays(name, self._rows, real) for name in Primal._fields))
-        self._requests = arrays("requests", self._rows, np.float64)
-        self._flows = arrays("flows1" if best == 0 else "flows0", self._rows, np.float64)
+        self._iteration_value = demand_value.astype(dtype)
+        self._primal = Primal(*(arrays(name, self._num_entries, dtype) for name in Primal._fields))
+        self._requests = arrays("requests", self._num_entries, np.float64)
+        self._flows = arrays(
+            "flows1" if incumbent_buffer == 0 else "flows0", self._num_entries, np.float64
+        )
         self._scratch: Scratch | None = None
-        # Of a utility: h of the first iteration, and r; (D, L).
-        self._first_h: FloatArray | None = None
-        self._unit: FloatArray | None = None
+        # Share metric of a utility: h of the first iteration, and r; (D, L).
+        self._initial_inverse_capacity_sum: FloatArray | None = None
+        self._share_scale: FloatArray | None = None
 
-    def put_demand(self, demand: FloatArray) -> None:
+    def set_demand(self, demand: FloatArray) -> None:
         """Set the demands (B, D), Gbit/s, before :meth:`measure`."""
         rows = self._live_demand.reshape(-1, len(self._lanes))
         rows[:, : self._batch] = demand.T
 
     def scratch(self) -> Scratch:
-        """Memory of an iteration."""
+        """Return the work arrays of an iteration; allocated at the first call."""
         if self._scratch is None:
-            width, blocks, real = len(self._lanes), len(self._block_ptr) - 1, self._real
-            self._scratch = make_scratch(self._links, blocks, width, real)
+            width = len(self._lanes)
+            blocks = len(self._block_ptr) - 1
+            real = self._dtype
+            self._scratch = make_scratch(self._num_links, blocks, width, real)
         return self._scratch
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
         """Compile by calls without iterations and without sources (:meth:`Passes.compile`)."""
         self.iterate(0, program, dual, control)
-        nothing = program.inverse_capacity
+        zeros = program.inverse_capacity
         with threads_for(self._operations):
             certificates.project_round(
                 self._scan,
@@ -254,8 +262,8 @@ class PathPasses:
                 self._live_demand,
                 self._value,
                 self._curve,
-                nothing,
-                nothing,
+                zeros,
+                zeros,
                 True,
                 True,
                 self._flows,
@@ -267,14 +275,16 @@ class PathPasses:
             )
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """Measure the splits (:meth:`Passes.measure`)."""
-        width, blocks = len(self._lanes), len(self._block_ptr) - 1
+        """Compute the constants of the program (:meth:`Passes.measure`)."""
+        width = len(self._lanes)
+        blocks = len(self._block_ptr) - 1
         demands = len(self._live_demand) // width
+        # In place: each entry is read before it is written.
         out = certificates.Measurements(
             inverse_capacity_sum=np.empty(demands * width),
-            live_demand=self._live_demand,  # in place: each entry is read before it is written
-            full_load=np.zeros((blocks, self._links * width)),
-            trial_load=np.zeros((blocks, self._links * width)),
+            live_demand=self._live_demand,
+            full_load=np.zeros((blocks, self._num_links * width)),
+            trial_load=np.zeros((blocks, self._num_links * width)),
             demand_value_sum=np.zeros((blocks, width)),
         )
         with threads_for(self._operations):
@@ -293,10 +303,8 @@ class PathPasses:
             )
         self._demands.demand[:] = self._live_demand
         self._demands.inverse_capacity_sum[:] = out.inverse_capacity_sum
-        rates, h = (
-            self._live_demand.reshape(-1, width),
-            out.inverse_capacity_sum.reshape(demands, -1),
-        )
+        rates = self._live_demand.reshape(-1, width)
+        h = out.inverse_capacity_sum.reshape(demands, -1)
         return ProgramSums(
             out.full_load.sum(0),
             out.trial_load.sum(0),
@@ -305,8 +313,8 @@ class PathPasses:
             (rates * h).sum(0),
         )
 
-    def put_splits(self, splits: FloatArray) -> None:
-        """Put splits in place (:meth:`Passes.put_splits`)."""
+    def set_splits(self, splits: FloatArray) -> None:
+        """Set the splits of T(z) (:meth:`Passes.set_splits`)."""
         with threads_for(self._operations):
             certificates.pack_splits(self._scan, splits, self._primal.stepped, self._lanes)
 
@@ -314,16 +322,17 @@ class PathPasses:
         self,
         price_plus_cost: Float32Array,
         sharpness: float,
-        kept: Int64Array,
-        kept_splits: AnyArray,
+        fixed_demands: Int64Array,
+        fixed_splits: AnyArray,
         lane: int,
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Put the response to prices in place (:meth:`Passes.respond`)."""
-        scan, width = self._scan, len(self._lanes)
+        """Set splits to the response to prices (:meth:`Passes.respond`)."""
+        scan = self._scan
+        width = len(self._lanes)
         sums = np.zeros(
-            (len(self._block_ptr) - 1, 2 * self._links if is_summing else 0), np.float32
+            (len(self._block_ptr) - 1, 2 * self._num_links if is_summing else 0), np.float32
         )
         max_shares = np.diff(scan.path_ptr + self._value.drop.shape[1] * scan.demand_ptr).max(
             initial=0
@@ -339,9 +348,9 @@ class PathPasses:
                 self._curve,
                 np.float32(sharpness),
                 not self._carries_all,
-                kept,
-                np.searchsorted(kept, scan.demand_ptr),
-                kept_splits,
+                fixed_demands,
+                np.searchsorted(fixed_demands, scan.demand_ptr),
+                fixed_splits,
                 self._live_demand,
                 self._primal.stepped,
                 sums,
@@ -357,18 +366,22 @@ class PathPasses:
         self._primal.stepped[:] = 0
 
     def restart(self) -> None:
-        """Begin anew at the last step (:meth:`Passes.restart`)."""
-        self._primal.current[:], self._primal.anchor[:] = self._primal.stepped, self._primal.stepped
+        """Restart at T(z) (:meth:`Passes.restart`)."""
+        self._primal.current[:] = self._primal.stepped
+        self._primal.anchor[:] = self._primal.stepped
 
-    def iterate(self, count: int, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """The paths' part of an iteration (:meth:`Passes.iterate`)."""
-        done = 0
+    def iterate(
+        self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
+    ) -> None:
+        """Iterate all paths (:meth:`Passes.iterate`)."""
+        num_done = 0
         with threads_for(self._operations):
-            while True:  # once at least: without iterations the kernels are compiled
+            # At least once: a call without iterations compiles the kernels.
+            while True:
                 if self._curve is not None and control.restart_due.any():
-                    self._follow_shares(program, control.restart_due)
-                done += kernels.iterate(
-                    count - done,
+                    self._update_share_scale(program, control.restart_due)
+                num_done += kernels.iterate(
+                    num_iterations - num_done,
                     self._scan,
                     self._block_ptr,
                     self._max_slots,
@@ -382,25 +395,24 @@ class PathPasses:
                     self.scratch(),
                     self._lanes,
                 )
-                if done >= count:
+                if num_done >= num_iterations:
                     return
 
-    def _follow_shares(self, program: ScaledProgram, restarts: FloatArray) -> None:
-        """Make the step sizes those of the present shares
-        (:mod:`teal.solvers.pdhg.fused.share_metric`).
-        """
+    def _update_share_scale(self, program: ScaledProgram, restarts: FloatArray) -> None:
+        """Scale step sizes by the current shares (:mod:`teal.solvers.pdhg.fused.share_metric`)."""
         h = self._demands.inverse_capacity_sum
-        if self._unit is None:
-            self._first_h, self._unit = h.copy(), np.ones_like(h)
-        follow_shares(
+        if self._share_scale is None:
+            self._initial_inverse_capacity_sum = h.copy()
+            self._share_scale = np.ones_like(h)
+        update_share_scale(
             self._scan,
             self._block_ptr,
             self._max_slots,
             self._primal.current,
             self._live_demand,
-            self._first_h,
+            self._initial_inverse_capacity_sum,
             restarts,
-            self._unit,
+            self._share_scale,
             h,
             self._block_loads,
             self._lanes,
@@ -418,8 +430,8 @@ class PathPasses:
         is_restarting: bool,
         is_storing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """The paths' part of one iteration, for prices and weights from elsewhere (see
-        :func:`kernels.step`).
+        """Compute the paths' part of one iteration, for given prices and weights
+        (:func:`kernels.step`).
 
         Returns:
             (E * L,) loads of the new splits, and (3 * L,) the sums of ``Scratch.block_sums``.
@@ -449,7 +461,7 @@ class PathPasses:
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """The paths' part of a certificate (:meth:`Passes.certify`)."""
+        """Compute the paths' part of a certificate (:meth:`Passes.certify`)."""
         with threads_for(self._operations):
             certificates.certify(
                 self._scan,
@@ -472,7 +484,7 @@ class PathPasses:
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """A round of refilling (:meth:`Passes.project_round`)."""
+        """Run a round of the projection (:meth:`Passes.project_round`)."""
         with threads_for(self._operations):
             certificates.project_round(
                 self._scan,
@@ -495,54 +507,59 @@ class PathPasses:
         return self._block_loads.sum(0), self._block_requested.sum(0), self._block_sums.sum(0)
 
     def keep(self, lanes: list[int]) -> None:
-        """Keep the better splits (:meth:`Passes.keep`)."""
+        """Update the incumbent flows (:meth:`Passes.keep`)."""
         width = len(self._lanes)
-        if self.best < 0 or len(lanes) == self._batch:
-            self.best = 0 if self.best != 0 else 1
-            self._flows = self._arrays(f"flows{1 - self.best}", self._rows, np.float64)
+        if self.incumbent_buffer < 0 or len(lanes) == self._batch:
+            self.incumbent_buffer = 0 if self.incumbent_buffer != 0 else 1
+            self._flows = self._arrays(
+                f"flows{1 - self.incumbent_buffer}", self._num_entries, np.float64
+            )
             return
-        best = self._arrays(f"flows{self.best}", self._rows, np.float64)
+        best = self._arrays(f"flows{self.incumbent_buffer}", self._num_entries, np.float64)
         for lane in lanes:
             best[lane::width] = self._flows[lane::width]
 
     def recall(self) -> FloatArray:
-        """Take back the splits that were kept (:meth:`Passes.recall`)."""
-        self._flows[:] = self._arrays(f"flows{self.best}", self._rows, np.float64)
-        nothing = np.zeros(self._links * len(self._lanes))
-        return self.project_round(nothing, nothing, is_first=True, is_last=True)[0]
+        """Reload the incumbent flows (:meth:`Passes.recall`)."""
+        self._flows[:] = self._arrays(
+            f"flows{self.incumbent_buffer}", self._num_entries, np.float64
+        )
+        zeros = np.zeros(self._num_links * len(self._lanes))
+        return self.project_round(zeros, zeros, is_first=True, is_last=True)[0]
 
     def best_splits(self) -> FloatArray:
-        """The best splits (:meth:`Passes.best_splits`)."""
-        if self.best < 0:
+        """Return the incumbent splits (:meth:`Passes.best_splits`)."""
+        if self.incumbent_buffer < 0:
             raise RuntimeError("best_splits() needs a call of keep() first")
         demand = self._live_demand.reshape(-1, len(self._lanes)).T[: self._batch]
-        return self._splits_of(
-            self._arrays(f"flows{self.best}", self._rows, np.float64), np.ascontiguousarray(demand)
+        return self._unpacked_splits(
+            self._arrays(f"flows{self.incumbent_buffer}", self._num_entries, np.float64),
+            np.ascontiguousarray(demand),
         )
 
     def stepped_splits(self) -> FloatArray:
-        """The splits after the last step (:meth:`Passes.stepped_splits`)."""
-        return self._splits_of(self._primal.stepped, np.zeros((self._batch, 0)))
+        """Return the splits of T(z) (:meth:`Passes.stepped_splits`)."""
+        return self._unpacked_splits(self._primal.stepped, np.zeros((self._batch, 0)))
 
-    def _splits_of(self, rows: AnyArray, demand: FloatArray) -> FloatArray:
-        """(B, D, K) splits of path rows (P, L); see :func:`certificates.unpack_splits`."""
+    def _unpacked_splits(self, rows: AnyArray, demand: FloatArray) -> FloatArray:
+        """Convert path rows (P, L) to splits (B, D, K) (:func:`certificates.unpack_splits`)."""
         splits = np.empty((self._batch, len(self._scan.path_count), self._num_paths))
         with threads_for(self._operations):
             certificates.unpack_splits(self._scan, rows, demand, splits, self._lanes)
         return splits
 
 
-def operations(packed: PackedPaths, width: int) -> int:
-    """Scalar operations of an iteration, approximately, with ``width`` lanes."""
-    return OPERATIONS_PER_ENTRY * width * (packed.num_nodes + packed.num_paths)
+def operations(packed: PackedPaths, num_lanes: int) -> int:
+    """Estimate the scalar operations of an iteration with ``num_lanes`` lanes."""
+    return OPERATIONS_PER_ENTRY * num_lanes * (packed.num_nodes + packed.num_paths)
 
 
-def make_scratch(links: int, blocks: int, width: int, real: Any) -> Scratch:
-    """Memory of an iteration with ``width`` lanes whose loads are added up in ``blocks``."""
+def make_scratch(num_links: int, num_blocks: int, num_lanes: int, dtype: Any) -> Scratch:
+    """Allocate the work arrays of an iteration whose loads are summed in ``num_blocks`` blocks."""
     return Scratch(
-        price=np.zeros(links * width, real),
-        halpern=np.zeros(4 * width, real),
-        inverse_weight=np.zeros(width, real),
-        block_load=np.zeros((blocks, links * width), real),
-        block_sums=np.zeros((blocks, 3 * width), real),
+        price=np.zeros(num_links * num_lanes, dtype),
+        halpern=np.zeros(4 * num_lanes, dtype),
+        inverse_weight=np.zeros(num_lanes, dtype),
+        block_load=np.zeros((num_blocks, num_links * num_lanes), dtype),
+        block_sums=np.zeros((num_blocks, 3 * num_lanes), dtype),
     )

@@ -1,8 +1,8 @@
-"""Calls every kernel that a solve runs on three nodes first, so that none is compiled while a clock
-runs.
+"""Warm-up of the CPU engine: call every kernel of a solve on three nodes before a clock starts.
 
-A kernel is compiled when it is first called with arguments of new types, which takes seconds on a
-machine that never did, and loaded from disk in a tenth of a second after that.
+Numba compiles a kernel at the first call with new argument types, which takes seconds; later
+processes load it from disk in a tenth of a second.  Entry points: :func:`rehearse_for` (kernels of
+a problem) and :func:`rehearse` (kernels of one kind of program).
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from teal.solvers.pdhg.fused.passes import InMemory, PathPasses, operations
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
 from teal.solvers.pdhg.search import Search
 
-_REHEARSED_ITERATIONS = 8  # enough for a gap check, a restart and a refill
-_ANY_SIZE = 1_000_000_000  # demands that a sample may be drawn from
+_WARM_UP_ITERATIONS = 8  # enough for a gap check, a restart and a refill
+_UNLIMITED_DEMANDS = 1_000_000_000  # number of demands that permits every sample size
 
 
 def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
-    """Call what the CPU engine calls for a problem, unless this process has done so before.
+    """Compile or load the kernels of the CPU engine for a problem, once per process.
 
     Args:
         problem: B matrices.
         gap: target.
         dtype: type of the splits in the iteration.
     """
-    paths, batch = problem.paths, problem.batch
+    paths = problem.paths
+    batch = problem.batch
     widths = lanes_of(dtype)
     sizes = {min(batch, widths[-1]), batch % widths[-1]} - {0}
     for width in sorted({next(lanes for lanes in widths if lanes >= size) for size in sizes}):
@@ -45,14 +46,14 @@ def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
         rehearse(
             width,
             dtype,
-            _of_same_kernels(problem),
+            _objective_with_same_kernels(problem),
             on_all=on_all,
             is_sampled=is_faster(paths, gap),
         )
 
 
-def _of_same_kernels(problem: Problem) -> ObjectiveName:
-    """The objective of :func:`rehearse` that runs the kernels which a problem runs."""
+def _objective_with_same_kernels(problem: Problem) -> ObjectiveName:
+    """Return the objective of :func:`rehearse` with the same kernels as a problem's."""
     if problem.utility is not None:
         return ObjectiveName.PROPORTIONAL_FAIR
     carries_all = (
@@ -70,7 +71,7 @@ def rehearse(
     on_all: bool = False,
     is_sampled: bool = False,
 ) -> None:
-    """Call every kernel of one kind of program.
+    """Compile or load every kernel of one kind of program.
 
     Args:
         width: lanes.
@@ -88,20 +89,20 @@ def rehearse(
                 problem,
                 engine,
                 0.0,
-                _REHEARSED_ITERATIONS,
+                _WARM_UP_ITERATIONS,
                 None,
                 time.perf_counter(),
                 may_stall=False,
             )
             state = search.run(math.inf, warm=state is not None).state
         if is_sampled:
-            sampled = SampledStart(problem, engine, 1e-2, num_demands=_ANY_SIZE)
+            sampled = SampledStart(problem, engine, 1e-2, num_demands=_UNLIMITED_DEMANDS)
             complete(sampled.respond(torch.ones(problem.batch, dtype=torch.bool), Deadline()))
             sampled.correct()
 
 
 def rehearse_checks(problem: Problem) -> None:
-    """Call what gap checks call, and no iteration.
+    """Compile or load the kernels of gap checks, without those of iterations.
 
     Args:
         problem: B = 1, to maximise a value.
@@ -116,10 +117,10 @@ def rehearse_checks(problem: Problem) -> None:
         np.float32,
         InMemory(),
     )
-    passes.put_demand(problem.demand.numpy())
+    passes.set_demand(problem.demand.numpy())
     capacity = problem.capacity[0].numpy()
     passes.measure(1 / capacity, np.zeros_like(capacity))
-    passes.put_splits(problem.even_splits.numpy())
+    passes.set_splits(problem.even_splits.numpy())
     passes.certify(np.zeros_like(capacity), is_repairing=True)
     passes.project_round(np.zeros_like(capacity), capacity, is_first=True, is_last=False)
     passes.keep([0])
@@ -127,10 +128,10 @@ def rehearse_checks(problem: Problem) -> None:
 
 
 def _paths_of_triangle(topology: Topology) -> PathSet:
-    """The direct path and the one over the third node, of every pair: without the kernels of the
-    path search.
+    """Return the direct path and the path over the third node of every pair, without calling path
+    search.
     """
-    number = {
+    link_index = {
         ends: link
         for link, ends in enumerate(zip(topology.link_source, topology.link_target, strict=True))
     }
@@ -141,7 +142,7 @@ def _paths_of_triangle(topology: Topology) -> PathSet:
         x, y = (node for node in range(3) if node != source)
         first = len(parent)  # trie nodes of a source: to x, to y, over x to y, over y to x
         parent += [-1, -1, first, first + 1]
-        link += [number[source, x], number[source, y], number[x, y], number[y, x]]
+        link += [link_index[source, x], link_index[source, y], link_index[x, y], link_index[y, x]]
         leaf += [[first, first + 3], [first + 1, first + 2]]
     trie = Trie(
         np.array(parent, np.int32), np.array(link, np.int32), np.array([0, 4, 8, 12], np.int32)
@@ -164,8 +165,9 @@ def three_nodes(
     *,
     batch: int = 1,
 ) -> Problem:
-    """A triangle with more demand than it can carry; see :func:`rehearse`."""
-    source, target = np.array([0, 1, 2, 1, 2, 0], np.int32), np.array([1, 2, 0, 0, 1, 2], np.int32)
+    """Create a triangle with more demand than capacity (:func:`rehearse`)."""
+    source = np.array([0, 1, 2, 1, 2, 0], np.int32)
+    target = np.array([1, 2, 0, 0, 1, 2], np.int32)
     topology = Topology(
         "rehearsal",
         ("a", "b", "c"),

@@ -1,8 +1,6 @@
-"""The arrays that the kernels of the fused engine share, for D demands, E links, P paths and L
-matrices in lanes.
+"""Array types shared by the kernels of the fused engine: D demands, E links, P paths, L lanes.
 
-Symbols are those of the table in :mod:`teal.solvers.pdhg`.  Arrays are flat: (n, L) stands for (n *
-L,).
+Arrays are flat: a shape (n, L) stands for (n * L,). Symbols: table in :mod:`teal.solvers.pdhg`.
 """
 
 from __future__ import annotations
@@ -11,11 +9,12 @@ from typing import NamedTuple
 
 from teal.runtime.arrays import AnyArray, FloatArray
 
-NO_UTILISATION = 1e-30  # m of a link without a path: never 0, since y is divided by it
+# m of a link without a path: positive, since steps of y divide by m.
+NO_UTILISATION = 1e-30
 
 
 class DemandRows(NamedTuple):
-    """The arrays of the size of the demands in the scaled program of L matrices.
+    """Arrays over demands of the scaled program of L matrices.
 
     Attributes:
         demand: (D, L) Gbit/s, 0 where no path is live.
@@ -28,19 +27,19 @@ class DemandRows(NamedTuple):
 
 
 class ScaledProgram(NamedTuple):
-    """The arrays of the size of the links in the scaled program of L matrices.
+    """Arrays over links of the scaled program of L matrices.
 
     Attributes:
         scaled_cost: (E, L) cost of each link over S, 1/(Gbit/s).
         inverse_capacity: (E, L) 1 / c, 1/(Gbit/s); 0 where the link has failed.
-        load_factor: (E, L) by which loads are multiplied: 1 / c (over S for a balanced program).
+        load_factor: (E, L) factor from load to utilisation: 1 / c (over S for a balanced program).
         live: (E, L) 1 where the link works, else 0.
         full_path_utilisation: (E, L) m.
         inverse_scale: (L,) 1 / S.
         carries_all: whether all demand must be carried.
         on_simplex: whether the y lie on the simplex.
-        limits: (S,) largest sum of the y of each scenario; (0,) for a program of one matrix.
-        scenario_width: number of scenarios whose links stand side by side.
+        limits: (S,) limit on the sum of y of each scenario; (0,) without scenarios.
+        scenario_width: number of scenarios in one row of links.
     """
 
     scaled_cost: FloatArray
@@ -56,7 +55,7 @@ class ScaledProgram(NamedTuple):
 
 
 class Primal(NamedTuple):
-    """(P, L) splits of z, z_0 and T(z)."""
+    """Splits (P, L) of z, z_0 and T(z)."""
 
     current: AnyArray
     anchor: AnyArray
@@ -64,7 +63,7 @@ class Primal(NamedTuple):
 
 
 class Dual(NamedTuple):
-    """(E, L) dual variables y of z, z_0 and T(z), and the loads of their splits times
+    """Dual variables y (E, L) of z, z_0 and T(z), and the loads of their splits times
     ``load_factor``.
     """
 
@@ -77,17 +76,17 @@ class Dual(NamedTuple):
 
 
 class Control(NamedTuple):
-    """(L,) state of each matrix.
+    """State (L,) of each matrix.
 
     Attributes:
         primal_weight: omega.
         first_primal_weight: omega of the first iteration.
         cycle_iterations: n.
         total_iterations: iterations since the start.
-        first_error: fixed-point error of the first iteration of the cycle; -1: there was none yet.
+        first_error: fixed-point error of the first iteration of the cycle; -1 before it is known.
         last_error: fixed-point error of the last iteration.
         restart_due: 1 if the next iteration restarts, else 0.
-        bound: on the optimum, of the y where the last iteration started; up to rounding.
+        bound: dual bound at the y before the last iteration; up to rounding.
     """
 
     primal_weight: FloatArray
@@ -101,12 +100,11 @@ class Control(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory of an iteration.
+    """Work arrays of an iteration.
 
     Attributes:
         price: (E, L) scaled prices.
-        halpern: (4, L) weights of T(z), z and z_0 in the next iterate, and 1 where the iteration
-            restarts.
+        halpern: (4, L) weights of T(z), z and z_0 in the next iterate; last row 1 at a restart.
         inverse_weight: (L,) 1 / omega.
         block_load: (blocks, E, L) load of the new splits of each block, Gbit/s.
         block_sums: (blocks, 3, L) sums over the demands: demand times best profit, and the squared

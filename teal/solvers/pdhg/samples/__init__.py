@@ -1,1 +1,1 @@
-"""Starts of PDHG from the solutions of samples of the demands."""
+"""Starts of PDHG from the solutions of sampled demands."""

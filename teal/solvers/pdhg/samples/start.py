@@ -1,5 +1,8 @@
-"""Puts the CPU engine at the response of all demands to prices from samples, each larger than the
-one before.
+"""Start of the CPU engine from growing samples of the demands.
+
+:class:`SampledStart` draws and solves a sample (:mod:`teal.solvers.pdhg.samples.sample`) and
+restarts the engine at the response of all demands; :func:`is_faster` decides by the size of the
+network.
 """
 
 from __future__ import annotations
@@ -23,40 +26,38 @@ from teal.solvers.pdhg.search import LARGE_WORK, Search
 from teal.solvers.result import Starter, start_of_sample
 
 # Expected size of the first sample over the number of links, for a target gap of _COARSEST_GAP;
-# measured on Kdl, ASN and world (docs/engine.md).  Samples grow with one over the root of the
+# measured on Kdl, ASN and world (docs/engine.md).  Sizes scale as the inverse square root of the
 # target, as the error of an average does.
 _DEMANDS_PER_LINK = 4
-# Target gaps between which the sample's size follows the target.
+# Range of target gaps in which the sample's size depends on the target.
 _FINEST_GAP = 1e-3
 _COARSEST_GAP = 1e-2
-SAMPLE_GROWTH = 8  # from one sample to the next: a third of the error of an average
-MAX_SHARE = 0.25  # of all demands; a larger sample saves too little
-SAMPLE_GAP = 0.5  # x target gap: that of the sample's own solution
-# Smallest target gap for which the first sample is solved by a starter instead of iterations: a
-# model's prices are good to some tenths of a per cent, so that smaller targets need iterations
-# anyway (docs/engine.md).
-_STARTER_FROM_GAP = 5e-3
-# Least share of all demands in a first sample that a starter solves.  In smaller ones (world: 0.3%;
+SAMPLE_GROWTH = 8  # size ratio of consecutive samples: a third of the error of an average
+MAX_SHARE = 0.25  # largest sample as a share of all demands; a larger one saves too little
+SAMPLE_GAP = 0.5  # gap of the sample's solution, as a multiple of the target gap
+# Smallest target gap for which a starter solves the first sample instead of iterations: a model's
+# prices are accurate to some tenths of a per cent, so that smaller targets need iterations anyway
+# (docs/engine.md).
+_MIN_STARTER_GAP = 5e-3
+# Smallest share of all demands in a first sample for a starter.  For smaller samples (world: 0.3%;
 # ASN and Kdl: 1.1 and 1.3%) iterations on the sample take less time than a response of all demands
-# that turns out to be too coarse.
-_STARTER_FROM_SHARE = 0.005
-MAX_ITERATIONS = (
-    200  # of a sample's solution; harder programs go on with a larger sample from its prices
-)
+# that proves too coarse.
+_MIN_STARTER_SHARE = 0.005
+# Iteration limit of a sample; harder programs continue with a larger sample from its prices.
+MAX_ITERATIONS = 200
 
 
 class SampledStart:
-    """Samples for the matrices of one problem.
+    """Growing samples for the matrices of one problem.
 
     Args:
         problem: B matrices, on the CPU.
         engine: engine of these matrices.
-        gap: target of the search.
-        starter: solves the first sample in place of iterations, where ``gap`` and the objective
-            permit; None for none.
-        draw: draws a sample of a size for a matrix, as :func:`sample.draw` does; None for that
-            function.
-        num_demands: D; None for that of ``problem``.
+        gap: target gap of the search.
+        starter: model that solves the first sample instead of iterations, where ``gap`` and the
+            objective permit; None for iterations.
+        draw: function that draws a sample of a size for a matrix; None for :func:`sample.draw`.
+        num_demands: D; None for the demands of ``problem``.
     """
 
     def __init__(
@@ -68,26 +69,29 @@ class SampledStart:
         draw: Callable[[int, int], sample.Sample] | None = None,
         num_demands: int | None = None,
     ) -> None:
-        self._problem, self._engine, self._gap = problem, engine, max(gap, _FINEST_GAP)
+        self._problem = problem
+        self._engine = engine
+        self._gap = max(gap, _FINEST_GAP)
         self._draw = draw or functools.partial(sample.draw, problem)
         self._num_demands = problem.paths.num_demands if num_demands is None else num_demands
         self._size = first_size(problem.paths, gap)
-        is_useful = (
-            gap >= _STARTER_FROM_GAP and self._size >= _STARTER_FROM_SHARE * self._num_demands
-        )
+        is_useful = gap >= _MIN_STARTER_GAP and self._size >= _MIN_STARTER_SHARE * self._num_demands
         may_start = not problem.demand_set.carries_all and problem.utility is None
         self._starter = starter if is_useful and may_start else None
         self._answers: list[sample.SampleAnswer] = []
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
-        """Put the engine at the response to the next sample; false, without effect, where that
-        would be too large.
+        """Restart the engine at the response to the next, larger sample.
 
         Args:
-            unfinished: (B,) matrices that need a new sample; the others keep theirs.
+            unfinished: (B,) matrices that need a new sample; the others keep their answers.
             deadline: deadline of all samples together.
+
+        Returns:
+            false, without effect, if the sample would be too large.
         """
-        problem, size = self._problem, self._size
+        problem = self._problem
+        size = self._size
         if size > MAX_SHARE * self._num_demands:
             return False
         self._size = SAMPLE_GROWTH * size
@@ -106,10 +110,9 @@ class SampledStart:
                 )
                 answers.append(sample.answer(drawn, start.splits, start.prices))
             else:
-                earlier = (
-                    self._answers[row] if self._answers else None
-                )  # its prices are a good start
-                answers.append((yield from self._solve(drawn, earlier, row_deadline)))
+                # The prices of the last sample warm-start this one.
+                last_answer = self._answers[row] if self._answers else None
+                answers.append((yield from self._solve(drawn, last_answer, row_deadline)))
         self._answers = answers
         self._engine.respond(answers)
         return True
@@ -117,25 +120,32 @@ class SampledStart:
     def _solve(
         self, drawn: sample.Sample, start: sample.SampleAnswer | None, deadline: Deadline
     ) -> Steps[sample.SampleAnswer]:
-        """Iterate until the deadline at most, from the prices of another sample if there is one."""
+        """Solve a sample, warm-started from the prices of the last one if any."""
         begin = time.perf_counter()
         engine = FusedEngine(
             drawn.problem, None, torch.float32 if drawn.problem.utility is None else torch.float64
         )
         if start is not None:
             engine.respond(
-                [dataclasses.replace(start, kept=start.kept[:0], kept_splits=start.kept_splits[:0])]
+                [
+                    dataclasses.replace(
+                        start,
+                        fixed_demands=start.fixed_demands[:0],
+                        fixed_splits=start.fixed_splits[:0],
+                    )
+                ]
             )
         target = SAMPLE_GAP * self._gap
         search = Search(
             drawn.problem, engine, target, MAX_ITERATIONS, None, begin=begin, may_stall=False
         )
-        result = yield from search.solving(deadline, warm=start is not None)
+        result = yield from search.run_steps(deadline, warm=start is not None)
         return sample.answer(drawn, result.splits, result.prices)
 
     def correct(self) -> bool:
-        """Put the engine at the response to the last prices after a Newton step; false in a
-        balanced program.
+        """Restart the engine at the response to the last prices after a Newton step.
+
+        Returns false, without effect, in a balanced program.
         """
         if self._problem.demand_set.carries_all:
             return False
@@ -144,7 +154,7 @@ class SampledStart:
 
 
 def first_size(paths: AnyPaths, gap: float) -> int:
-    """Expected number of demands in the first sample for a target ``gap``."""
+    """Return the expected number of demands in the first sample for a target ``gap``."""
     accuracy = min(max(gap, _FINEST_GAP), _COARSEST_GAP)
     return int(_DEMANDS_PER_LINK * paths.num_links * math.sqrt(_COARSEST_GAP / accuracy))
 

@@ -1,1 +1,1 @@
-"""Several scenarios with the same splits, as one program."""
+"""One program with shared splits for several traffic scenarios."""

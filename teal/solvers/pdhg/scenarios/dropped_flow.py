@@ -1,27 +1,28 @@
-"""The scenario program of dropped flow: splits of which as little as possible is lost over several
-matrices.
+"""Engine of the scenario program of dropped flow: shared splits with the smallest loss.
 
-With S scenarios of demand D_s and shared splits x, sum_k x[d, k] <= 1, the loss of scenario s is
-what the source sheds plus what exceeds the capacities,
+:class:`DroppedFlowEngine` is PDHG for it.  With S scenarios of demand D_s and shared splits x,
+sum_k x[d, k] <= 1, the loss of scenario s is the demand shed at sources plus the excess over
+capacities,
 
     loss_s(x) = sum_d D_s[d] (1 - sum_k x[d, k]) + sum_e max(0, load_s[e](x) - c[e])      Gbit/s,
 
 and the program is min over x of max over q of sum_s q[s] loss_s(x), 0 <= q[s] <= limit[s], sum_s
-q[s] = 1, as in :mod:`solver`.  If of a path arrives the smallest share min(1, c / load) of its
-links, at most loss_s is lost; for one scenario the program is total_flow, since no price above the
-value of a Gbit/s is needed.  As a saddle point, with prices y,
+q[s] = 1, as in :mod:`solver`.  If each path delivers the smallest share min(1, c / load) of its
+links, at most loss_s is lost; one scenario is total_flow, since prices above the value of a Gbit/s
+are not needed.  As a saddle point, with prices y,
 
     min over x, max over (y, q) of
         sum_s [ q[s] V_s - sum_d D_s[d] sum_k x[d, k] (q[s] - price_s(d, k)) - sum_e c[e] y_s[e] ],
-    0 <= y_s[e] <= q[s],      V_s = sum_d D_s[d],      price_s(d, k) = sum over the links e of the path of y_s[e].
+    0 <= y_s[e] <= q[s],      V_s = sum_d D_s[d],      price_s(d, k) = sum over the links e of the
+    path of y_s[e].
 
-Any such (y, q) prove the bound
+Any feasible (y, q) give the dual bound
 
     sum_s (q[s] V_s - sum_e c[e] y_s[e]) - sum_d max(0, max_k sum_s D_s[d] (q[s] - price_s(d, k))),
 
-also if the q sum to less than 1, since losses are not negative.  Demand without a live path is left
-out.  The iteration is that of the plain engine; step sizes are those of Pock & Chambolle (2011,
-lemma 2), with the q and y of a scenario scaled by its limit.
+also if the q sum to less than 1, since losses are not negative.  Demand without a live path is
+excluded.  The iteration is that of the plain engine; step sizes are those of Pock & Chambolle
+(2011, lemma 2), with the q and y of a scenario scaled by its limit.
 """
 
 from __future__ import annotations
@@ -40,22 +41,21 @@ from teal.solvers.pdhg.dense import DenseEngine, Point
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.result import PdhgState
 
-_MIN_DIVISOR = 1e-300  # instead of 0 as a divisor
-_SUM_ROUNDING = 1e-13  # share of all demand by which sums of flows may be wrong in float64
-_MAX_BISECTIONS = 200  # of a bisection, at most; 60 halve an interval down to the last bit
+_MIN_DIVISOR = 1e-300  # replaces 0 as a divisor
+_SUM_ROUNDING = 1e-13  # rounding of sums of flows in float64, as a share of all demand
+_MAX_BISECTIONS = 200  # limit of bisection steps; 60 reduce an interval to the last bit
 
 
 class DroppedFlowEngine(PlainEngine):
-    """The scenario program of dropped flow: a :class:`teal.solvers.pdhg.engine.PdhgEngine` for one
-    program of S scenarios, B = 1; prices are (1, S, E).
+    """PDHG for dropped flow, a :class:`teal.solvers.pdhg.engine.PdhgEngine` of one program of S
+    scenarios: B = 1, prices (1, S, E).
 
-    The dual variables of an iterate are (1, S (E + 1)): y of the links, then q, of each scenario.
+    The dual variables of an iterate are (1, S (E + 1)): for each scenario y of the links, then q.
 
     Args:
-        problem: S matrices with the same capacities, float64 on the CPU.
-        limits: (S,) largest weight of each scenario, above 0; their sum is at least 1.
-        state: splits (1, D, K) and prices (S, E) to start from; None for splits of 0 and prices of
-            0.
+        problem: S matrices with equal capacities, float64 on the CPU.
+        limits: (S,) largest weight of each scenario, positive, with a sum of at least 1.
+        state: warm start, splits (1, D, K) and prices (S, E); None for zero splits and prices.
     """
 
     def __init__(self, problem: Problem, limits: FloatArray, state: PdhgState | None) -> None:
@@ -64,23 +64,28 @@ class DroppedFlowEngine(PlainEngine):
         self._limits = torch.from_numpy(limits)
         self._routable = problem.routable_demand  # (S, D)
         self._volume = self._routable.sum(1)
-        mask, demand = problem.path_mask[:1], self._routable
+        mask = problem.path_mask[:1]
+        demand = self._routable
         hops = problem.ops.path_sum(torch.ones_like(problem.capacity[:1]))  # (1, D, K)
         total = (self._limits @ demand)[None, :, None].clamp(min=_MIN_DIVISOR)
-        # Sum of the magnitudes of a variable's coefficients; the same for all paths of a demand,
-        # for a plain simplex.
+        # Step sizes: sums of the magnitudes of a variable's coefficients, equal for all paths of a
+        # demand so that the prox is the Euclidean projection.
         self._path_size = (total * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)).clamp(
             min=_MIN_DIVISOR
         )
-        full = problem.with_demand(demand).loads(mask.to(demand).expand(problem.batch, -1, -1))
-        width = (demand * mask[0].sum(-1)).sum(1, keepdim=True)
-        self._row_size = (torch.cat([full, width], 1) / self._limits[:, None]).clamp(
+        full_path_load = problem.with_demand(demand).loads(
+            mask.to(demand).expand(problem.batch, -1, -1)
+        )
+        shed_size = (demand * mask[0].sum(-1)).sum(1, keepdim=True)
+        # (S, E + 1)
+        self._row_size = (torch.cat([full_path_load, shed_size], 1) / self._limits[:, None]).clamp(
             min=_MIN_DIVISOR
-        )  # (S, E + 1)
-        # A link whose capacity holds all its paths at once is never priced.
-        self._is_priced = (problem.capacity > 0) & (full > problem.capacity)
+        )
+        # A link that can carry all its paths at once has a price of 0.
+        self._is_priced = (problem.capacity > 0) & (full_path_load > problem.capacity)
         splits = torch.zeros_like(problem.even_splits[:1])
-        prices, weights = torch.zeros_like(problem.capacity), self._limits / self._limits.sum()
+        prices = torch.zeros_like(problem.capacity)
+        weights = self._limits / self._limits.sum()
         if state is not None:
             positive = torch.where(mask, state.splits.to(splits).clamp(min=0), 0)
             splits = positive / positive.sum(-1, keepdim=True).clamp(min=1)
@@ -92,36 +97,43 @@ class DroppedFlowEngine(PlainEngine):
                 torch.cat([prices, weights[:, None]], 1), torch.ones_like(self._row_size)
             ),
         )
-        self._begin(start, torch.ones(1, dtype=torch.float64))
+        self._init_iterates(start, torch.ones(1, dtype=torch.float64))
 
     def _feasible(self, dual: Tensor, step: Tensor) -> Tensor:
-        """(1, S (E + 1)) the nearest (y, q) in the metric of the steps, of (S, E + 1)."""
+        """Return (1, S (E + 1)) the projection of (y, q), (S, E + 1), in the metric of the
+        steps.
+        """
         dual = dual.contiguous().clone()
         dual[:, :-1] = torch.where(self._is_priced, dual[:, :-1], 0)
         project_prices(dual.numpy(), step.contiguous().numpy(), self._limits.numpy())
         return dual.view(1, -1)
 
-    def _rows(self, dual: Tensor) -> tuple[Tensor, Tensor]:
-        """Y (S, E) and q (S,)."""
+    def _prices_and_weights(self, dual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return y (S, E) and q (S,)."""
         rows = dual.view(self._exact.batch, -1)
         return rows[:, :-1], rows[:, -1]
 
     def _profit(self, prices: Tensor, weights: Tensor) -> Tensor:
-        """(1, D, K) sum over the scenarios of D_s (q - price_s)."""
+        """Return (1, D, K) the sum over the scenarios of D_s (q - price_s)."""
         path_price = self._exact.ops.path_sum(prices)
         return torch.einsum("sd,sdk->dk", self._routable, weights[:, None, None] - path_price)[None]
 
     def _excess(self, splits: Tensor) -> Tensor:
-        """(1, S (E + 1)) gradient of the dual variables: load - c of each link, and what is
-        shed.
+        """Return (1, S (E + 1)) the gradient of the dual variables: load - c of each link, and shed
+        demand.
         """
         excess, shed = excess_and_shed(self._exact, splits)
         return torch.cat([excess, shed[:, None]], 1).view(1, -1)
 
     def _step(self, point: Point, primal_weight: Tensor) -> Point:
+        """Compute T of a point."""
         weight = float(primal_weight)
-        moved = point.splits + self._profit(*self._rows(point.dual)) / (weight * self._path_size)
-        splits = project_splits(moved, self._exact.path_mask[:1], carries_all=False, slope=None)
+        unprojected = point.splits + self._profit(*self._prices_and_weights(point.dual)) / (
+            weight * self._path_size
+        )
+        splits = project_splits(
+            unprojected, self._exact.path_mask[:1], carries_all=False, slope=None
+        )
         step = weight / self._row_size
         dual = point.dual.view_as(step) + step * self._excess(2 * splits - point.splits).view_as(
             step
@@ -129,16 +141,18 @@ class DroppedFlowEngine(PlainEngine):
         return Point(splits, self._feasible(dual, step))
 
     def _distances(self, a: Point, b: Point) -> tuple[Tensor, Tensor, Tensor]:
-        moved, dual = a.splits - b.splits, a.dual - b.dual
-        coupling = (dual * (self._excess(a.splits) - self._excess(b.splits))).sum(1)
-        primal = (self._path_size * moved.square()).sum((1, 2))
-        return primal, (self._row_size.view(1, -1) * dual.square()).sum(1), 2 * coupling
+        """Return squared distances and coupling of two points."""
+        split_change = a.splits - b.splits
+        dual_change = a.dual - b.dual
+        coupling = (dual_change * (self._excess(a.splits) - self._excess(b.splits))).sum(1)
+        primal = (self._path_size * split_change.square()).sum((1, 2))
+        return primal, (self._row_size.view(1, -1) * dual_change.square()).sum(1), 2 * coupling
 
     def _bound(self, dual: Tensor) -> Tensor:
-        prices, weights = self._rows(dual)
-        weights = weights.maximum(
-            prices.amax(1)
-        )  # the rounding of a projection may leave a price above its weight
+        """Return (1,) the dual bound of (y, q)."""
+        prices, weights = self._prices_and_weights(dual)
+        # Rounding of the projection may leave a price above its weight.
+        weights = weights.maximum(prices.amax(1))
         size = max(1.0, float(weights.sum()), float((weights / self._limits).max()))
         profit = (
             torch.where(self._exact.path_mask[0], self._profit(prices, weights)[0], 0)
@@ -154,23 +168,22 @@ class DroppedFlowEngine(PlainEngine):
         return torch.zeros(1, dtype=torch.float64)
 
     @override
-    def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
+    def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
         self._checked_splits = self._stepped.splits
         return tail_mean(lost(self._exact, self._checked_splits), self._limits)[
             None
         ], self.certify()
 
     def _prices(self, dual: Tensor) -> Tensor:
-        """(1, S, E)."""
-        return self._rows(dual)[0][None]
+        """Return (1, S, E) prices y."""
+        return self._prices_and_weights(dual)[0][None]
 
 
 def lost(problem: Problem, splits: Tensor) -> Tensor:
-    """(S,) Gbit/s that splits (1, D, K) lose in each matrix of ``problem``, of the demand with a
-    live path.
+    """Return (S,) the dropped flow of splits (1, D, K) in each matrix, Gbit/s, for routable demand.
 
-    A loss that is no more than rounding of the demand counts as 0: beside a bound of 0 it would be
-    a gap of 100%.
+    Losses within rounding of the demand count as 0, since a bound of 0 would make them a gap of
+    100%.
     """
     excess, shed = excess_and_shed(problem, splits)
     loss = shed.clamp(min=0) + excess.clamp(min=0).sum(1)
@@ -178,12 +191,11 @@ def lost(problem: Problem, splits: Tensor) -> Tensor:
 
 
 def excess_and_shed(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
-    """Load - c of each link, (S, E), and what the sources shed, (S,): Gbit/s, of the demand with a
-    live path.
+    """Return load - c of each link (S, E), and shed demand (S,), Gbit/s, for routable demand.
 
     Args:
         problem: S matrices.
-        splits: (S, D, K), or (1, D, K) for all of them.
+        splits: (S, D, K), or (1, D, K) shared splits.
     """
     demand = problem.routable_demand
     loads = problem.ops.link_sum(demand[..., None] * splits)
@@ -191,8 +203,8 @@ def excess_and_shed(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tail_mean(losses: Tensor, limits: Tensor) -> Tensor:
-    """() the largest sum of weights q times losses (S,), with q at most the ``limits`` (S,) and a
-    sum of 1.
+    """Return () the largest sum of weights q times losses (S,), for q <= ``limits`` (S,) with a sum
+    of 1.
     """
     order = torch.argsort(losses, descending=True)
     filled = limits[order].cumsum(0).clamp(max=1)
@@ -203,7 +215,7 @@ def tail_mean(losses: Tensor, limits: Tensor) -> Tensor:
 def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> None:
     """Project (y, q) onto {0 <= y_s[e] <= q[s] <= limit[s], sum of q = 1}, in place.
 
-    The nearest y to given y' and q is min(max(y', 0), q), so that q[s] minimises, for a multiplier
+    The projection of y' for given q is min(max(y', 0), q), so that q[s] minimises, for a multiplier
     t of the sum,
 
         (q - q'[s])^2 / (2 step_q) + sum over e of max(0, y'[e] - q)^2 / (2 step_e) + t q
@@ -213,12 +225,14 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
     Args:
         dual: (S, E + 1) y' and, in the last column, q'.
         step: (S, E + 1) step sizes.
-        limits: (S,) whose sum is at least 1.
+        limits: (S,) limits with a sum of at least 1.
     """
-    scenarios, links = dual.shape[0], dual.shape[1] - 1
+    scenarios = dual.shape[0]
+    links = dual.shape[1] - 1
     weights = limits.copy()
     if limits.sum() > 1 + 1e-12:
-        low, high = -1.0, 1.0
+        low = -1.0
+        high = 1.0
         while _weights_at(low, dual, step, limits, weights) < 1 and low > -1e300:
             low *= 4
         while _weights_at(high, dual, step, limits, weights) > 1 and high < 1e300:
@@ -242,16 +256,19 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
 def _weights_at(
     t: float, dual: FloatArray, step: FloatArray, limits: FloatArray, weights: FloatArray
 ) -> float:
-    """The q of each scenario for a multiplier, into ``weights``; returns their sum."""
-    links, total = dual.shape[1] - 1, 0.0
+    """Compute the q of each scenario for a multiplier into ``weights``; return their sum."""
+    links = dual.shape[1] - 1
+    total = 0.0
     for s in range(len(limits)):
-        low, high = 0.0, limits[s]
-        of_scenario, own_step = dual[s, links], step[s, links]
+        low = 0.0
+        high = limits[s]
+        unprojected = dual[s, links]
+        weight_step = step[s, links]
         for _ in range(_MAX_BISECTIONS):
             q = (low + high) / 2
             if not low < q < high:
                 break
-            slope = (q - of_scenario) / own_step + t
+            slope = (q - unprojected) / weight_step + t
             for e in range(links):
                 if dual[s, e] > q:
                     slope -= (dual[s, e] - q) / step[s, e]

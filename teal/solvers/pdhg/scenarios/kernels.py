@@ -1,7 +1,8 @@
-"""Compiled passes over the paths of S traffic matrices with shared splits.
+"""Compiled passes over the paths of S traffic scenarios with shared splits.
 
-Scenarios stand in groups of L SIMD lanes.  With G groups, arrays of links are flat (G, E, L);
-shares of the scenarios in a demand are flat (D, G, L).  All numbers are float64.
+Scenarios form G groups of L SIMD lanes.  Arrays over links are flat (G, E, L), arrays over demands
+and scenarios flat (D, G, L), all float64.  :func:`step`, :func:`certify` and :func:`respond` are
+the passes of :class:`teal.solvers.pdhg.scenarios.solver.ScenarioPasses`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram, Scratch
 
 
 class ScenarioRows(NamedTuple):
-    """The arrays of the size of the demands.
+    """Arrays over the demands.
 
     Attributes:
         rate: (D, G, L) demand in each scenario, Gbit/s; 0 where no path is live.
@@ -41,26 +42,28 @@ class ScenarioRows(NamedTuple):
 
 
 @inner_kernel
-def _prices_of_groups(s, scan, price, path_price, groups, lanes):  # type: ignore[no-untyped-def]
-    """Prices of the paths to all nodes of a source, for every group of scenarios."""
-    first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
+def _path_prices(s, scan, price, path_price, groups, lanes):  # type: ignore[no-untyped-def]
+    """Compute the prices of the paths to all nodes of a source, for every group of scenarios."""
+    first = scan.node_ptr[s]
+    nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
     for g in range(groups):
         prices_down(first, nodes, scan.parent, scan.link, price[g], path_price[g], lanes)
 
 
 @inner_kernel
-def _loads_of_groups(s, scan, flow, loads, groups, lanes):  # type: ignore[no-untyped-def]
+def _add_loads(s, scan, flow, loads, groups, lanes):  # type: ignore[no-untyped-def]
     """Add the flows of a source's paths to the loads of their links, for every group of
     scenarios.
     """
-    first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
+    first = scan.node_ptr[s]
+    nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
     for g in range(groups):
         flows_up(first, nodes, scan.parent, scan.link, flow[g], loads[g], lanes)
 
 
 @inlined_kernel
 def _weighted_price(d, node, rows, path_price, groups, lanes):  # type: ignore[no-untyped-def]
-    """Sum over the scenarios of demand ``d`` times the price of the path to a node."""
+    """Return the sum over the scenarios of demand ``d`` times the price of the path to a node."""
     weighted = fill(0.0, lanes)
     for g in range(groups):
         weighted = weighted + load(rows.rate, d * groups + g, lanes) * load(
@@ -88,10 +91,10 @@ def step(
     sums: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """The paths' part of one iteration; see :func:`teal.solvers.pdhg.fused.kernels.step`.
+    """Run the paths' part of one iteration (:func:`teal.solvers.pdhg.fused.kernels.step`).
 
-    With D_s the demand in scenario s, the gradient of a path is the mean of its prices weighted by
-    D_s, and all splits of a demand sum to 1.
+    The gradient of a path is the mean of its prices weighted by the demands D_s of the scenarios;
+    the splits of a demand sum to 1.
 
     Args:
         scan, block_ptr, max_slots: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
@@ -102,26 +105,33 @@ def step(
         inverse_weight: 1 / omega.
         is_restarting: whether this iteration restarts.
         loads: (blocks, G, E * L) receives loads, Gbit/s.
-        sums: (blocks, 3) receives sums over demands: demand times lowest price with the sign
-            reversed, and the squared distances of the new splits from z and z_0.
+        sums: (blocks, 3) receives sums over demands: minus demand times lowest price, and the
+            squared distances of the new splits from z and z_0.
         lanes: array of length L.
     """
-    width, groups = len(lanes), len(price)
+    width = len(lanes)
+    groups = len(price)
     for block in range(begin, end):
         path_price = np.zeros((groups, max_slots * width))
-        flow, moved = np.zeros((groups, max_slots * width)), np.empty(256)
-        own_loads, own_sums = loads[block], sums[block]
-        own_loads[:] = 0
-        profit, step_distance, anchor_distance = 0.0, 0.0, 0.0
+        flow = np.zeros((groups, max_slots * width))
+        unprojected = np.empty(256)
+        block_loads = loads[block]
+        block_sums = sums[block]
+        block_loads[:] = 0
+        profit = 0.0
+        step_distance = 0.0
+        anchor_distance = 0.0
         for s in range(block_ptr[block], block_ptr[block + 1]):
-            _prices_of_groups(s, scan, price, path_price, groups, lanes)
+            _path_prices(s, scan, price, path_price, groups, lanes)
             flow[:, : (scan.node_ptr[s + 1] - scan.node_ptr[s] + 1) * width] = 0
             p = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
                 n = scan.path_count[d]
                 if rows.total[d] > 0:
+                    # Gradient step and projection onto the simplex.
                     primal_step = inverse_weight / rows.inverse_capacity_sum[d]
-                    metric, lowest = rows.total[d] * rows.inverse_capacity_sum[d], np.inf
+                    metric = rows.total[d] * rows.inverse_capacity_sum[d]
+                    lowest = np.inf
                     for k in range(n):
                         node = np.int64(scan.end_node[p + k])
                         mean_price = (
@@ -129,11 +139,14 @@ def step(
                             / rows.total[d]
                         )
                         lowest = min(lowest, mean_price)
-                        moved[k] = current[p + k] - primal_step * mean_price
+                        unprojected[k] = current[p + k] - primal_step * mean_price
                     profit -= rows.total[d] * lowest
-                    shift = simplex_shift(moved, n, 1.0, (0,))
+                    shift = simplex_shift(unprojected, n, 1.0, (0,))
+                    # Halpern average, flows and distances.
                     for k in range(p, p + n):
-                        old, new, start = current[k], max(0.0, moved[k - p] - shift), anchor[k]
+                        old = current[k]
+                        new = max(0.0, unprojected[k - p] - shift)
+                        start = anchor[k]
                         node = np.int64(scan.end_node[k])
                         for g in range(groups):
                             store(
@@ -148,13 +161,17 @@ def step(
                         if is_restarting:
                             anchor[k] = new
                 p += n
-            _loads_of_groups(s, scan, flow, own_loads, groups, lanes)
-        own_sums[0], own_sums[1], own_sums[2] = profit, step_distance, anchor_distance
+            _add_loads(s, scan, flow, block_loads, groups, lanes)
+        block_sums[0] = profit
+        block_sums[1] = step_distance
+        block_sums[2] = anchor_distance
 
 
 @kernel
-def after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch) -> None:
-    """The links' part of one iteration; see :func:`teal.solvers.pdhg.fused.kernels.after`."""
+def end_iteration(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch) -> None:
+    """Run the links' part of one iteration
+    (:func:`teal.solvers.pdhg.fused.kernels.end_iteration`).
+    """
     dual_step = dual_gradient_step(program, dual, control, scratch, 1)
     limited_simplex(dual.stepped, dual_step, program.live, program.limits, program.scenario_width)
     average_and_restart(program, dual, control, scratch, 1)
@@ -174,32 +191,38 @@ def certify(
     sums: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Repair the splits of T(z), add up their loads, and compute the demands' part of the bound.
+    """Repair the splits of T(z), sum their loads, and compute the demands' part of the bound.
 
-    Splits become 0 on paths that are not live, then sum to 1, evenly over live paths where all are
+    Splits become 0 on dead paths and are scaled to a sum of 1, evenly over live paths where all are
     0.
 
     Args:
         scan, block_ptr, max_slots, rows, stepped, price, loads, lanes: as in :func:`step`.
         sums: (blocks,) receives the first sum of :func:`step`.
     """
-    width, groups = len(lanes), len(price)
+    width = len(lanes)
+    groups = len(price)
     for block in range(begin, end):
         path_price = np.zeros((groups, max_slots * width))
         flow = np.zeros((groups, max_slots * width))
-        own_loads = loads[block]
-        own_loads[:] = 0
+        block_loads = loads[block]
+        block_loads[:] = 0
         profit = 0.0
         for s in range(block_ptr[block], block_ptr[block + 1]):
-            _prices_of_groups(s, scan, price, path_price, groups, lanes)
+            _path_prices(s, scan, price, path_price, groups, lanes)
             flow[:, : (scan.node_ptr[s + 1] - scan.node_ptr[s] + 1) * width] = 0
             p = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                n, lowest, sum_of_splits, live = scan.path_count[d], np.inf, 0.0, 0.0
+                n = scan.path_count[d]
+                lowest = np.inf
+                sum_of_splits = 0.0
+                live = 0.0
+                # Clamp the splits to live paths.
                 for k in range(p, p + n):
                     live += rows.is_live[k]
                     stepped[k] = stepped[k] * rows.is_live[k] if stepped[k] > 0 else 0.0
                     sum_of_splits += stepped[k]
+                # Normalise them, and find the cheapest path.
                 for k in range(p, p + n):
                     node = np.int64(scan.end_node[k])
                     if sum_of_splits > 1e-9:
@@ -216,7 +239,7 @@ def certify(
                 if live > 0:
                     profit -= lowest
                 p += n
-            _loads_of_groups(s, scan, flow, own_loads, groups, lanes)
+            _add_loads(s, scan, flow, block_loads, groups, lanes)
         sums[block] = profit
 
 
@@ -231,35 +254,39 @@ def respond(
     stepped: FloatArray,
     price: FloatArray,
     sharpness: float,
-    kept: Int64Array,
-    kept_ptr: Int64Array,
-    kept_splits: FloatArray,
+    fixed_demands: Int64Array,
+    fixed_ptr: Int64Array,
+    fixed_splits: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Make the response of all demands to prices the splits of T(z): exp(-q mean price) over the
-    live paths, scaled.
+    """Set the splits of T(z) to the response of all demands to prices: a softmax of -q mean price
+    over the live paths.
 
     Args:
         scan, block_ptr, max_slots, rows, stepped, price, lanes: as in :func:`step`.
         sharpness: q, Gbit/s.
-        kept: (n,) numbers of the demands that take their splits from ``kept_splits``, ascending.
-        kept_ptr: (S + 1,) those of each source.
-        kept_splits: (n, K).
+        fixed_demands: (n,) indices of the demands with fixed splits, ascending.
+        fixed_ptr: (S + 1,) offsets of the sources in ``fixed_demands``.
+        fixed_splits: (n, K) splits of these demands.
     """
-    width, groups = len(lanes), len(price)
+    width = len(lanes)
+    groups = len(price)
     for block in range(begin, end):
-        path_price, cost = np.zeros((groups, max_slots * width)), np.empty(256)
+        path_price = np.zeros((groups, max_slots * width))
+        cost = np.empty(256)
         for s in range(block_ptr[block], block_ptr[block + 1]):
-            _prices_of_groups(s, scan, price, path_price, groups, lanes)
-            p, next_kept = scan.path_ptr[s], kept_ptr[s]
+            _path_prices(s, scan, price, path_price, groups, lanes)
+            p = scan.path_ptr[s]
+            next_fixed = fixed_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
                 n = scan.path_count[d]
-                if next_kept < kept_ptr[s + 1] and kept[next_kept] == d:
+                if next_fixed < fixed_ptr[s + 1] and fixed_demands[next_fixed] == d:
                     for k in range(n):
-                        stepped[p + k] = kept_splits[next_kept, k]
-                    next_kept += 1
+                        stepped[p + k] = fixed_splits[next_fixed, k]
+                    next_fixed += 1
                 else:
-                    lowest, sum_of_shares = np.inf, 0.0
+                    lowest = np.inf
+                    sum_of_shares = 0.0
                     for k in range(n):
                         node = np.int64(scan.end_node[p + k])
                         weighted = _weighted_price(d, node, rows, path_price, groups, lanes)

@@ -1,8 +1,7 @@
-"""Splits for several traffic matrices at once: which of them comes is not known when the splits are
-installed.
+"""Robust splits: one allocation for several traffic scenarios, by mean, CVaR or worst case.
 
-With S scenarios of demand D_s, shared splits x and theta_s = max_e load_s[e](x) / c[e], the largest
-utilisation,
+:func:`solve_scenarios` is the entry point.  With S scenarios of demand D_s, shared splits x and
+theta_s = max_e load_s[e](x) / c[e], the largest utilisation,
 
     min over x of  max over w of  sum_s w[s] theta_s,     0 <= w[s] <= limit[s],  sum_s w[s] = 1,
 
@@ -13,15 +12,15 @@ y_s[e] <= limit[s] and sum of all y = 1,
 
     min over x, max over y of  sum_s sum_e y_s[e] load_s[e](x) / c[e],
 
-which is the program of :mod:`teal.solvers.pdhg` for max_link_utilisation with S E links.  Any such
-y prove the bound
+which is the program of :mod:`teal.solvers.pdhg` for max_link_utilisation with S E links.  Any
+feasible y give the dual bound
 
     sum_d min_k sum_s D_s[d] price_s(d, k),
     price_s(d, k) = sum over the links e of the path of y_s[e] / c[e].
 
-The engine and the search are those of one matrix; passes over the paths serve up to 16 scenarios in
-SIMD lanes. Under total_flow, in the place of theta_s stands what is lost, and an engine of its own
-computes (:mod:`teal.solvers.pdhg.scenarios.dropped_flow`).
+The engine and the search are those of one matrix; the passes over the paths process scenarios in
+SIMD lanes (:class:`ScenarioPasses`). Under total_flow the dropped flow replaces theta_s, with a
+separate engine (:mod:`teal.solvers.pdhg.scenarios.dropped_flow`).
 """
 
 from __future__ import annotations
@@ -64,63 +63,74 @@ from teal.solvers.result import PdhgState, ProgressCallback, Solution
 
 
 class ScenarioPasses:
-    """Passes over scenarios: :class:`teal.solvers.pdhg.fused.passes.Passes` for B = 1, and S E
-    links in rows (G, E, L).
+    """Passes over scenarios, :class:`teal.solvers.pdhg.fused.passes.Passes` for B = 1 and S E links
+    in rows (G, E, L).
 
-    Memory: 40 bytes a path, and 8 for each demand and scenario.
+    Memory: 40 bytes per path, and 8 per demand and scenario.
 
     Args:
         problem: S matrices, float64.
-        groups: G.
-        width: L.
+        groups: number of groups of scenarios, G.
+        width: number of lanes, L.
     """
 
     def __init__(self, problem: Problem, groups: int, width: int) -> None:
         packed = problem.paths.packed
-        self._problem, self._scan, self._max_slots = problem, packed.scan, packed.max_slots
-        self._groups, self._lanes = groups, (0,) * width
+        self._problem = problem
+        self._scan = packed.scan
+        self._max_slots = packed.max_slots
+        self._groups = groups
+        self._lanes = (0,) * width
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
         self._operations = operations(packed, groups * width)
-        blocks, self._row = len(self._block_ptr) - 1, packed.num_links * width
+        blocks = len(self._block_ptr) - 1
+        self._row_size = packed.num_links * width
         self._current, self._anchor, self._stepped, self._best = np.zeros((4, packed.num_paths))
-        self._loads, self._sums = np.zeros((blocks, groups, self._row)), np.zeros((blocks, 3))
+        self._loads = np.zeros((blocks, groups, self._row_size))
+        self._sums = np.zeros((blocks, 3))
         self._profits = np.zeros(blocks)
-        self._scratch = make_scratch(groups * self._row, 1, 1, np.float64)
-        self._is_kept = False
+        self._scratch = make_scratch(groups * self._row_size, 1, 1, np.float64)
+        self._has_incumbent = False
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
         """Compile the kernels (:meth:`Passes.compile`)."""
         self._step(self._block_ptr[:1], is_restarting=False)
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """Measure the splits (:meth:`Passes.measure`)."""
-        problem, groups, lanes, width = self._problem, self._groups, self._lanes, len(self._lanes)
-        demands, blocks = problem.paths.num_demands, len(self._block_ptr) - 1
+        """Compute the constants of the program (:meth:`Passes.measure`)."""
+        problem = self._problem
+        groups = self._groups
+        lanes = self._lanes
+        width = len(self._lanes)
+        demands = problem.paths.num_demands
+        blocks = len(self._block_ptr) - 1
         demand = np.zeros((groups * width, demands))
         demand[: problem.batch] = problem.demand.numpy()
         rate = np.empty((groups, demands * width))
-        full, trial = np.empty((2, groups, self._row))
+        full_load, trial_load = np.empty((2, groups, self._row_size))
+        # Link arrays of one group, equal in all groups.
         capacity = problem.capacity[0].numpy()
         live = np.repeat(capacity > 0, width)  # (E * L,), also in lanes without a scenario
-        inverse = np.where(live, 1 / np.where(live, np.repeat(capacity, width), 1), 0.0)
+        lane_inverse = np.where(live, 1 / np.where(live, np.repeat(capacity, width), 1), 0.0)
         path_cost = np.where(live, 0.0, kernels.FAILED_PRICE)
-        h_rows = np.empty(demands * width)  # the same in all lanes
+        h_rows = np.empty(demands * width)  # equal in all lanes
+        # Loads of the full and of the trial routing, per group.
         for g in range(groups):
             out = certificates.Measurements(
                 inverse_capacity_sum=h_rows,
                 live_demand=rate[g],
-                full_load=np.zeros((blocks, self._row)),
-                trial_load=np.zeros((blocks, self._row)),
+                full_load=np.zeros((blocks, self._row_size)),
+                trial_load=np.zeros((blocks, self._row_size)),
                 demand_value_sum=np.zeros((blocks, width)),
             )
-            of_group = np.ascontiguousarray(demand[g * width : (g + 1) * width].T).reshape(-1)
+            group_demand = np.ascontiguousarray(demand[g * width : (g + 1) * width].T).reshape(-1)
             with threads_for(self._operations // groups):
                 certificates.measure(
                     self._scan,
                     self._block_ptr,
                     self._max_slots,
-                    of_group,
-                    inverse,
+                    group_demand,
+                    lane_inverse,
                     path_cost,
                     one_step(np.zeros(1)),
                     None,
@@ -128,10 +138,12 @@ class ScenarioPasses:
                     out,
                     lanes,
                 )
-            full[g], trial[g] = out.full_load.sum(0), out.trial_load.sum(0)
+            full_load[g] = out.full_load.sum(0)
+            trial_load[g] = out.trial_load.sum(0)
+        # Demands in rows of all scenarios.
         h = h_rows[::width].copy()
         total = rate.reshape(groups, demands, width).sum((0, 2))
-        self._rows = scenario_kernels.ScenarioRows(
+        self._demand_rows = scenario_kernels.ScenarioRows(
             rate=np.ascontiguousarray(
                 rate.reshape(groups, demands, width).transpose(1, 0, 2)
             ).reshape(-1),
@@ -139,33 +151,37 @@ class ScenarioPasses:
             inverse_capacity_sum=h,
             is_live=self._path_rows(problem.path_mask[:1].to(torch.float64).numpy()),
         )
-        one = np.ones(1)
+        ones = np.ones(1)
         return ProgramSums(
-            full.reshape(-1), trial.reshape(-1), 0 * one, total.sum() * one, (total * h).sum() * one
+            full_load.reshape(-1),
+            trial_load.reshape(-1),
+            0 * ones,
+            total.sum() * ones,
+            (total * h).sum() * ones,
         )
 
     def _path_rows(self, values: FloatArray) -> FloatArray:
-        """(1, D, K) as (P,)."""
+        """Convert (1, D, K) to path rows (P,)."""
         rows = np.empty(len(self._scan.end_node))
         with threads_for(self._operations):
             certificates.pack_splits(self._scan, np.ascontiguousarray(values), rows, (0,))
         return rows
 
-    def put_splits(self, splits: FloatArray) -> None:
-        """Put splits in place (:meth:`Passes.put_splits`)."""
+    def set_splits(self, splits: FloatArray) -> None:
+        """Set the splits of T(z) (:meth:`Passes.set_splits`)."""
         self._stepped[:] = self._path_rows(splits)
 
     def respond(
         self,
         price_plus_cost: Float32Array,
         sharpness: float,
-        kept: Int64Array,
-        kept_splits: FloatArray,
+        fixed_demands: Int64Array,
+        fixed_splits: FloatArray,
         lane: int,
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Not for scenarios.
+        """Reject sampled responses of single matrices.
 
         Raises:
             NotImplementedError: always; scenarios are not sampled.
@@ -173,52 +189,54 @@ class ScenarioPasses:
         raise NotImplementedError
 
     def respond_to(
-        self, price: FloatArray, value: float, kept: Int64Array, kept_splits: FloatArray
+        self, price: FloatArray, value: float, fixed_demands: Int64Array, fixed_splits: FloatArray
     ) -> None:
-        """Make the response of all demands to prices (G * E * L,) the splits of T(z); see
+        """Set the splits of T(z) to the response of all demands to prices (G * E * L,); see
         ScenarioEngine.
         """
         # The mean price of a demanded Gbit/s is at most value / total demand.
-        size = sample.TEMPERATURE * value / max(float(self._rows.total.sum()), 1e-300)
+        temperature = sample.TEMPERATURE * value / max(float(self._demand_rows.total.sum()), 1e-300)
         with threads_for(self._operations):
             scenario_kernels.respond(
                 self._scan,
                 self._block_ptr,
                 self._max_slots,
-                self._rows,
+                self._demand_rows,
                 self._stepped,
                 price.reshape(self._groups, -1),
-                1 / max(size, 1e-300),
-                kept,
-                np.searchsorted(kept, self._scan.demand_ptr),
-                np.ascontiguousarray(kept_splits),
+                1 / max(temperature, 1e-300),
+                fixed_demands,
+                np.searchsorted(fixed_demands, self._scan.demand_ptr),
+                np.ascontiguousarray(fixed_splits),
                 self._lanes,
             )
 
     def restart(self) -> None:
-        """Begin anew at the last step (:meth:`Passes.restart`)."""
-        self._current[:], self._anchor[:] = self._stepped, self._stepped
+        """Restart at T(z) (:meth:`Passes.restart`)."""
+        self._current[:] = self._stepped
+        self._anchor[:] = self._stepped
 
-    def iterate(self, count: int, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """The paths' part of an iteration (:meth:`Passes.iterate`)."""
+    def iterate(
+        self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
+    ) -> None:
+        """Iterate all paths and links (:meth:`Passes.iterate`)."""
         scratch = self._scratch
-        for _ in range(count):
-            is_restarting = kernels.before(program, dual, control, scratch, 1)
+        for _ in range(num_iterations):
+            is_restarting = kernels.begin_iteration(program, dual, control, scratch, 1)
             self._step(self._block_ptr, is_restarting=is_restarting)
-            scratch.block_load[0], scratch.block_sums[0] = (
-                self._loads.sum(0).reshape(-1),
-                self._sums.sum(0),
-            )
-            scenario_kernels.after(program, dual, control, scratch)
+            scratch.block_load[0] = self._loads.sum(0).reshape(-1)
+            scratch.block_sums[0] = self._sums.sum(0)
+            scenario_kernels.end_iteration(program, dual, control, scratch)
 
     def _step(self, block_ptr: Int64Array, *, is_restarting: bool) -> None:
+        """Run the paths' part of one iteration."""
         scratch = self._scratch
         with threads_for(self._operations):
             scenario_kernels.step(
                 self._scan,
                 block_ptr,
                 self._max_slots,
-                self._rows,
+                self._demand_rows,
                 self._current,
                 self._anchor,
                 self._stepped,
@@ -234,13 +252,15 @@ class ScenarioPasses:
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """The paths' part of a certificate (:meth:`Passes.certify`); splits are always repaired."""
+        """Compute the paths' part of a certificate (:meth:`Passes.certify`); always repairs the
+        splits.
+        """
         with threads_for(self._operations):
             scenario_kernels.certify(
                 self._scan,
                 self._block_ptr,
                 self._max_slots,
-                self._rows,
+                self._demand_rows,
                 self._stepped,
                 price_plus_cost.reshape(self._groups, -1),
                 self._loads,
@@ -252,20 +272,21 @@ class ScenarioPasses:
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Not for scenarios.
+        """Reject projections.
 
         Raises:
-            NotImplementedError: always; all demand is carried, above the capacities too.
+            NotImplementedError: always; all demand is served, possibly above the capacities.
         """
         raise NotImplementedError
 
     def keep(self, lanes: list[int]) -> None:
-        """Keep the better splits (:meth:`Passes.keep`)."""
-        if lanes or not self._is_kept:
-            self._best[:], self._is_kept = self._stepped, True
+        """Update the incumbent splits (:meth:`Passes.keep`)."""
+        if lanes or not self._has_incumbent:
+            self._best[:] = self._stepped
+            self._has_incumbent = True
 
     def recall(self) -> FloatArray:
-        """Not for scenarios.
+        """Reject another projection.
 
         Raises:
             NotImplementedError: always; nothing is projected.
@@ -273,14 +294,15 @@ class ScenarioPasses:
         raise NotImplementedError
 
     def best_splits(self) -> FloatArray:
-        """The best splits (:meth:`Passes.best_splits`)."""
-        return self._splits_of(self._best)
+        """Return the incumbent splits (:meth:`Passes.best_splits`)."""
+        return self._unpacked_splits(self._best)
 
     def stepped_splits(self) -> FloatArray:
-        """The splits after the last step (:meth:`Passes.stepped_splits`)."""
-        return self._splits_of(self._stepped)
+        """Return the splits of T(z) (:meth:`Passes.stepped_splits`)."""
+        return self._unpacked_splits(self._stepped)
 
-    def _splits_of(self, rows: FloatArray) -> FloatArray:
+    def _unpacked_splits(self, rows: FloatArray) -> FloatArray:
+        """Convert path rows (P,) to splits (1, D, K)."""
         splits = np.empty((1, *self._problem.paths.leaf.shape))
         with threads_for(self._operations):
             certificates.unpack_splits(self._scan, rows, np.zeros((1, 0)), splits, (0,))
@@ -289,14 +311,13 @@ class ScenarioPasses:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ScenarioResult(Solution):
-    """The best splits and the best prices that were found; the value is the mean, tail mean or
-    maximum of the costs.
+    """Incumbent of a scenario program; the value is the mean, tail mean or maximum of the costs.
 
     Attributes:
         splits: (D, K) share of the demand on each path, in every scenario.
         prices: (S, E) 1/(Gbit/s), y / c; value per Gbit/s under total_flow.
-        costs: (S,) cost of each scenario: the largest link utilisation; under total_flow Gbit/s
-            that are lost.
+        costs: (S,) cost of each scenario: the largest link utilisation; under total_flow the
+            dropped flow, Gbit/s.
     """
 
     splits: Float[Tensor, "D K"]
@@ -316,24 +337,25 @@ def solve_scenarios(
     warm_start: tuple[Tensor, Tensor] | None = None,
     report: ProgressCallback | None = None,
 ) -> ScenarioResult:
-    """Find splits that are good in all scenarios together, to a certified gap.
+    """Optimise shared splits over all scenarios, to a certified gap.
 
     Args:
         problem: S matrices under max_link_utilisation or total_flow, on the CPU, all with the same
             capacities.
-        weights: (S,) >= 0, of the scenarios; None for equal ones.
-        tail: in [0, 1]: 0 for the mean, 1 for the worst scenario, between for the mean of the worst
-            share 1 - tail.
-        gap: target: (value - bound) / value.
+        weights: (S,) weights >= 0 of the scenarios; None for equal weights.
+        tail: risk level in [0, 1]: 0 for the mean, 1 for the worst scenario, else the mean of the
+            worst share 1 - tail (CVaR).
+        gap: target gap: (value - bound) / value.
         deadline: seconds from now.
-        max_iterations: largest number of iterations.
+        max_iterations: iteration limit.
         warm_start: splits (D, K) and prices (S, E), such as those of an earlier result.
-        report: called after each full gap check between iterations.
+        report: progress callback, called after each full gap check.
 
     Raises:
-        InputError: another objective or device; a limit on churn, promises or steps of value;
-            capacities that differ; settings out of range.
+        InputError: another objective or device; side conditions or value steps; different
+            capacities; options out of range.
     """
+    # Validate.
     begin = time.perf_counter()
     objective = problem.objective.name
     if objective not in (ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.TOTAL_FLOW):
@@ -342,18 +364,18 @@ def solve_scenarios(
         raise InputError(
             "scenarios",
             condition.name,
-            "a problem without it: shared splits do not take it",
-            "one with it",
+            "no such condition: shared splits do not support it",
+            "a problem with it",
         )
     if problem.steps is not None:
-        raise InputError("scenarios", "steps", "a problem without steps of value", "one with steps")
+        raise InputError("scenarios", "steps", "a problem without value steps", "value steps")
     if problem.ops.device.type != "cpu":
         raise InputError("scenarios", "device", "cpu", problem.ops.device)
     if not problem.batch or not bool((problem.capacity == problem.capacity[:1]).all()):
         raise InputError(
             "scenarios",
             "capacity",
-            "the same in at least one scenario",
+            "at least one scenario, all with equal capacities",
             f"{problem.batch} matrices",
         )
     if not 0 <= tail <= 1:
@@ -361,9 +383,10 @@ def solve_scenarios(
     if not 0 <= gap < math.inf:
         raise InputError("scenarios", "gap", "a number >= 0", gap)
     limits = _limits(problem.batch, weights, tail)
-    # Scenarios without weight would count in the step sizes.
-    counted = torch.from_numpy(np.flatnonzero(limits))
-    some, limits = problem.rows(counted), limits[limits > 0]
+    # Drop scenarios without weight, which would affect the step sizes.
+    counted_rows = torch.from_numpy(np.flatnonzero(limits))
+    counted = problem.rows(counted_rows)
+    limits = limits[limits > 0]
     state = None
     if warm_start is not None:
         splits, prices = warm_start
@@ -375,21 +398,23 @@ def solve_scenarios(
                 f"splits and prices {expected}",
                 (splits.shape, prices.shape),
             )
-        state = PdhgState(splits[None].to(torch.float64), prices[counted])
+        state = PdhgState(splits[None].to(torch.float64), prices[counted_rows])
+    # Engine of the objective, started from sampled demands on large networks.
     engine: ScenarioEngine | DroppedFlowEngine
-    sampled, is_large = None, False
+    sampled = None
+    is_large = False
     if objective is ObjectiveName.TOTAL_FLOW:
-        engine = DroppedFlowEngine(some, limits, state)
+        engine = DroppedFlowEngine(counted, limits, state)
     else:
-        engine = ScenarioEngine(some, limits, state)
-        is_large = some.batch * problem.paths.scan_size > LARGE_WORK
+        engine = ScenarioEngine(counted, limits, state)
+        is_large = counted.batch * problem.paths.scan_size > LARGE_WORK
         sampled = (
-            SampledScenarios(some, limits, engine, gap)
+            SampledScenarios(counted, limits, engine, gap)
             if sampled_start.is_faster(problem.paths, gap)
             else None
         )
     search = Search(
-        _minimised(some.row(0)),
+        _minimisation(counted.row(0)),
         engine,
         gap,
         max_iterations,
@@ -399,20 +424,21 @@ def solve_scenarios(
         sampled=sampled,
         is_large=is_large,
     )
-    iterations, stop = complete(
-        search.iterating(Deadline(begin + deadline), warm=state is not None)
-    )
-    kept, rows = engine.best()
+    iterations, stop = complete(search.iterate(Deadline(begin + deadline), warm=state is not None))
+    best_splits, best_prices = engine.incumbent()
+    # Translate the incumbent to all scenarios, and compute their costs.
     prices = torch.zeros_like(problem.capacity, dtype=torch.float64)
     if isinstance(engine, DroppedFlowEngine):
-        prices[counted], costs = rows[0], lost(problem, kept)
+        prices[counted_rows] = best_prices[0]
+        costs = lost(problem, best_splits)
     else:
-        prices[counted] = engine.of_scenarios(rows[0].numpy())
-        several = kept.expand(problem.batch, -1, -1).to(problem.demand)
-        costs = problem.utilisation(several).amax(1)
-    value, bound = float(search.value), float(search.bound)
+        prices[counted_rows] = engine.split_scenarios(best_prices[0].numpy())
+        all_splits = best_splits.expand(problem.batch, -1, -1).to(problem.demand)
+        costs = problem.utilisation(all_splits).amax(1)
+    value = float(search.value)
+    bound = float(search.bound)
     return ScenarioResult(
-        splits=kept[0],
+        splits=best_splits[0],
         prices=prices,
         costs=costs,
         value=value,
@@ -424,13 +450,13 @@ def solve_scenarios(
     )
 
 
-def _minimised(problem: Problem) -> Problem:
-    """The problem under an objective whose values are costs, which the search minimises."""
+def _minimisation(problem: Problem) -> Problem:
+    """Return the problem under an objective that the search minimises."""
     return dataclasses.replace(problem, objective=Objective(ObjectiveName.MAX_LINK_UTILISATION))
 
 
 def _limits(scenarios: int, weights: FloatArray | None, tail: float) -> FloatArray:
-    """(S,) largest weights of the scenarios."""
+    """Return (S,) upper limits of the scenario weights."""
     weights = np.ones(scenarios) if weights is None else np.asarray(weights, dtype=np.float64)
     if (
         weights.shape != (scenarios,)
@@ -443,102 +469,100 @@ def _limits(scenarios: int, weights: FloatArray | None, tail: float) -> FloatArr
 
 
 class ScenarioEngine(FusedEngine):
-    """The CPU engine of one matrix over S E links, those of all scenarios.
+    """CPU engine of one matrix over S E links, those of all scenarios.
 
     Args:
         problem: S matrices.
-        limits: (S,) largest weight of each scenario, above 0.
-        state: splits (1, D, K) and prices (S, E) to start from; None for even splits.
+        limits: (S,) largest weight of each scenario, positive.
+        state: warm start, splits (1, D, K) and prices (S, E); None for even splits.
     """
 
     def __init__(self, problem: Problem, limits: FloatArray, state: PdhgState | None) -> None:
-        self._scenarios, self._all_limits = problem.to(torch.float64), limits
-        # Whole groups of the largest width, or one group of the least width that holds all
-        # scenarios.
+        self._scenarios = problem.to(torch.float64)
+        self._all_limits = limits
+        # Groups of the largest width, or one group of the smallest width for all scenarios.
         widths = lanes_of(torch.float64)
         self._group_width = next((width for width in widths if width >= problem.batch), widths[-1])
         self._groups = math.ceil(problem.batch / self._group_width)
         passes = ScenarioPasses(self._scenarios, self._groups, self._group_width)
         if state is not None:
             state = PdhgState(
-                state.splits, torch.from_numpy(self._of_groups(state.prices.numpy())[None])
+                state.splits, torch.from_numpy(self._group_scenarios(state.prices.numpy())[None])
             )
         super().__init__(problem.row(0), state, torch.float64, passes)
 
-    def _of_groups(self, values: FloatArray) -> FloatArray:
-        """(S, E) as (G * E * L,), 0 in lanes without a scenario."""
+    def _group_scenarios(self, values: FloatArray) -> FloatArray:
+        """Convert (S, E) to (G * E * L,), 0 in lanes without a scenario."""
         padded = np.zeros((self._groups * self._group_width, values.shape[1]))
         padded[: len(values)] = values
         return padded.reshape(self._groups, self._group_width, -1).transpose(0, 2, 1).reshape(-1)
 
-    def of_scenarios(self, values: FloatArray) -> Tensor:
-        """(G * E * L,) as (S, E)."""
+    def split_scenarios(self, values: FloatArray) -> Tensor:
+        """Convert (G * E * L,) to (S, E)."""
         grouped = values.reshape(self._groups, -1, self._group_width).transpose(0, 2, 1)
         return torch.from_numpy(
             grouped.reshape(self._groups * self._group_width, -1)[: self._scenarios.batch].copy()
         )
 
     def respond_to(
-        self, prices: FloatArray, value: float, kept: Int64Array, kept_splits: FloatArray
+        self, prices: FloatArray, value: float, fixed_demands: Int64Array, fixed_splits: FloatArray
     ) -> None:
-        """Go on from the response of all demands to the prices of a sample's solution.
+        """Restart from the response of all demands to the prices of a sample's solution.
 
         Args:
-            prices: (G * E * L,) of the sample.
+            prices: (G * E * L,) prices of the sample.
             value: value of the sample's solution.
-            kept: numbers of the demands that keep its splits, ascending.
-            kept_splits: (n, K) these splits.
+            fixed_demands: indices of the demands that keep the sample's splits, ascending.
+            fixed_splits: (n, K) splits of these demands.
         """
         passes = self._passes
         assert isinstance(passes, ScenarioPasses)
         passes.respond_to(
-            np.where(self._program.live > 0, prices, kernels.FAILED_PRICE), value, kept, kept_splits
+            np.where(self._program.live > 0, prices, kernels.FAILED_PRICE),
+            value,
+            fixed_demands,
+            fixed_splits,
         )
         self._dual.stepped[:] = prices * self._capacity
-        self._to_simplex()
-        self._begin(is_repairing=True)
+        self._normalise_dual()
+        self._init_iterates(is_repairing=True)
 
     def _link_rows(self) -> tuple[FloatArray, FloatArray]:
-        capacity = self._of_groups(
-            self._scenarios.capacity.numpy()
-        )  # lanes without a scenario have no links
+        """Return (G * E * L,) capacities, and zero costs."""
+        # Lanes without a scenario have no links.
+        capacity = self._group_scenarios(self._scenarios.capacity.numpy())
         return capacity, np.zeros_like(capacity)
 
     def _limits(self) -> tuple[FloatArray, int]:
+        """Return the limits of the scenario weights, and the group width."""
         return self._all_limits, self._group_width
 
-    def _to_simplex(self) -> None:
-        """The nearest y within the limits: those of another program, such as an earlier window's,
-        may exceed them.
-        """
-        super()._to_simplex()
+    def _normalise_dual(self) -> None:
+        """Project y onto the scenario limits: those of another program may exceed them."""
+        super()._normalise_dual()
         dual = self._dual.stepped
         limited_simplex(
             dual, np.ones_like(dual), self._program.live, self._all_limits, self._group_width
         )
 
     def _dual_size(self, capacity_value: FloatArray) -> FloatArray:
-        """(1,) the least number by which y must be divided so that they are within the limits and
-        sum to at most 1.
+        """Return (1,) the smallest divisor of y that satisfies the limits and a sum of at most 1.
 
-        Such y prove a bound, since utilisations are not negative.
+        The divided y prove a bound, since utilisations are not negative.
         """
-        of_scenario = self.of_scenarios(capacity_value).sum(1).numpy()
+        scenario_value = self.split_scenarios(capacity_value).sum(1).numpy()
         return np.array(
-            [max(float(of_scenario.sum()), float((of_scenario / self._all_limits).max()))]
+            [max(float(scenario_value.sum()), float((scenario_value / self._all_limits).max()))]
         )
 
-    def _worst(self, utilisation: FloatArray) -> FloatArray:
-        """(1,) sum of the scenarios' largest utilisations, weighted for the worst within the
-        limits.
-        """
-        theta = self.of_scenarios(utilisation).amax(1)
+    def _max_utilisation(self, utilisation: FloatArray) -> FloatArray:
+        """Return (1,) the tail mean of the scenarios' largest utilisations."""
+        theta = self.split_scenarios(utilisation).amax(1)
         return tail_mean(theta, torch.from_numpy(self._all_limits)).numpy()[None]
 
 
 class SampledScenarios:
-    """Starts the engine from samples of the demands (see :mod:`samples.sample`), the same in all
-    scenarios.
+    """Starts of the engine from sampled demands (:mod:`samples.sample`), equal in all scenarios.
 
     A demand is drawn in proportion to its mean over the scenarios.
 
@@ -546,37 +570,45 @@ class SampledScenarios:
         problem: S matrices.
         limits: (S,) largest weight of each scenario.
         engine: engine of these matrices.
-        gap: target of the search.
+        gap: target gap of the search.
     """
 
     def __init__(
         self, problem: Problem, limits: FloatArray, engine: ScenarioEngine, gap: float
     ) -> None:
-        self._problem, self._limits_of, self._engine, self._gap = problem, limits, engine, gap
+        self._problem = problem
+        self._scenario_limits = limits
+        self._engine = engine
+        self._gap = gap
         self._size = sampled_start.first_size(problem.paths, gap)
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
-        """Begin at the answer of a sample (:meth:`teal.solvers.pdhg.search.Sampled.respond`)."""
-        problem, size = self._problem, self._size
+        """Restart at the response to a sample
+        (:meth:`teal.solvers.pdhg.search.SampledStartProtocol.respond`).
+        """
+        problem = self._problem
+        size = self._size
         if size > sampled_start.MAX_SHARE * problem.paths.num_demands:
             return False
         self._size = sampled_start.SAMPLE_GROWTH * size
         begin = time.perf_counter()
+        # Draw demands by their mean over the scenarios.
         demand = problem.demand.to(torch.float64)
-        chosen, chance = sample.choose(demand.mean(0).numpy(), size)
-        if not len(chosen):
+        drawn, chance = sample.choose(demand.mean(0).numpy(), size)
+        if not len(drawn):
             return False
-        paths = subset.of_demands(problem.paths, chosen)
-        part = dataclasses.replace(
+        paths = subset.of_demands(problem.paths, drawn)
+        sampled = dataclasses.replace(
             problem,
             paths=paths,
             ops=make_path_ops(paths, problem.ops.device),
-            demand=demand[:, torch.from_numpy(chosen)] / torch.from_numpy(chance),
-            demand_value=problem.demand_value[: len(chosen)],
+            demand=demand[:, torch.from_numpy(drawn)] / torch.from_numpy(chance),
+            demand_value=problem.demand_value[: len(drawn)],
         )
-        engine = ScenarioEngine(part, self._limits_of, None)
+        # Solve the sample, and respond to its prices.
+        engine = ScenarioEngine(sampled, self._scenario_limits, None)
         search = Search(
-            part.row(0),
+            sampled.row(0),
             engine,
             sampled_start.SAMPLE_GAP * self._gap,
             sampled_start.MAX_ITERATIONS,
@@ -585,19 +617,19 @@ class SampledScenarios:
             may_stall=False,
             is_large=False,
         )
-        yield from search.iterating(deadline, warm=False)
-        splits, prices = engine.best()
+        yield from search.iterate(deadline, warm=False)
+        splits, prices = engine.incumbent()
         is_certain = chance >= 1
         self._engine.respond_to(
             prices[0].numpy(),
             float(search.value),
-            chosen[is_certain],
+            drawn[is_certain],
             splits[0].numpy()[is_certain],
         )
         return True
 
     def correct(self) -> bool:
-        """Correct nothing, since all demand is carried
-        (:meth:`teal.solvers.pdhg.search.Sampled.correct`).
+        """Return false: all demand is served
+        (:meth:`teal.solvers.pdhg.search.SampledStartProtocol.correct`).
         """
         return False

@@ -1,1 +1,1 @@
-"""One matrix whose paths are divided into shards, in files or processes."""
+"""Solve of one matrix whose paths are divided into shards, in files or processes."""

@@ -1,8 +1,8 @@
-"""One matrix on a network whose paths do not fit into memory, or that several processes share.
+"""Sharded solve of one matrix, for path sets beyond memory or shared by several processes.
 
-The engine, the samples and the search are those of :func:`teal.solvers.pdhg.solve`; the passes over
-paths go to shards (:mod:`shards`).  Samples are drawn from all demands at once, with one factor, so
-that the sample and its prices do not depend on the number of shards.
+:class:`ShardedProblem` runs the engine, samples and search of :func:`teal.solvers.pdhg.solve`; the
+passes over paths run on shards (:mod:`shards`). Samples are drawn from all demands at once, with
+one factor, so that the sample and its prices do not depend on the number of shards.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from teal.solvers.pdhg.shards.shards import (
 )
 from teal.solvers.result import ProgressCallback, Solution
 
-# Bytes of state that one process keeps in memory; more is mapped, one shard at a time.
+# Largest state in memory, in bytes; a larger one is mapped from disk, one shard at a time.
 _STATE_BYTES = 1 << 30
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ShardedResult(Solution):
-    """The figures of an allocation that stays with the shards.
+    """Result of a solve whose allocation stays with the shards.
 
     Attributes:
         prices: (E,) prices as in :class:`teal.solvers.pdhg.PdhgResult`.
@@ -61,8 +61,7 @@ class ShardedResult(Solution):
 
 
 class ShardedProblem:
-    """One matrix whose demands are in shards; a context manager, which deletes the state on disk at
-    the end.
+    """One matrix with its demands in shards; a context manager that deletes the state on disk.
 
     Args:
         topology: the network.
@@ -70,15 +69,14 @@ class ShardedProblem:
         demand: (D,) Gbit/s.
         objective: the program, or its name; None for total_flow.
         num_shards: largest number of shards; each has the demands of whole sources.
-        search: how candidate paths are found; they stay on disk for the next matrix.
-        capacity: (E,) Gbit/s in force; None for the topology's.
-        weight: (D,) value of one Gbit/s of each demand, for weighted_flow.
-        backend: makes the backend of these shards; None for this process.
-        report: called with the number of shards whose paths are found, and their number.
+        search: options of the path search; paths stay on disk for the next matrix.
+        capacity: (E,) current capacities, Gbit/s; None for the topology's.
+        weight: (D,) value per Gbit/s of each demand, for weighted_flow.
+        backend: factory of the backend of these shards; None for this process.
+        report: progress callback: shards with computed paths, and number of shards.
 
     Raises:
-        InputError: arrays that do not fit together; priority and max_min, which are sequences of
-            programs.
+        InputError: arrays of inconsistent shapes; a sequence of programs (priority, max_min).
     """
 
     def __init__(
@@ -102,13 +100,15 @@ class ShardedProblem:
         if demand.shape != (len(pairs),) or not bool((np.isfinite(demand) & (demand >= 0)).all()):
             raise InputError("shards", "demand", f"({len(pairs)},) finite rates >= 0", demand.shape)
         if num_shards < 1:
-            raise InputError("shards", "num_shards", "a whole number of at least 1", num_shards)
-        self.topology, self.objective = topology, Objective.of(objective or Objective())
+            raise InputError("shards", "num_shards", "an integer of at least 1", num_shards)
+        self.topology = topology
+        self.objective = Objective.of(objective or Objective())
         if self.objective.rules.is_sequence or not self.objective.rules.is_linear:
-            expected = "one that is a single program, of values linear in flow"
+            expected = "a single program with a value linear in flow"
             raise InputError("shards", "objective", expected, self.objective.name)
-        self._demand, self._search = demand, search or PathSearch()
-        # One entry if all demands have the same value: no array of all demands is then made.
+        self._demand = demand
+        self._search = search or PathSearch()
+        # One entry if all demands have the same value, which saves an array over all demands.
         self._value = (
             self.objective.demand_value(weight, len(pairs))
             if self.objective.rules.needs_weight
@@ -138,7 +138,7 @@ class ShardedProblem:
         self.close()
 
     def close(self) -> None:
-        """End the workers and delete the state of the iteration; the paths stay."""
+        """End the workers and delete the state of the iteration; the paths stay on disk."""
         self.backend.close()
 
     @property
@@ -147,20 +147,19 @@ class ShardedProblem:
         return self.backend.num_shards
 
     def _network(self, capacity: FloatArray | None) -> Problem:
-        """The program without its demands: network, objective, capacities, costs."""
-        none = np.zeros(0, np.int32)
+        """Create the program without demands: network, objective, capacities, costs."""
+        no_indices = np.zeros(0, np.int32)
         paths = PathSet(
             np.zeros((0, 2), np.int32),
             np.zeros((0, self._search.num_paths), np.int32),
-            Trie(none, none, np.zeros(1, np.int32)),
+            Trie(no_indices, no_indices, np.zeros(1, np.int32)),
             np.zeros(1, np.int32),
             self.topology.num_links,
             "",
             self.topology.graph_key(),
         )
-        plain = (
-            Objective()
-        )  # whose costs are 0: those of latencies need the longest path of all shards
+        # Zero costs at first: latency costs need the longest path of all shards.
+        plain = Objective()
         problem = Problem.create(self.topology, paths, plain, np.zeros((1, 0)), capacity=capacity)
         latency = self.topology.latency
         cost = self.objective.link_cost(
@@ -171,18 +170,18 @@ class ShardedProblem:
         )
 
     def _draw(self, size: int, row: int) -> sample.Sample:
-        """A sample of about ``size`` demands."""
+        """Draw a sample of about ``size`` demands."""
         demands, chance = sample.choose(self._demand, size, row)
         ends = np.searchsorted(demands, self._first)
-        of_shards = [
+        shard_demands = [
             demands[a:b] - first
             for (a, b), first in zip(itertools.pairwise(ends), self._first, strict=False)
         ]
-        paths = path_subset.joined(self.backend.subsets(of_shards))
+        paths = path_subset.joined(self.backend.subsets(shard_demands))
         value = torch.from_numpy(
             self._value[demands] if len(self._value) > 1 else self._value.repeat(len(demands))
         )
-        return sample.of_chosen(self.network, demands, chance, self._demand[demands], value, paths)
+        return sample.sample_of(self.network, demands, chance, self._demand[demands], value, paths)
 
     @torch.no_grad()
     def solve(
@@ -193,18 +192,20 @@ class ShardedProblem:
         max_iterations: int = 10_000,
         report: ProgressCallback | None = None,
     ) -> ShardedResult:
-        """Iterate until the gap is certified, or the time or the iterations are used up.
+        """Solve to a certified gap, within a deadline and an iteration limit.
 
         Args:
             gap, deadline, max_iterations, report: as in :func:`teal.solvers.pdhg.solve`.
         """
-        begin, sent = time.perf_counter(), self.backend.sent_bytes
-        self.backend.total("clear")  # what an earlier search has left
+        begin = time.perf_counter()
+        sent_before = self.backend.sent_bytes
+        # Clear the splits of an earlier search.
+        self.backend.total("clear")
         passes = ShardPasses(
             self.backend, self._first, self.topology.num_links, self._search.num_paths
         )
         engine = FusedEngine(self.network, None, torch.float32, passes)
-        starts = SampledStart(self.network, engine, gap, None, self._draw, len(self._demand))
+        sampled = SampledStart(self.network, engine, gap, None, self._draw, len(self._demand))
         search = Search(
             self.network,
             engine,
@@ -213,59 +214,58 @@ class ShardedProblem:
             report,
             begin,
             may_stall=False,
-            sampled=starts,
+            sampled=sampled,
             is_large=True,
         )
-        iterations, stop = complete(search.iterating(Deadline(begin + deadline), warm=False))
-        value, bound = search.value, search.bound
-        if (
-            self.network.solved is not self.network
-        ):  # max_concurrent_flow: a utilisation was minimised
+        iterations, stop = complete(search.iterate(Deadline(begin + deadline), warm=False))
+        value = search.value
+        bound = search.bound
+        # max_concurrent_flow was solved as the smallest utilisation: convert value and bound.
+        if self.network.solved is not self.network:
             bound = from_score(self.network, -bound)
             engine.shed(LAST_REFILL)
-            shares = self.backend.apply(_least_share, self.network.capacity[0].numpy())
+            shares = self.backend.apply(_min_served_fraction, self.network.capacity[0].numpy())
             value = torch.tensor([min([1.0, *shares])], dtype=torch.float64)
         return ShardedResult(
             value=float(value),
             bound=float(bound),
             sense=self.network.objective.rules.sense,
-            prices=engine.best()[1][0].numpy(),
+            prices=engine.incumbent()[1][0].numpy(),
             iterations=iterations,
             rounds=passes.rounds,
-            sent_bytes=self.backend.sent_bytes - sent,
+            sent_bytes=self.backend.sent_bytes - sent_before,
             solve_s=time.perf_counter() - begin,
             stopped_by=stop,
         )
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """The function's result for each shard's allocation (:class:`Allocated`), computed where
-        the shard is.
+        """Apply a function to each shard's allocation (:class:`Allocated`), in the shard's process.
 
         Args:
-            function: function of the allocation and ``arguments``; with workers one that can be
-                imported by its name.
-            arguments: for all shards.
+            function: function of the allocation and ``arguments``; with workers it must be
+                importable by name.
+            arguments: common arguments of all shards.
         """
         return self.backend.apply(function, *arguments)
 
 
-def _least_share(allocated: Allocated, capacity: FloatArray) -> float:
-    """Least share that is carried of a demand of a shard with a live path; infinite without such a
-    demand.
+def _min_served_fraction(allocated: Allocated, capacity: FloatArray) -> float:
+    """Return the smallest served fraction of a shard's demands with a live path; infinite without
+    such a demand.
 
     Args:
         allocated: the shard's allocation.
-        capacity: (E,) Gbit/s in force.
+        capacity: (E,) current capacities, Gbit/s.
     """
     failed = torch.from_numpy((capacity <= 0).astype(np.float64))[None]
     is_live = (
         allocated.paths.mask & (make_path_ops(allocated.paths).path_max(failed)[0][0] == 0).numpy()
     )
-    counts = is_live.any(1) & (allocated.demands.demand > 0)
-    return float(np.where(counts, allocated.splits.sum(1), np.inf).min(initial=np.inf))
+    is_counted = is_live.any(1) & (allocated.demands.demand > 0)
+    return float(np.where(is_counted, allocated.splits.sum(1), np.inf).min(initial=np.inf))
 
 
 def _longest_path(allocated: Allocated, latency: FloatArray) -> float:
-    """Latency of the longest path of a shard, ms."""
+    """Return the latency of the longest path of a shard, ms."""
     ops = make_path_ops(allocated.paths)
     return float(ops.path_sum(torch.from_numpy(latency[None])).max())

@@ -1,10 +1,9 @@
-"""Passes over paths in shards: on disk, of which one at a time is mapped, or held by other
-processes.
+"""Passes over path shards, mapped from disk one at a time or distributed to other processes.
 
-A :class:`ShardWorker` holds some shards and answers with sums over them; a :class:`Backend` hands
-calls to one worker (:class:`OneProcess`) or to several
-(:class:`teal.allocation.shard_workers.RayActors`).  What goes to and fro are numbers of links and
-the few demands that a sample is certain of.
+A :class:`ShardWorker` holds some shards and returns sums over them; a :class:`ShardBackend`
+dispatches calls to one worker (:class:`OneProcess`) or to several
+(:class:`teal.allocation.shard_workers.RayActors`).  :class:`ShardPasses` implements the passes of
+the engine.  Messages have the size of the links, plus the few demands with fixed splits.
 """
 
 from __future__ import annotations
@@ -24,22 +23,29 @@ from teal.runtime.arrays import AnyArray, Float32Array, FloatArray, Int64Array, 
 from teal.runtime.storage import ScratchFolder, require_disk
 from teal.solvers.pdhg.fused import kernels
 from teal.solvers.pdhg.fused.demand_value import one_step
-from teal.solvers.pdhg.fused.passes import Arrays, InMemory, PathPasses, ProgramSums, make_scratch
+from teal.solvers.pdhg.fused.passes import (
+    ArrayStorage,
+    InMemory,
+    PathPasses,
+    ProgramSums,
+    make_scratch,
+)
 from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram
 
-_BYTES_PER_PATH = 40  # of the passes over a shard: splits in float32, flows and requests in float64
+# State of the passes over a shard: splits in float32, flows and requests in float64.
+_BYTES_PER_PATH = 40
 _BYTES_PER_DEMAND = 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ShardDemands:
-    """The demands of a shard.
+    """Demands of a shard.
 
     Attributes:
-        first: number of its first demand among those of all shards.
+        first: index of the first demand of the shard among all demands.
         pairs: (D, 2) node pairs, sorted.
         demand: (D,) Gbit/s.
-        demand_value: (D,) value per Gbit/s, or (1,) if it is the same for all.
+        demand_value: (D,) value per Gbit/s, or (1,) if equal for all demands.
     """
 
     first: int
@@ -50,12 +56,12 @@ class ShardDemands:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Allocated:
-    """The allocation of a shard.
+    """Allocation of a shard.
 
     Attributes:
-        paths: paths of its demands.
+        paths: paths of the demands.
         demands: demands of the shard.
-        splits: (D, K).
+        splits: (D, K) splits.
     """
 
     paths: PathSet
@@ -64,16 +70,17 @@ class Allocated:
 
 
 class MappedArrays:
-    """Arrays in files that are mapped; files are made when an array is asked for first."""
+    """Array storage in memory-mapped files, created at the first call."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(exist_ok=True)
 
     def __call__(self, name: str, size: int, dtype: Any) -> AnyArray:
-        """Make an array (:class:`Arrays`)."""
+        """Return or create an array (:class:`ArrayStorage`)."""
         file = self._folder / name
-        if not size:  # an empty file cannot be mapped
+        # An empty file cannot be mapped.
+        if not size:
             return np.zeros(0, dtype)
         return np.asarray(
             np.memmap(file, dtype, mode="r+" if file.exists() else "w+", shape=(size,))
@@ -81,16 +88,16 @@ class MappedArrays:
 
 
 class ShardWorker:
-    """Holds some shards of the paths, and the state of the iteration on them.
+    """Some shards of the paths, with the state of the iteration on them.
 
     Args:
         topology: the network.
-        search: how paths are found, if they are not on disk yet.
+        search: options of the path search, for paths that are not on disk yet.
         shards: demands of each shard.
         carries_all: whether all demand must be carried.
         folder: folder of the state on disk.
-        memory: bytes up to which all shards stay in memory; else one at a time is mapped.
-        report: called with the number of shards whose paths are there.
+        memory: largest state in memory, in bytes; a larger one is mapped one shard at a time.
+        report: progress callback: shards with computed paths.
     """
 
     def __init__(
@@ -103,30 +110,31 @@ class ShardWorker:
         memory: int,
         report: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._demands, self._carries_all, self._folder = list(shards), carries_all, folder
+        self._demands = list(shards)
+        self._carries_all = carries_all
+        self._folder = folder
         self._shards: list[PathShard] = []
         self.num_paths = self.num_nodes = 0
         for demands in shards:
             shard = compute_shard(topology, demands.pairs, search)
             packed = shard.packed()
             self._shards.append(shard)
-            self.num_paths, self.num_nodes = (
-                self.num_paths + packed.num_paths,
-                self.num_nodes + packed.num_nodes,
-            )
+            self.num_paths = self.num_paths + packed.num_paths
+            self.num_nodes = self.num_nodes + packed.num_nodes
             report(len(self._shards))
         self.num_demands = sum(len(demands.pairs) for demands in shards)
         self.is_in_memory = self.state_bytes <= memory
         if not self.is_in_memory:
             require_disk(folder, self.state_bytes, "the state of the shards")
-        self._best = [-1] * len(self._shards)  # see PathPasses
+        # Buffer of the incumbent flows of each shard (PathPasses.incumbent_buffer).
+        self._incumbent_buffer = [-1] * len(self._shards)
         self._open: dict[int, PathPasses] = {}
         for index, demands in enumerate(shards):
-            self._passes(index).put_demand(demands.demand[None])
+            self._passes(index).set_demand(demands.demand[None])
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the state of all shards."""
+        """Size of the state of all shards, in bytes."""
         return _BYTES_PER_PATH * self.num_paths + _BYTES_PER_DEMAND * self.num_demands
 
     def total(
@@ -136,17 +144,22 @@ class ShardWorker:
         each: Sequence[tuple[Any, ...]],
         options: dict[str, Any],
     ) -> Any:
-        """Call a method of :class:`PathPasses` for every shard, with arguments for all and for
-        each.
+        """Call a method of :class:`PathPasses` on every shard and add up the results.
+
+        Args:
+            name: name of the method.
+            shared: arguments of all calls.
+            each: further arguments of each shard.
+            options: keyword arguments of all calls.
 
         Returns:
-            the sums of what the calls return, a tuple of arrays or None.
+            sums of the returned arrays, a tuple; None if the method returns nothing.
         """
         sums: list[FloatArray] | None = None
         for index, arguments in enumerate(each):
             passes = self._passes(index)
             result = getattr(passes, name)(*shared, *arguments, **options)
-            self._best[index] = passes.best
+            self._incumbent_buffer[index] = passes.incumbent_buffer
             if result is not None:
                 result = result if isinstance(result, tuple) else (result,)
                 sums = (
@@ -158,28 +171,29 @@ class ShardWorker:
         return None if sums is None else tuple(sums)
 
     def subset(self, index: int, demands: Int64Array) -> PathSet:
-        """The paths of some demands of a shard, by their numbers within the shard."""
+        """Return the paths of some demands of a shard, by their indices within the shard."""
         return self._shards[index].subset(demands)
 
     def apply(self, index: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """The result of a function of the shard's allocation (see :class:`Allocated`), then of
-        ``arguments``.
+        """Apply a function to a shard's allocation (:class:`Allocated`) and ``arguments``.
 
-        Before anything was kept, the splits are 0.
+        Without an incumbent the splits are 0.
         """
-        shard, demands = self._shards[index], self._demands[index]
+        shard = self._shards[index]
+        demands = self._demands[index]
         splits = (
             np.zeros((len(demands.pairs), shard.num_paths))
-            if self._best[index] < 0
+            if self._incumbent_buffer[index] < 0
             else self._passes(index).best_splits()[0]
         )
         return function(Allocated(shard.path_set(), demands, splits), *arguments)
 
     def _passes(self, index: int) -> PathPasses:
+        """Return the passes over a shard, mapped from disk where the state exceeds memory."""
         if index in self._open:
             return self._open[index]
         shard = self._shards[index]
-        arrays: Arrays = (
+        arrays: ArrayStorage = (
             InMemory() if self.is_in_memory else MappedArrays(self._folder / f"{index:05d}")
         )
         passes = PathPasses(
@@ -191,7 +205,7 @@ class ShardWorker:
             self._carries_all,
             np.float32,
             arrays,
-            self._best[index],
+            self._incumbent_buffer[index],
         )
         if self.is_in_memory:
             self._open[index] = passes
@@ -199,11 +213,11 @@ class ShardWorker:
 
 
 class ShardBackend(Protocol):
-    """Hands calls to the shards; see :class:`ShardWorker` for the methods.
+    """Dispatcher of calls to the shards; methods as in :class:`ShardWorker`.
 
     Attributes:
         num_shards: number of shards of all workers.
-        sent_bytes: bytes that were sent to and from other processes so far.
+        sent_bytes: bytes sent to and from other processes so far.
     """
 
     num_shards: int
@@ -212,17 +226,18 @@ class ShardBackend(Protocol):
     def total(
         self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
     ) -> Any:
-        """Sums over all shards (:meth:`ShardWorker.total`); ``each`` has an entry for every shard,
-        None stands for no further arguments.
+        """Return sums over all shards (:meth:`ShardWorker.total`).
+
+        ``each`` has further arguments for every shard; None for no further arguments.
         """
         ...
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """The paths of some demands of every shard."""
+        """Return the paths of some demands of every shard."""
         ...
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """The function's result for every shard's allocation."""
+        """Return the function's result for every shard's allocation."""
         ...
 
     def close(self) -> None:
@@ -230,7 +245,7 @@ class ShardBackend(Protocol):
 
 
 class OneProcess:
-    """All shards in this process; arguments as in :class:`ShardWorker`."""
+    """Backend with all shards in this process; arguments as in :class:`ShardWorker`."""
 
     def __init__(
         self,
@@ -241,7 +256,8 @@ class OneProcess:
         memory: int,
         report: Callable[[int, int], None],
     ) -> None:
-        self.num_shards, self.sent_bytes = len(shards), 0
+        self.num_shards = len(shards)
+        self.sent_bytes = 0
         self._state = ScratchFolder("shards")
         try:
             self._worker = ShardWorker(
@@ -260,15 +276,15 @@ class OneProcess:
     def total(
         self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
     ) -> Any:
-        """Sums over all shards (:meth:`ShardBackend.total`)."""
+        """Return sums over all shards (:meth:`ShardBackend.total`)."""
         return self._worker.total(name, shared, each or [()] * self.num_shards, options)
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """Subsets of all shards (:meth:`ShardBackend.subsets`)."""
-        return [self._worker.subset(index, numbers) for index, numbers in enumerate(demands)]
+        """Return subsets of all shards (:meth:`ShardBackend.subsets`)."""
+        return [self._worker.subset(index, indices) for index, indices in enumerate(demands)]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Change all shards (:meth:`ShardBackend.apply`)."""
+        """Apply a function to all shards (:meth:`ShardBackend.apply`)."""
         return [self._worker.apply(index, function, arguments) for index in range(self.num_shards)]
 
     def close(self) -> None:
@@ -277,12 +293,12 @@ class OneProcess:
 
 
 class ShardPasses:
-    """Passes over shards: :class:`teal.solvers.pdhg.fused.passes.Passes` for B = 1.  Splits stay
+    """Passes over shards, :class:`teal.solvers.pdhg.fused.passes.Passes` for B = 1; splits stay
     with the shards.
 
     Args:
         backend: backend that holds the shards.
-        first: (shards + 1,) number of the first demand of each shard, and of all demands.
+        first: (shards + 1,) index of the first demand of each shard, and the number of demands.
         num_links: E.
         num_paths: K.
     """
@@ -290,28 +306,31 @@ class ShardPasses:
     def __init__(
         self, backend: ShardBackend, first: Int64Array, num_links: int, num_paths: int
     ) -> None:
-        self._backend, self._first, self._no_splits = backend, first, np.zeros((1, 0, num_paths))
+        self._backend = backend
+        self._first = first
+        self._no_splits = np.zeros((1, 0, num_paths))
         self._scratch = make_scratch(num_links, 1, 1, np.float32)
-        self.rounds = 0  # of calls to all shards
+        self.rounds = 0  # number of calls to all shards
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """Compile nothing ahead (:meth:`Passes.compile`)."""
+        """Do nothing: kernels are compiled at their first call (:meth:`Passes.compile`)."""
 
     def _total(
         self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
     ) -> Any:
+        """Return sums over all shards, and count the round."""
         self.rounds += 1
         return self._backend.total(name, *shared, each=each, **options)
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """Measure the splits (:meth:`Passes.measure`)."""
+        """Compute the constants of the program (:meth:`Passes.measure`)."""
         return ProgramSums(*self._total("measure", inverse_capacity, cost))
 
-    def put_splits(self, splits: FloatArray) -> None:
-        """Put splits in place (:meth:`Passes.put_splits`).
+    def set_splits(self, splits: FloatArray) -> None:
+        """Reject splits (:meth:`Passes.set_splits`).
 
         Raises:
-            NotImplementedError: always; a warm start of shards has splits with the shards.
+            NotImplementedError: always; the splits of a warm start are with the shards.
         """
         raise NotImplementedError
 
@@ -319,17 +338,17 @@ class ShardPasses:
         self,
         price_plus_cost: Float32Array,
         sharpness: float,
-        kept: Int64Array,
-        kept_splits: AnyArray,
+        fixed_demands: Int64Array,
+        fixed_splits: AnyArray,
         lane: int,
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Put the response to prices in place (:meth:`Passes.respond`)."""
-        ends = np.searchsorted(kept, self._first)
+        """Set splits to the response to prices (:meth:`Passes.respond`)."""
+        ends = np.searchsorted(fixed_demands, self._first)
         parts = [slice(a, b) for a, b in itertools.pairwise(ends)]
         each = [
-            (kept[rows] - first, np.ascontiguousarray(kept_splits[rows]), lane)
+            (fixed_demands[rows] - first, np.ascontiguousarray(fixed_splits[rows]), lane)
             for rows, first in zip(parts, self._first, strict=False)
         ]
         load, elasticity = self._total(
@@ -338,17 +357,17 @@ class ShardPasses:
         return load, elasticity
 
     def restart(self) -> None:
-        """Begin anew at the last step (:meth:`Passes.restart`)."""
+        """Restart at T(z) (:meth:`Passes.restart`)."""
         self._total("restart")
 
-    def iterate(self, count: int, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """Iterate (:meth:`Passes.iterate`): the links' part here, the paths' part with the
-        shards.
-        """
+    def iterate(
+        self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
+    ) -> None:
+        """Iterate (:meth:`Passes.iterate`): links in this process, paths in the shards."""
         scratch = self._scratch
         inverse_scale = kernels.value_scale(program, scratch)
-        for i in range(count):
-            is_restarting = kernels.before(program, dual, control, scratch, 1)
+        for i in range(num_iterations):
+            is_restarting = kernels.begin_iteration(program, dual, control, scratch, 1)
             scratch.block_load[0], scratch.block_sums[0] = self._total(
                 "step",
                 scratch.price,
@@ -356,39 +375,39 @@ class ShardPasses:
                 scratch.inverse_weight,
                 inverse_scale,
                 is_restarting=is_restarting,
-                is_storing=i == count - 1,
+                is_storing=i == num_iterations - 1,
             )
-            kernels.after(program, dual, control, scratch, 1)
+            kernels.end_iteration(program, dual, control, scratch, 1)
 
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """The paths' part of a certificate (:meth:`Passes.certify`)."""
+        """Compute the paths' part of a certificate (:meth:`Passes.certify`)."""
         load, profit = self._total("certify", price_plus_cost, is_repairing=is_repairing)
         return load, profit
 
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """A round of refilling (:meth:`Passes.project_round`)."""
+        """Run a round of the projection (:meth:`Passes.project_round`)."""
         load, requested, value = self._total(
             "project_round", load_ratio, unused, is_first=is_first, is_last=is_last
         )
         return load, requested, value
 
     def keep(self, lanes: list[int]) -> None:
-        """Keep the better splits (:meth:`Passes.keep`)."""
+        """Update the incumbent flows (:meth:`Passes.keep`)."""
         self._total("keep", lanes)
 
     def recall(self) -> FloatArray:
-        """Take back the splits that were kept (:meth:`Passes.recall`)."""
+        """Reload the incumbent flows (:meth:`Passes.recall`)."""
         (load,) = self._total("recall")
         return load
 
     def best_splits(self) -> FloatArray:
-        """(1, 0, K): the splits are with the shards."""
+        """Return (1, 0, K): the splits are with the shards."""
         return self._no_splits
 
     def stepped_splits(self) -> FloatArray:
-        """(1, 0, K): the splits are with the shards."""
+        """Return (1, 0, K): the splits are with the shards."""
         return self._no_splits

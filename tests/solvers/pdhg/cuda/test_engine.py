@@ -65,14 +65,13 @@ def test_the_cuda_engine_equals_the_plain_engine(
     if not in_shared:
         monkeypatch.setattr(cuda, "SHARED_BYTES", cuda.RESERVED_BYTES)
     problem = _small(objective)
-    engine, plain = (
-        CudaEngine(_on_gpu(problem), None, torch.float64),
-        PlainEngine(problem, None, torch.float64),
-    )
+    engine = CudaEngine(_on_gpu(problem), None, torch.float64)
+    plain = PlainEngine(problem, None, torch.float64)
     for count in (1, 2):
         torch.testing.assert_close(engine.advance(count), plain.advance(count))
     carried = (problem.demand > 0)[..., None]  # the plain engine also splits demands of 0
-    cuda_state, plain_state = engine.state(), plain.state()
+    cuda_state = engine.state()
+    plain_state = plain.state()
     torch.testing.assert_close(cuda_state.splits.cpu() * carried, plain_state.splits * carried)
     torch.testing.assert_close(cuda_state.prices.cpu(), plain_state.prices)
     for actual, expected in zip(engine.check(1), plain.check(1), strict=True):
@@ -85,10 +84,8 @@ def test_the_cuda_engine_steps_every_matrix_by_its_own_capacities() -> None:
     problem = problem.with_capacity(
         torch.stack([problem.capacity[0], factors * problem.capacity[0]])
     )
-    engine, plain = (
-        CudaEngine(_on_gpu(problem), None, torch.float64),
-        PlainEngine(problem, None, torch.float64),
-    )
+    engine = CudaEngine(_on_gpu(problem), None, torch.float64)
+    plain = PlainEngine(problem, None, torch.float64)
     torch.testing.assert_close(engine.advance(2), plain.advance(2))
     carried = (problem.demand > 0)[..., None]
     torch.testing.assert_close(
@@ -103,10 +100,8 @@ def test_restarts_of_the_cuda_engine_equal_those_of_the_plain_engine(
     objective: ObjectiveName,
 ) -> None:
     problem = _small(objective, seed=3, failed=0, batch=1)
-    engine, plain = (
-        CudaEngine(_on_gpu(problem), None, torch.float64),
-        PlainEngine(problem, None, torch.float64),
-    )
+    engine = CudaEngine(_on_gpu(problem), None, torch.float64)
+    plain = PlainEngine(problem, None, torch.float64)
     torch.testing.assert_close(engine.advance(16), plain.advance(16))
     control = engine._recorded.buffers.control.cpu()
     assert control[kernels.TOTAL] == 16
@@ -165,15 +160,13 @@ def test_a_batch_that_does_not_fit_on_the_gpu_is_solved_in_parts(
     monkeypatch.setattr(cuda_engine, "max_batch", lambda *arguments, **options: 1)
     with torch.inference_mode():
         parts = pdhg.solve(on_gpu, gap=1e-9, max_iterations=1)
-    assert len(on_gpu.ops.backend.spare_buffers) == 1, (  # type: ignore[attr-defined]
-        "the second part reused the buffers of the first"
-    )
+    spare_buffers = on_gpu.ops.backend.spare_buffers  # type: ignore[attr-defined]
+    assert len(spare_buffers) == 1, "the second part reused the buffers of the first"
     for b in range(2):
         single = pdhg.solve(problem.row(b), gap=1e-9, max_iterations=1)
         torch.testing.assert_close(parts.value[b].cpu(), single.value[0])
-    pdhg.solve(
-        on_gpu.row(0), gap=1e-9, max_iterations=1
-    )  # buffers made in inference mode are usable outside it
+    # buffers made in inference mode are usable outside it
+    pdhg.solve(on_gpu.row(0), gap=1e-9, max_iterations=1)
 
 
 def test_too_little_gpu_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,15 +70,15 @@ def test_a_solve_starts_a_handful_of_kernels_and_a_check_waits_at_most_twice() -
             waits.append((done, counts["read"] + counts["copied"]))
 
         counts.clear()
-        found = pdhg.solve(on_gpu.with_demand(1.1 * demand), gap=0.01, report=report)
+        result = pdhg.solve(on_gpu.with_demand(1.1 * demand), gap=0.01, report=report)
         launched = counts["launched"]
-        assert float(found.gap[0]) <= 0.01
+        assert float(result.gap[0]) <= 0.01
         for _ in range(2):
-            pdhg.solve(on_gpu, gap=0.01, warm_start=found)
+            pdhg.solve(on_gpu, gap=0.01, warm_start=result)
         counts.clear()
-        pdhg.solve(on_gpu.with_demand(1.2 * demand), gap=0.01, warm_start=found)
+        pdhg.solve(on_gpu.with_demand(1.2 * demand), gap=0.01, warm_start=result)
         warm = counts["launched"]
-    assert found.iterations > 5
+    assert result.iterations > 5
     if not cuda.SIMULATED:
         return
     assert max(launched, warm) <= _MOST_LAUNCHES
@@ -96,8 +96,9 @@ def test_splits_of_each_matrix_are_those_of_its_value() -> None:
     demand = factors * problem.demand.numpy()
     with any_gpu():
         on_gpu = _made(problem, demand, "cuda")
-        found = pdhg.solve(on_gpu, gap=1e-9, max_iterations=12)
-        value, of_splits = found.value.cpu(), on_gpu.value(found.splits).cpu()
+        result = pdhg.solve(on_gpu, gap=1e-9, max_iterations=12)
+        value = result.value.cpu()
+        of_splits = on_gpu.value(result.splits).cpu()
     torch.testing.assert_close(of_splits, value, rtol=1e-6, atol=0, check_dtype=False)
 
 
@@ -126,8 +127,8 @@ def test_recorded_launches_compute_what_launches_one_by_one_do(
             problem.with_demand(demand).with_capacity(torch.from_numpy(limit).to(problem.capacity))
             for demand, limit in zip(demands, capacities, strict=True)
         ]
-        found = [_solve(one) for one in programs]
-        return [*found, _solve(programs[0], found[1]), _solve(programs[1])]
+        result = [_solve(one) for one in programs]
+        return [*result, _solve(programs[0], result[1]), _solve(programs[1])]
 
     with without_recordings():
         plain = solved(_made(problem, demands[0], PLAIN))

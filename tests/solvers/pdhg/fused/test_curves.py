@@ -69,7 +69,8 @@ def test_random_networks_are_certified_and_bracket_the_interior_point_method(
     assert float(result.gap[0]) <= 1e-6
     reference = LpAll().solve(problem)
     assert reference.status[0].usable
-    own, theirs = assess(problem, result), assess(problem, reference)
+    own = assess(problem, result)
+    theirs = assess(problem, reference)
     assert float(own.max_violation[0]) <= 1e-9
     optimum = float(theirs.value[0])
     assert float(own.value[0]) <= optimum * (1 + 1e-7)
@@ -86,7 +87,8 @@ def test_b4_is_within_1e_7_of_the_sum_of_weights_of_the_interior_point_method(sp
     matrix = teal.load_traffic("gravity:seed=0,count=1,load=6", topology).read([0])
     problem = Problem.create(topology, teal.compute_paths(topology), spec, matrix)
     assert problem.utility is not None
-    result, reference = solve(problem, gap=1e-8, max_iterations=20_000), LpAll().solve(problem)
+    result = solve(problem, gap=1e-8, max_iterations=20_000)
+    reference = LpAll().solve(problem)
     curve = problem.utility.curve
     value, bound, optimum = (
         float(curve.utility(number)[0])
@@ -100,17 +102,18 @@ def test_a_batch_is_solved_as_each_matrix_alone_and_a_warm_start_is_taken() -> N
     problem = _fair(random_problem(5, batch=3, idle=0.0), "proportional_fair")
     together = solve(problem, gap=1e-4)
     for row in range(problem.batch):
-        alone = solve(problem.row(row), gap=1e-4)
-        assert float(alone.value[0]) == pytest.approx(float(together.value[row]), rel=3e-4)
-    again = solve(problem, gap=1e-4, warm_start=together)
-    assert again.iterations == 0
+        reference = solve(problem.row(row), gap=1e-4)
+        assert float(reference.value[0]) == pytest.approx(float(together.value[row]), rel=3e-4)
+    second = solve(problem, gap=1e-4, warm_start=together)
+    assert second.iterations == 0
     more = solve(problem.with_demand(problem.demand * 1.01), gap=1e-3, warm_start=together)
     assert float(more.gap.max()) <= 1e-3
 
 
 def test_a_large_alpha_gives_the_least_share_and_alpha_0_the_largest_total() -> None:
     base = random_problem(2, nodes=8, batch=1, idle=0.0)
-    least, total = [], []
+    least = []
+    total = []
     for alpha in (0, 1, 4, 16):
         problem = _fair(base, f"alpha_fair:alpha={alpha}")
         share = solve(problem, gap=1e-5, max_iterations=20_000).splits.sum(-1)

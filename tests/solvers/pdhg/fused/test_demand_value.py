@@ -13,7 +13,8 @@ from teal.solvers.pdhg.fused.demand_value import capped_profit, capped_shift
 
 @pytest.mark.parametrize("width", [1, 8])
 def test_caps_in_kernels_are_those_of_the_demand_set(width: int) -> None:
-    rng, lanes = np.random.default_rng(width), (0,) * width
+    rng = np.random.default_rng(width)
+    lanes = (0,) * width
     for n in (1, 2, 5, 8):
         for _ in range(50):
             cap = (
@@ -22,7 +23,9 @@ def test_caps_in_kernels_are_those_of_the_demand_set(width: int) -> None:
                 * (rng.random((n, width)) < 0.8)
             )
             moved, profit = rng.normal(0.2, 0.6, (2, n, width))
-            shift, best, is_used = np.empty(width), np.empty(width), np.empty(n, np.bool_)
+            shift = np.empty(width)
+            best = np.empty(width)
+            is_used = np.empty(n, np.bool_)
             capped_shift(moved.reshape(-1), cap.reshape(-1), 0, n, lanes, shift)
             capped_profit(profit.reshape(-1), cap.reshape(-1), 0, n, lanes, is_used, best)
             caps = torch.from_numpy(cap.T.copy())[:, None]

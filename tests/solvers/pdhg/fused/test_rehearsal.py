@@ -24,13 +24,13 @@ MODULES = (kernels, certificates, curves, share_metric, sample)
 
 def _compiled() -> dict[str, int]:
     """Number of compiled forms of each kernel."""
-    found = {}
+    result = {}
     for module in MODULES:
         for name, value in vars(module).items():
             for form in getattr(value, "dispatchers", (value,)):
                 if hasattr(form, "signatures"):
-                    found[f"{module.__name__}.{name}.{form.__name__}"] = len(form.signatures)
-    return found
+                    result[f"{module.__name__}.{name}.{form.__name__}"] = len(form.signatures)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_a_solve_compiles_nothing_that_was_not_rehearsed(
 
 def test_the_paths_of_the_triangle_are_those_that_a_search_finds() -> None:
     problem = three_nodes()
-    found = compute_paths(problem.topology, num_paths=2, cache=False)
-    np.testing.assert_array_equal(problem.paths.pairs, found.pairs)
+    result = compute_paths(problem.topology, num_paths=2, cache=False)
+    np.testing.assert_array_equal(problem.paths.pairs, result.pairs)
     for demand in range(6):
         for k in range(2):
-            assert problem.paths.links_of(demand, k) == found.links_of(demand, k)
+            assert problem.paths.links_of(demand, k) == result.links_of(demand, k)
 
 
 def test_large_networks_rehearse_the_form_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,14 +71,15 @@ def test_large_networks_rehearse_the_form_for_all_threads(monkeypatch: pytest.Mo
     monkeypatch.setattr("teal.solvers.pdhg.fused.rehearsal.is_large", lambda operations: True)
     prepare(problem)
     before = _compiled()
-    alone = solve(problem, gap=1e-3)
+    reference = solve(problem, gap=1e-3)
     assert _compiled() == before
     monkeypatch.undo()
-    torch.testing.assert_close(alone.value, solve(problem, gap=1e-3).value, rtol=2e-3, atol=0)
+    torch.testing.assert_close(reference.value, solve(problem, gap=1e-3).value, rtol=2e-3, atol=0)
 
 
-# Solves a problem to a deadline of 10 s by a clock on which each compilation of a kernel takes 100 s,
-# and nothing else takes any time.  Kernels of the engines are compiled anew, whatever has been kept.
+# Solves a problem to a deadline of 10 s by a clock on which each compilation of a kernel takes 100
+# s, and nothing else takes any time.  Kernels of the engines are compiled anew, whatever has been
+# kept.
 _BY_COMPILATIONS = """
 import time
 from numba.core import event

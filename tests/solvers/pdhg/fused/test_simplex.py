@@ -21,7 +21,8 @@ def _projected(
 
         if y(t).sum() <= limits[s]:
             return y(t)
-        low, high = t, float((dual[s] / slope[s])[live[s]].max())
+        low = t
+        high = float((dual[s] / slope[s])[live[s]].max())
         for _ in range(80):
             middle = (low + high) / 2
             low, high = (middle, high) if y(middle).sum() > limits[s] else (low, middle)
@@ -50,7 +51,8 @@ def test_the_limited_simplex_is_the_nearest_point(
     seed: int, scenarios: int, links: int, tail: float, width: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    dual, slope = rng.normal(0, 1, (scenarios, links)), rng.lognormal(0, 1, (scenarios, links))
+    dual = rng.normal(0, 1, (scenarios, links))
+    slope = rng.lognormal(0, 1, (scenarios, links))
     live = rng.random((scenarios, links)) < 0.8
     live[:, 0] = True
     weights = rng.random(scenarios) + 0.1
@@ -62,7 +64,8 @@ def test_the_limited_simplex_is_the_nearest_point(
         padded[:scenarios] = values
         return padded.reshape(groups, width, links).transpose(0, 2, 1).reshape(-1).copy()
 
-    flat, steps = rows(dual), rows(slope)
+    flat = rows(dual)
+    steps = rows(slope)
     limited_simplex(flat, steps, rows(live), limits, width)
     actual = flat.reshape(groups, links, width).transpose(0, 2, 1).reshape(-1, links)[:scenarios]
     assert actual.sum() == pytest.approx(1, abs=1e-9)

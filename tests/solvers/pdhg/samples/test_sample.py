@@ -46,8 +46,8 @@ def test_every_demand_is_drawn_with_its_probability() -> None:
 def test_draws_repeat_and_differ_between_matrices() -> None:
     problem = random_problem(3, nodes=12, batch=3, idle=0.0)
     problem = problem.with_demand(problem.demand[:1].expand(2, -1))
-    first, again, other = (sample.draw(problem, 20, row).demands for row in (0, 0, 1))
-    np.testing.assert_array_equal(first, again)
+    first, second, other = (sample.draw(problem, 20, row).demands for row in (0, 0, 1))
+    np.testing.assert_array_equal(first, second)
     assert first.tolist() != other.tolist()
 
 
@@ -63,11 +63,13 @@ def _response(problem: Problem, prices: torch.Tensor, sharpness: float) -> torch
     cost = problem.ops.path_sum(prices[None])[0] - problem.path_value
     exponents = torch.where(problem.path_mask[0], -sharpness * cost, -torch.inf)
     if problem.objective.maximises_value and problem.steps is not None:
-        total, start = torch.zeros_like(exponents), torch.zeros_like(exponents[:, 0])
+        total = torch.zeros_like(exponents)
+        start = torch.zeros_like(exponents[:, 0])
         for level, end in zip(problem.steps.level.T, problem.steps.end[0].unbind(-1), strict=True):
             rejected = sharpness * problem.demand_value * (1 - level)
             own = torch.cat([rejected[:, None], exponents], 1).softmax(1)[:, 1:]
-            total, start = total + (end - start)[:, None] * own, end
+            total = total + (end - start)[:, None] * own
+            start = end
         return total
     if problem.objective.maximises_value:
         exponents = torch.cat([torch.zeros(len(cost), 1, dtype=torch.float64), exponents], 1)
@@ -120,10 +122,8 @@ def test_the_response_of_a_utility_is_its_best_share_over_the_cheapest_paths(
         base.topology, base.paths, spec, base.demand.numpy(), capacity=base.capacity.numpy()
     )
     engine = FusedEngine(problem, None, torch.float64)
-    prices, sharpness = (
-        np.random.default_rng(seed).exponential(3, (3, problem.topology.num_links)),
-        3.0,
-    )
+    prices = np.random.default_rng(seed).exponential(3, (3, problem.topology.num_links))
+    sharpness = 3.0
     nothing = np.zeros(0, np.int64), np.zeros((0, problem.paths.num_paths))
     engine.respond([sample.SampleAnswer(prices[lane], sharpness, *nothing) for lane in range(3)])
     assert problem.utility is not None
@@ -143,7 +143,9 @@ def test_the_elasticity_of_a_utility_is_that_of_its_loads() -> None:
     base = random_problem(4, nodes=8, batch=1, idle=0.0)
     problem = Problem.create(base.topology, base.paths, "alpha_fair:alpha=2", base.demand.numpy())
     engine = FusedEngine(problem, None, torch.float64)
-    rng, sharpness, step = np.random.default_rng(4), 0.5, 1e-3
+    rng = np.random.default_rng(4)
+    sharpness = 0.5
+    step = 1e-3
     prices = 5 + rng.random(problem.topology.num_links)  # every share is below 1
     nothing = np.zeros(0, np.int64), np.zeros((0, problem.paths.num_paths))
 

@@ -49,7 +49,8 @@ def test_a_start_from_samples_ends_at_the_same_optimum(
     objective: ObjectiveName, load: float
 ) -> None:
     problem = _problem(objective, load)
-    sampled, whole = pdhg.solve(problem, gap=1e-2), pdhg.solve(problem, gap=1e-3, engine="fused")
+    sampled = pdhg.solve(problem, gap=1e-2)
+    whole = pdhg.solve(problem, gap=1e-3, engine="fused")
     assert float(sampled.gap) <= 1e-2
     torch.testing.assert_close(sampled.value, whole.value, rtol=1.2e-2, atol=0)
     assert float(violations(problem, sampled.splits).largest) <= TOLERANCE
@@ -64,14 +65,15 @@ def test_each_matrix_of_a_batch_has_its_own_sample() -> None:
     engine = FusedEngine(problem, None, torch.float32)
     start = SampledStart(problem, engine, 1e-2)
     assert complete(start.respond(torch.ones(3, dtype=torch.bool), Deadline()))
-    demands = [answer.kept.tolist() for answer in start._answers]
+    demands = [answer.fixed_demands.tolist() for answer in start._answers]
     assert demands[0] != demands[1]
 
 
 def test_samples_grow_until_they_are_too_large() -> None:
     problem = _problem()
     start = SampledStart(problem, FusedEngine(problem, None, torch.float32), 1e-2)
-    unfinished, sizes = torch.ones(1, dtype=torch.bool), []
+    unfinished = torch.ones(1, dtype=torch.bool)
+    sizes = []
     while complete(start.respond(unfinished, Deadline())):
         sizes.append(start._size)
     assert sizes == [
@@ -92,8 +94,8 @@ def test_a_warm_start_keeps_its_place_where_it_is_better(monkeypatch: pytest.Mon
         return respond(self, unfinished, deadline)
 
     monkeypatch.setattr(SampledStart, "respond", counted)
-    again = pdhg.solve(problem, gap=5e-3, warm_start=result)
-    assert (again.iterations, drawn) == (0, []), "the earlier state has the gap already"
+    second = pdhg.solve(problem, gap=5e-3, warm_start=result)
+    assert (second.iterations, drawn) == (0, []), "the earlier state has the gap already"
     shocked = problem.with_demand(problem.demand.flip(1))
     pdhg.solve(shocked, gap=5e-3, warm_start=result)
     assert drawn, "after a shock the samples are asked"
@@ -120,8 +122,10 @@ def test_matrices_without_demand_and_without_links_are_answered_too(
     objective: ObjectiveName,
 ) -> None:
     problem = _problem(objective, matrices=3)
-    demand, capacity = problem.demand.clone(), problem.capacity.clone()
-    demand[1], capacity[2] = 0, 0
+    demand = problem.demand.clone()
+    capacity = problem.capacity.clone()
+    demand[1] = 0
+    capacity[2] = 0
     problem = dataclasses.replace(problem, demand=demand, capacity=capacity)
     result = pdhg.solve(problem, gap=1e-2)
     assert (result.gap <= 1e-2).all()
@@ -141,7 +145,8 @@ def test_newton_steps_bring_loads_to_capacities() -> None:
 
 
 def test_a_start_from_samples_checks_its_result_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, refills = _problem(), []
+    problem = _problem()
+    refills = []
     check = FusedEngine.check
 
     def counted(
@@ -174,7 +179,8 @@ def test_a_starter_solves_the_first_sample_where_a_value_is_maximised_to_half_a_
 ) -> None:
     # Interior points would start from it for all demands.
     monkeypatch.setattr("teal.solvers.interior.engine.is_faster_from_model", lambda *_: False)
-    problem, starter = _problem(), _Recorder()
+    problem = _problem()
+    starter = _Recorder()
     result = pdhg.solve(problem, gap=1e-2, starter=starter)
     assert float(result.gap) <= 1e-2
     assert len(starter.demands) == 1
@@ -197,7 +203,8 @@ def test_a_starter_gives_the_start_of_all_demands_without_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sampled_start, "LARGE_WORK", math.inf)
-    problem, starter = _problem(), _Recorder()
+    problem = _problem()
+    starter = _Recorder()
     result = pdhg.solve(problem, gap=2e-3, starter=starter)
     assert starter.demands == [problem.paths.num_demands]
     assert result.iterations == FIRST_CHECK

@@ -30,14 +30,19 @@ def _scenarios(seed: int, count: int, failed: int = 0) -> Problem:
 def _optimum(problem: Problem, weights: np.ndarray, tail: float) -> float:
     """By HiGHS; variables are splits, excess of each link and scenario, loss, t, and loss above t
     of each scenario."""
-    scenarios, slots, links = problem.batch, problem.paths.leaf.size, problem.topology.num_links
+    scenarios = problem.batch
+    slots = problem.paths.leaf.size
+    links = problem.topology.num_links
     per_demand = problem.paths.num_paths
-    live, capacity = problem.path_mask[0].numpy().reshape(-1), problem.capacity[0].numpy()
+    live = problem.path_mask[0].numpy().reshape(-1)
+    capacity = problem.capacity[0].numpy()
     paths, used = problem.paths.incidences()
     paths, used = paths[live[paths]], used[live[paths]]
-    excess, loss = slots, slots + scenarios * links
+    excess = slots
+    loss = slots + scenarios * links
     width = loss + 2 * scenarios + 1
-    rows, limits = [], []
+    rows = []
+    limits = []
     for s in range(scenarios):
         demand = np.where(problem.routable[0].numpy(), problem.demand[s].numpy(), 0)
         loads = sp.csr_array((demand[paths // per_demand], (used, paths)), shape=(links, width))
@@ -51,7 +56,9 @@ def _optimum(problem: Problem, weights: np.ndarray, tail: float) -> float:
         lost[:slots] = -np.repeat(demand, per_demand) * live
         lost[excess + s * links : excess + (s + 1) * links] = 1
         lost[loss + s] = -1
-        above[loss + s], above[loss + scenarios], above[loss + scenarios + 1 + s] = 1, -1, -1
+        above[loss + s] = 1
+        above[loss + scenarios] = -1
+        above[loss + scenarios + 1 + s] = -1
         rows.append(sp.csr_array(np.stack([lost, above])))
         limits += [-demand.sum(), 0.0]
     demands = slots // per_demand
@@ -125,23 +132,23 @@ def test_links_drop_at_most_the_cost() -> None:
 def test_a_warm_start_needs_fewer_iterations() -> None:
     problem = _scenarios(4, 6)
     first = solve_scenarios(problem, gap=1e-3)
-    again = solve_scenarios(problem, gap=1.1e-3, warm_start=(first.splits, first.prices))
-    assert again.iterations < first.iterations / 2
+    second = solve_scenarios(problem, gap=1.1e-3, warm_start=(first.splits, first.prices))
+    assert second.iterations < first.iterations / 2
 
 
 @pytest.mark.parametrize("limit_sum", [1.0, 1.6])
 def test_the_projection_is_the_nearest_point(limit_sum: float) -> None:
     rng = np.random.default_rng(0)
-    scenarios, links = 2, 3
+    scenarios = 2
+    links = 3
     limits = np.array([0.4, 0.6]) * limit_sum
     for _ in range(10):
-        given_point, step = (
-            rng.normal(0.3, 0.6, (scenarios, links + 1)),
-            rng.uniform(0.2, 2, (scenarios, links + 1)),
-        )
+        given_point = rng.normal(0.3, 0.6, (scenarios, links + 1))
+        step = rng.uniform(0.2, 2, (scenarios, links + 1))
         projected = given_point.copy()
         project_prices(projected, step, limits)
-        y, q = projected[:, :-1], projected[:, -1]
+        y = projected[:, :-1]
+        q = projected[:, -1]
         assert q.sum() == pytest.approx(1, abs=1e-9)
         assert (y >= 0).all()
         assert (y <= q[:, None] + 1e-12).all()

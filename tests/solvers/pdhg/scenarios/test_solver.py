@@ -27,9 +27,12 @@ MLU = ObjectiveName.MAX_LINK_UTILISATION
 
 def _optimum(problem: Problem, weights: np.ndarray, tail: float) -> float:
     """By HiGHS: the tail mean as t + sum of weights * max(0, theta_s - t) / (1 - tail)."""
-    scenarios, slots, links = problem.batch, problem.paths.leaf.size, problem.topology.num_links
+    scenarios = problem.batch
+    slots = problem.paths.leaf.size
+    links = problem.topology.num_links
     per_demand = problem.paths.num_paths
-    live, capacity = problem.path_mask[0].numpy(), problem.capacity[0].numpy()
+    live = problem.path_mask[0].numpy()
+    capacity = problem.capacity[0].numpy()
     paths, used = problem.paths.incidences()
     paths, used = paths[live.reshape(-1)[paths]], used[live.reshape(-1)[paths]]
     blocks = []
@@ -119,20 +122,20 @@ def test_the_prices_prove_the_bound_by_the_plain_formula() -> None:
 
 def test_one_scenario_is_one_matrix_and_equal_scenarios_are_one() -> None:
     problem = random_problem(4, objective=MLU, batch=1)
-    alone = pdhg.solve(problem, gap=1e-4)
+    reference = pdhg.solve(problem, gap=1e-4)
     for problem_s in (problem, problem.with_demand(problem.demand.expand(20, -1))):
         for tail in (0.0, 0.7, 1.0):
             result = solve_scenarios(problem_s, gap=1e-4, tail=tail)
-            assert result.value == pytest.approx(float(alone.value), rel=2e-4)
+            assert result.value == pytest.approx(float(reference.value), rel=2e-4)
 
 
 def test_a_warm_start_at_the_optimum_needs_no_iteration() -> None:
     problem = random_problem(4, objective=MLU, batch=9)
     first = solve_scenarios(problem, gap=1e-3)
     assert first.iterations > 10
-    again = solve_scenarios(problem, gap=1.1e-3, warm_start=(first.splits, first.prices))
-    assert again.iterations == 0
-    assert again.value == pytest.approx(first.value, rel=1e-9)
+    second = solve_scenarios(problem, gap=1.1e-3, warm_start=(first.splits, first.prices))
+    assert second.iterations == 0
+    assert second.value == pytest.approx(first.value, rel=1e-9)
 
 
 @pytest.mark.parametrize("tail", [0.0, 0.6])
@@ -203,13 +206,13 @@ def test_prices_count_by_the_scenario_whose_limit_they_exceed_most() -> None:
     engine = ScenarioEngine(problem, np.array([0.5, 0.499, 0.001]), None)
     price = np.zeros(tuple(problem.capacity.shape))
     price[:, 0] = [0.2, 0.2, 0.1]
-    assert engine._dual_size(engine._of_groups(price)) == pytest.approx([100.0])
+    assert engine._dual_size(engine._group_scenarios(price)) == pytest.approx([100.0])
     price[:, 0] = [0.5, 0.3, 0.0005]
-    assert engine._dual_size(engine._of_groups(price)) == pytest.approx([1.0])
+    assert engine._dual_size(engine._group_scenarios(price)) == pytest.approx([1.0])
     price[:, 0] = [0.3, 0.3, 0.0001]
-    assert engine._dual_size(engine._of_groups(price)) == pytest.approx([0.6012024], rel=1e-4), (
-        "0.3 / 0.499"
-    )
+    assert engine._dual_size(engine._group_scenarios(price)) == pytest.approx(
+        [0.6012024], rel=1e-4
+    ), "0.3 / 0.499"
 
 
 def test_what_scenarios_cannot_be_is_refused() -> None:

@@ -83,21 +83,19 @@ def test_the_search_is_that_of_one_process(objective: str) -> None:
     """The iterations, their number too, are those of the fused engine; sums over shards differ by
     rounding alone."""
     problem = random_problem(8, objective=ObjectiveName(objective), nodes=14, batch=1, idle=0.0)
-    alone = pdhg.solve(problem, gap=1e-3, engine="fused", max_iterations=60)
+    reference = pdhg.solve(problem, gap=1e-3, engine="fused", max_iterations=60)
     results = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            sharded, "SampledStart", lambda *_: None
-        )  # one process takes no sample of so few demands
+        # one process takes no sample of so few demands
+        patch.setattr(sharded, "SampledStart", lambda *_: None)
         for count in (1, 4):
             with _shards(problem, count) as shards:
                 results.append(shards.solve(gap=1e-3, max_iterations=60))
     for result in results:
-        assert result.iterations == pytest.approx(
-            alone.iterations, abs=4
-        )  # one process tests every fourth bound
-        assert result.value == pytest.approx(float(alone.value), rel=2e-3)
-        assert result.bound == pytest.approx(float(alone.bound), rel=2e-3)
+        # one process tests every fourth bound
+        assert result.iterations == pytest.approx(reference.iterations, abs=4)
+        assert result.value == pytest.approx(float(reference.value), rel=2e-3)
+        assert result.bound == pytest.approx(float(reference.bound), rel=2e-3)
     assert results[0].iterations == results[1].iterations
     assert results[0].value == pytest.approx(results[1].value, rel=1e-6)
     np.testing.assert_allclose(results[0].prices, results[1].prices, rtol=1e-4, atol=1e-7)
@@ -105,7 +103,8 @@ def test_the_search_is_that_of_one_process(objective: str) -> None:
 
 def test_samples_do_not_depend_on_the_number_of_shards() -> None:
     problem = random_problem(8, nodes=30, batch=1, idle=0.0, density=0.1)
-    drawn, results = [], []
+    drawn = []
+    results = []
     for count in (1, 6):
         with _shards(problem, count) as shards:
             drawn.append(shards._draw(100, 0))
@@ -123,7 +122,8 @@ def test_a_second_search_starts_anew(memory: int, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sharded, "_STATE_BYTES", memory)
     problem = random_problem(8, nodes=9, batch=1)
     with _shards(problem, 3) as shards:
-        first, second = shards.solve(gap=1e-4), shards.solve(gap=1e-4)
+        first = shards.solve(gap=1e-4)
+        second = shards.solve(gap=1e-4)
     assert (first.value, first.bound, first.iterations) == (
         second.value,
         second.bound,
@@ -141,9 +141,8 @@ def test_the_state_on_disk_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
         shards.solve()
         assert len(states()) == 1
     assert not states()
-    monkeypatch.setattr(
-        "teal.solvers.pdhg.shards.shards.ShardWorker", None
-    )  # a fault while shards are made
+    # a fault while shards are made
+    monkeypatch.setattr("teal.solvers.pdhg.shards.shards.ShardWorker", None)
     with pytest.raises(TypeError):
         _shards(random_problem(8, nodes=9, batch=1), 3)
     assert not states()
