@@ -1,34 +1,34 @@
-"""The programs: objective, sense, and whether a demand may be carried in part (shed).
+"""Objectives: the linear and concave programs that Teal solves, and their rules.
 
-With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the paths through e:
+:class:`Objective` is a program's name with options; :class:`Rules` holds its differences from
+total_flow: value of a demand, cost of a link, sense, and whether an allocation may *shed*, that is
+serve a demand in part.  With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the
+paths through e:
 
 - value maximisation: max sum v[d, k] x[d, k]  s.t.  sum_k x[d, k] <= demand[d], load[e] <= c[e].
   A path's value is additive, v[d, k] = value of the demand - sum of its links' costs;
 - max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d], load[e] <= theta c[e];
 - max_concurrent_flow: max alpha <= 1  s.t.  sum_k x[d, k] >= alpha demand[d] (and <= demand[d]),
   load[e] <= c[e].  Scaling all flows alike shows that alpha = min(1, 1 / theta), so that both are
-  solved as one program; capacity that is left over is given to demands that can use it.
-
-- proportional_fair, alpha_fair: max sum W[d] u(share of d that is carried), a concave utility;
-  value and bound are equivalent common shares, see :mod:`teal.problem.curves`.
+  solved as one program; spare capacity is given to demands that can use it;
+- proportional_fair, alpha_fair: max sum W[d] u(served fraction of d), a concave utility; value and
+  bound are equivalent common fractions, see :mod:`teal.problem.curves`;
 - bandwidth_functions: max sum of a piecewise linear, concave function of each demand's rate; see
-  :mod:`teal.network.bandwidth_functions`.
+  :mod:`teal.network.bandwidth_functions`;
 - max_min: the rates f[d] = sum_k x[d, k] are max-min fair: no f[d] / w[d], with w[d] the demand's
   weight, can be raised without lowering another one that is not larger.  Value and bound are flows,
-  see :mod:`teal.problem.fair_levels`. Schemes without a method for it maximise the sum of w[d]
-  f[d].
+  see :mod:`teal.problem.fair_levels`.  Schemes without a method for it maximise sum w[d] f[d];
 - priority: demands belong to classes, the highest first.  The flow of class 1 is maximal; that of
-  class 2 is maximal among the allocations that carry as much of class 1; and so on.  See
-  :mod:`teal.problem.priority`. Schemes without a method for it solve the weighted program, in which
-  a Gbit/s of a class has CLASS_RATIO times the value of one of the next class.
-
+  class 2 is maximal among the allocations with maximal flow of class 1; and so on.  See
+  :mod:`teal.problem.priority`.  Schemes without a method for it solve the weighted program, in
+  which a Gbit/s of a class has CLASS_RATIO times the value of one of the next class;
 - least_cost: min sum of x times the cost of its links  s.t.  sum_k x[d, k] = demand[d],
-  load[e] <= u c[e].  The cost of a link is its latency, its metric, or a cost of its own; u is the
-  largest utilisation that is allowed.
+  load[e] <= u c[e].  The cost of a link is its latency, its metric, or its cost attribute; u is the
+  maximum utilisation.
 
-max_link_utilisation and max_concurrent_flow, the balanced programs, and least_cost include only
-demands with a live path.  No allocation can carry the others: they are left out of program, bound
-and validator alike, and show in the satisfied demand.
+max_link_utilisation and max_concurrent_flow (the balanced programs) and least_cost include only
+demands with a live path.  No allocation can serve the others: they are excluded from program, bound
+and validator alike, and count as unserved in the satisfied demand.
 """
 
 from __future__ import annotations
@@ -76,38 +76,37 @@ CLASS_RATIO = 4.0
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """The differences of an objective from total_flow, whose rules these are; subclasses override
-    what differs.
+    """Rules of an objective; the defaults are those of total_flow, and subclasses override them.
 
     Attributes:
-        carries_all: whether its program carries all demand.
-        balances: whether its program minimises the utilisation of the fullest link.
-        solved_as: the objective that engines solve in its place; None for itself.
-        may_shed: whether an allocation may carry a demand in part.
+        carries_all: whether the program serves all demand.
+        balances: whether the program minimises the maximum link utilisation.
+        solved_as: equivalent objective that engines solve; None for the objective itself.
+        may_shed: whether an allocation may serve a demand in part.
         holds_capacity: whether loads must stay within capacities.
-        capacity_share: share of each capacity that may be used.
-        sense: 1.0 if a larger value is better, -1.0 if a smaller one is.
-        is_sequence: whether it is a sequence of programs, each with a bound of its own.
+        capacity_share: maximum utilisation of each link.
+        sense: 1.0 for maximisation, -1.0 for minimisation.
+        is_sequence: whether it is a sequence of programs, each with its own bound.
         paths_for: the single program for which candidate paths are chosen; None for the objective
             itself, or total_flow for a sequence of programs.
         needs_weight: whether every demand must have a weight.
         needs_functions: whether every demand must have a bandwidth function.
-        allows_protection: whether its flows may be promises that survive failures.
+        allows_protection: whether its flows may be guarantees that survive failures.
         unit: unit of its value, as printed after a number.
-        measure_label: what tables and plots show of its value; None where they show the satisfied
+        measure_label: name of its value in tables and plots; None where they show the satisfied
             demand, in per cent.
-        loss_label: what tables call a share of the value that is lost.
-        alpha: exponent of the utility of a demand's share (see :mod:`teal.problem.curves`); None
-            where value is linear in flow.
+        loss_label: name of the relative loss of value in tables.
+        alpha: exponent of the utility of a demand's served fraction (see
+            :mod:`teal.problem.curves`); None where value is linear in flow.
         weight_by: weight of a utility: demand (each Gbit/s alike), 1 (each demand alike), or given
-            (by a weight of it).
+            (the demand's weight).
     """
 
     def with_options(self, options: Mapping[str, str]) -> Rules:
-        """The rules with the options of an objective, ``alpha_fair:alpha=2``.
+        """Return the rules with the options of an objective, ``alpha_fair:alpha=2``.
 
         Raises:
-            InputError: an option that it does not have, or another value.
+            InputError: an unknown option, or an invalid value.
         """
         if options:
             raise InputError(
@@ -117,14 +116,12 @@ class Rules:
 
     @property
     def may_have_no_allocation(self) -> bool:
-        """Whether no allocation may keep all rules: all demand must be carried, within
-        capacities.
-        """
+        """Whether the program can be infeasible: all demand must be served within capacities."""
         return self.carries_all and not self.may_shed and self.holds_capacity
 
     @property
     def is_linear(self) -> bool:
-        """Whether value, or that of each program of a sequence, is linear in flow."""
+        """Whether the value (of each program of a sequence) is linear in flow."""
         return self.alpha is None and not self.needs_functions
 
     carries_all: bool = False
@@ -146,10 +143,10 @@ class Rules:
     weight_by: str = "demand"
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
-        """(D,) value of one Gbit/s of each demand.
+        """Return (D,) the value of one Gbit/s of each demand.
 
         Args:
-            weight: (D,) of the demands; None for none.
+            weight: (D,) weights of the demands; None for none.
             demands: D.
         """
         return np.ones(demands)
@@ -157,7 +154,7 @@ class Rules:
     def link_cost(
         self, topology: Topology, max_latency: Callable[[], float], epsilon: float
     ) -> FloatArray:
-        """(E,) value that one Gbit/s loses on each link.
+        """Return (E,) the value that one Gbit/s loses on each link.
 
         Args:
             topology: the network.
@@ -165,13 +162,13 @@ class Rules:
             epsilon: penalty of the objective.
 
         Raises:
-            InputError: the network lacks what the cost is made of.
+            InputError: the network lacks the attribute from which the cost is computed.
         """
         return np.zeros_like(topology.latency)
 
     def value(self, problem: Any, splits: Any) -> Any:
-        """(B,) value of splits (B, D, K) of a :class:`teal.Problem`: the sum over paths of value
-        times flow.
+        """Return (B,) values of splits (B, D, K) of a :class:`teal.Problem`: the sum over paths of
+        value times flow.
         """
         value = (problem.flows(splits) * problem.path_value).sum((1, 2))
         if problem.steps is None:
@@ -181,49 +178,51 @@ class Rules:
         ).sum(1)
 
     def loss_gap(self, value: float, bound: float) -> float | None:
-        """The gap as a part of what is lost against demands that are carried whole; None where the
-        value is no share.
+        """Return the gap relative to the loss against full service; None where the value is no
+        fraction.
 
         Args:
             value: value of an allocation.
-            bound: on the optimum.
+            bound: bound on the optimum.
         """
         return None
 
     def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
-        """Value of an allocation whose demands are divided into parts.
+        """Return the value of an allocation whose demands are divided into parts.
 
         Args:
-            values: values of the parts alone.
-            largest_utilisation: largest utilisation of all parts together.
+            values: value of each part alone.
+            largest_utilisation: maximum link utilisation of all parts together.
         """
         return sum(values)
 
     def from_score(self, problem: Any, score: Any) -> Any:
-        """(B,) values or bounds, of those of the program as a maximum; tensors.
+        """Convert scores, the values or bounds of the program as a maximisation, to (B,) values;
+        tensors.
 
-        Where all demand is carried that program is max -theta, with theta the largest link
-        utilisation.
+        For the balanced programs the score is max -theta, with theta the maximum link utilisation.
 
         Args:
             problem: a :class:`teal.Problem`.
-            score: (B,).
+            score: (B,) scores.
         """
         return score
 
 
-_EPSILON, _USUAL_EPSILON = "epsilon", 0.5  # of latency_penalised_flow
+# Option of latency_penalised_flow, and its default.
+_EPSILON = "epsilon"
+_DEFAULT_EPSILON = 0.5
 
 
 class _Weighted(Rules):
-    """A Gbit/s of a demand has the value of the demand's weight."""
+    """Weighted flow: the value of a Gbit/s is the demand's weight."""
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
         return np.ones(demands) if weight is None else weight
 
 
 class _MaxMin(_Weighted):
-    """Weights must be above 0, and are 1 where there are none."""
+    """Max-min fairness: weights must be positive, and default to 1."""
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
         if weight is not None and not np.all(weight > 0):
@@ -235,7 +234,7 @@ class _MaxMin(_Weighted):
 
 
 class _LatencyPenalised(Rules):
-    """Links cost epsilon * latency / max_latency."""
+    """Latency-penalised flow: a link costs epsilon * latency / max_latency."""
 
     def with_options(self, options: Mapping[str, str]) -> Rules:
         return super().with_options({k: v for k, v in options.items() if k != _EPSILON})
@@ -243,12 +242,15 @@ class _LatencyPenalised(Rules):
     def link_cost(
         self, topology: Topology, max_latency: Callable[[], float], epsilon: float
     ) -> FloatArray:
-        longest, latency = max_latency(), topology.latency
-        return epsilon * latency / longest if longest > 0 else np.zeros_like(latency)
+        max_path_latency = max_latency()
+        latency = topology.latency
+        return (
+            epsilon * latency / max_path_latency if max_path_latency > 0 else np.zeros_like(latency)
+        )
 
 
 class _Utilisation(Rules):
-    """max_link_utilisation: neither demands nor links have values."""
+    """max_link_utilisation: demands and links have no values."""
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
         return np.zeros(demands)
@@ -264,7 +266,7 @@ class _Utilisation(Rules):
 
 
 class _Concurrent(_Utilisation):
-    """max_concurrent_flow: the least share carried, alpha = min(1, 1 / theta)."""
+    """max_concurrent_flow: the minimum served fraction, alpha = min(1, 1 / theta)."""
 
     def value(self, problem: Any, splits: Any) -> Any:
         share = splits.sum(-1).masked_fill(~(problem.routable & (problem.demand > 0)), np.inf)
@@ -277,36 +279,38 @@ class _Concurrent(_Utilisation):
         return 1 / (-score).clamp(min=1)
 
 
-_COST_ROUNDING = 1e-13  # of what all demand would cost on the dearest link
-_COSTS = ("latency", "metric", "te_metric", "cost", "hops")  # of a link
+# Relative to the cost of all demand on the most expensive link.
+_RELATIVE_COST_ROUNDING = 1e-13
+# Attributes of a link that may be its cost.
+_COST_ATTRIBUTES = ("latency", "metric", "te_metric", "cost", "hops")
 
 
 @dataclasses.dataclass(frozen=True)
 class _LeastCost(Rules):
-    """least_cost: all demand is carried, within capacities, over the cheapest paths.
+    """least_cost: all demand is served, within capacities, over the cheapest paths.
 
     Attributes:
-        cost_by: what a Gbit/s costs on a link: its latency (ms), metric, te_metric or cost, or 1
-            (hops); "" for its cost where the network has costs, else its latency.
+        cost_by: link attribute used as cost: latency (ms), metric, te_metric, cost, or hops (1 a
+            link); "" for cost where the network has costs, else latency.
     """
 
     cost_by: str = ""
 
     def with_options(self, options: Mapping[str, str]) -> Rules:
-        allowed = ("cost", "max_utilisation")
-        if unknown := [key for key in options if key not in allowed]:
-            raise InputError("objective", unknown[0], " or ".join(allowed), repr(unknown[0]))
+        known_options = ("cost", "max_utilisation")
+        if unknown := [key for key in options if key not in known_options]:
+            raise InputError("objective", unknown[0], " or ".join(known_options), repr(unknown[0]))
         cost_by = options.get("cost", self.cost_by)
-        if cost_by not in ("", *_COSTS):
-            raise InputError("objective", "cost", ", ".join(_COSTS), repr(cost_by))
-        share = options.get("max_utilisation", "1")
+        if cost_by not in ("", *_COST_ATTRIBUTES):
+            raise InputError("objective", "cost", ", ".join(_COST_ATTRIBUTES), repr(cost_by))
+        text = options.get("max_utilisation", "1")
         try:
-            most = float(share)
+            max_utilisation = float(text)
         except ValueError:
-            most = math.nan
-        if not 0 < most <= 1:
-            raise InputError("objective", "max_utilisation", "a number in (0, 1]", repr(share))
-        return dataclasses.replace(self, cost_by=cost_by, capacity_share=most)
+            max_utilisation = math.nan
+        if not 0 < max_utilisation <= 1:
+            raise InputError("objective", "max_utilisation", "a number in (0, 1]", repr(text))
+        return dataclasses.replace(self, cost_by=cost_by, capacity_share=max_utilisation)
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
         return np.zeros(demands)
@@ -316,42 +320,48 @@ class _LeastCost(Rules):
     ) -> FloatArray:
         if self.cost_by == "hops":
             return np.ones(topology.num_links)
-        usual = "latency" if topology.cost is None else "cost"
-        found = getattr(topology, self.cost_by or usual)
-        if found is None:
+        default_attribute = "latency" if topology.cost is None else "cost"
+        cost = getattr(topology, self.cost_by or default_attribute)
+        if cost is None:
             expected = f"a network whose links have one ({topology.name})"
             raise InputError("objective least_cost", f"cost={self.cost_by}", expected, "none")
-        return np.asarray(found, dtype=np.float64)
+        return np.asarray(cost, dtype=np.float64)
 
     def value(self, problem: Any, splits: Any) -> Any:
         return 0 - super().value(problem, splits)
 
     def from_score(self, problem: Any, score: Any) -> Any:
-        """Bounds, of which rounding makes none exceed an optimum of 0."""
-        dearest = float(problem.link_cost.max())
-        if dearest <= 0:
+        """Convert scores to costs, lowered by the rounding error, so that no bound exceeds an
+        optimum of 0.
+        """
+        max_link_cost = float(problem.link_cost.max())
+        if max_link_cost <= 0:
             return score.clamp(min=0, max=0)
-        return (-score - _COST_ROUNDING * dearest * problem.demand.sum(1)).clamp(min=0)
+        return (-score - _RELATIVE_COST_ROUNDING * max_link_cost * problem.demand.sum(1)).clamp(
+            min=0
+        )
 
 
-_WEIGHTS = ("demand", "1", "given")  # of Rules.weight_by
-_MAX_ALPHA = 64.0  # above which powers of shares leave the range of float64 soon
+# Values of Rules.weight_by.
+_WEIGHT_MODES = ("demand", "1", "given")
+# Powers of shares with larger exponents soon leave the range of float64.
+_MAX_ALPHA = 64.0
 
 
 class _Fair(Rules):
-    """proportional_fair and alpha_fair: value and bound are equivalent common shares
+    """proportional_fair and alpha_fair: value and bound are equivalent common fractions
     (:mod:`teal.problem.curves`).
     """
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("alpha", "weight")
 
     def with_options(self, options: Mapping[str, str]) -> Rules:
-        allowed = self.OPTIONS
-        if unknown := [key for key in options if key not in allowed]:
-            raise InputError("objective", unknown[0], " or ".join(allowed), repr(unknown[0]))
+        known_options = self.OPTIONS
+        if unknown := [key for key in options if key not in known_options]:
+            raise InputError("objective", unknown[0], " or ".join(known_options), repr(unknown[0]))
         weight_by = options.get("weight", self.weight_by)
-        if weight_by not in _WEIGHTS:
-            raise InputError("objective", "weight", ", ".join(_WEIGHTS), repr(weight_by))
+        if weight_by not in _WEIGHT_MODES:
+            raise InputError("objective", "weight", ", ".join(_WEIGHT_MODES), repr(weight_by))
         try:
             alpha = float(options.get("alpha", str(self.alpha)))
         except ValueError:
@@ -375,21 +385,22 @@ class _Fair(Rules):
         return problem.utility.equivalent(problem.utility.score(splits.sum(-1)))
 
     def loss_gap(self, value: float, bound: float) -> float | None:
-        """(u(bound) - u(value)) / -u(value) of equivalent shares, by logarithms for alpha = 1; see
-        Rules.
+        """(u(bound) - u(value)) / -u(value) of equivalent fractions; logarithms for alpha = 1.
+
+        Overrides :meth:`Rules.loss_gap`.
         """
         if not (value > 0 and bound > 0):
             return math.nan
         if value >= 1:
             return 0.0
-        power = 1 - (self.alpha or 0.0)
-        own, best = (
+        exponent = 1 - (self.alpha or 0.0)
+        value_utility, bound_utility = (
             math.log(min(x, 1.0))
-            if power == 0
-            else math.expm1(power * math.log(min(x, 1.0))) / power
+            if exponent == 0
+            else math.expm1(exponent * math.log(min(x, 1.0))) / exponent
             for x in (value, bound)
         )
-        return (best - own) / -own
+        return (bound_utility - value_utility) / -value_utility
 
     def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
         raise NotImplementedError("the equivalent share of parts depends on their weights")
@@ -399,7 +410,7 @@ class _Fair(Rules):
 
 
 class _Proportional(_Fair):
-    """proportional_fair is alpha_fair with alpha = 1."""
+    """proportional_fair: alpha_fair with alpha = 1."""
 
     OPTIONS = ("weight",)
 
@@ -457,7 +468,7 @@ _BUILT_IN: dict[str, Rules] = {
     ObjectiveName.MAX_MIN: _MaxMin(is_sequence=True, paths_for=ObjectiveName.MAX_LINK_UTILISATION),
 }
 _RULES: Registry[Rules] = Registry("objective", "teal.objectives", _BUILT_IN)
-# Those that models learn: their value is linear in flow, and each has an allocation.
+# Objectives that models learn: linear in flow, and always feasible.
 SINGLE_PROGRAMS = tuple(
     name
     for name, rules in ((name, _BUILT_IN[name]) for name in ObjectiveName)
@@ -466,13 +477,12 @@ SINGLE_PROGRAMS = tuple(
 
 
 def objective_names() -> list[str]:
-    """The names of all objectives, those of Teal first."""
+    """Return the names of all objectives, the built-in ones first."""
     return [*_BUILT_IN, *(name for name in _RULES.names() if name not in _BUILT_IN)]
 
 
 def register_objective(name: str, rules: Rules, *, replace: bool = False) -> None:
-    """Make ``Objective(name)``, and ``--objective name`` of commands, an objective with these
-    rules.
+    """Register rules as ``Objective(name)``, also for ``--objective name`` of commands.
 
     A package announces its objectives without being imported, by entry points in the group
     ``teal.objectives``.
@@ -485,20 +495,21 @@ def register_objective(name: str, rules: Rules, *, replace: bool = False) -> Non
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """One of the programs above, or one that was registered.
+    """A program to solve: a built-in or registered objective, with its options.
 
     Attributes:
-        name: name of the program; at first perhaps with options, ``alpha_fair:alpha=2,weight=1``.
-        epsilon: for latency_penalised_flow, in [0, 1): share of its value that the path of largest
-            latency loses.
-        options: what was given after the name.
+        name: name of the program; the constructor also accepts options in it,
+            ``alpha_fair:alpha=2,weight=1``.
+        epsilon: for latency_penalised_flow, in [0, 1): fraction of its value that the path of
+            maximum latency loses.
+        options: options parsed from the name.
 
     Raises:
         InputError: an unknown name or option, or ``epsilon`` out of range.
     """
 
     name: str = ObjectiveName.TOTAL_FLOW
-    epsilon: float = _USUAL_EPSILON
+    epsilon: float = _DEFAULT_EPSILON
     options: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -509,87 +520,89 @@ class Objective:
         self._read_epsilon()
         if self.name not in _RULES:
             raise InputError("objective", "name", ", ".join(_RULES.names()), repr(self.name))
-        with contextlib.suppress(ValueError):  # a plain string is accepted too
+        # A plain string is accepted, too: registered objectives are not in the enumeration.
+        with contextlib.suppress(ValueError):
             object.__setattr__(self, "name", ObjectiveName(self.name))
         if not 0 <= self.epsilon < 1:
             raise InputError("objective", "epsilon", "a number in [0, 1)", self.epsilon)
-        _ = self.rules  # which refuse options
+        # Validate the options.
+        _ = self.rules
 
     def _read_epsilon(self) -> None:
-        """Keep the number epsilon and the option of the name the same."""
+        """Synchronise the attribute epsilon with the option of the name."""
         if self.name != ObjectiveName.LATENCY_PENALISED_FLOW:
             return
-        given = dict(self.options).get(_EPSILON)
-        if given is not None:
+        text = dict(self.options).get(_EPSILON)
+        if text is not None:
             try:
-                object.__setattr__(self, _EPSILON, float(given))
+                object.__setattr__(self, _EPSILON, float(text))
             except ValueError:
-                raise InputError("objective", _EPSILON, "a number in [0, 1)", given) from None
-        elif self.epsilon != _USUAL_EPSILON:
+                raise InputError("objective", _EPSILON, "a number in [0, 1)", text) from None
+        elif self.epsilon != _DEFAULT_EPSILON:
             object.__setattr__(self, "options", ((_EPSILON, repr(self.epsilon)),))
 
     @classmethod
     def of(cls, value: Objective | str) -> Objective:
-        """An objective as it is, or the one of a name.
+        """Return an objective unchanged, or parse one from its name.
 
         Raises:
-            InputError: an unknown name, or something else.
+            InputError: an unknown name, or a value of another type.
         """
         if isinstance(value, Objective):
             return value
         if not isinstance(value, str):
             raise InputError("objective", "", "a teal.Objective or its name", type(value).__name__)
-        return _named(value)
+        return _cached_objective(value)
 
     @property
     def rules(self) -> Rules:
-        """The differences from other objectives."""
+        """The rules of the objective, with its options applied."""
         rules = _RULES[self.name]
         return rules.with_options(dict(self.options)) if self.options else rules
 
     @property
     def spec(self) -> str:
-        """The name with its options, as commands take it."""
+        """The name with its options, as commands accept it."""
         if not self.options:
             return self.name
         return f"{self.name}:{','.join(f'{key}={value}' for key, value in self.options)}"
 
     def require_an_allocation(self, scheme: str) -> None:
-        """Raise InputError where no allocation may keep all rules, which only exact schemes can
-        say.
+        """Raise InputError for a program that can be infeasible, since only exact schemes prove
+        that.
         """
         if self.rules.may_have_no_allocation:
-            expected = f"one that has an allocation whatever the demand ({self.name}: interior)"
+            expected = f"an objective that is always feasible ({self.name}: interior)"
             raise InputError(scheme, "objective", expected, self.name)
 
     @property
     def for_paths(self) -> Objective:
         """The single program for which candidate paths are chosen; see :attr:`Rules.paths_for`."""
-        usual = ObjectiveName.TOTAL_FLOW if self.rules.is_sequence else self.name
-        name = self.rules.paths_for or usual
+        default_name = ObjectiveName.TOTAL_FLOW if self.rules.is_sequence else self.name
+        name = self.rules.paths_for or default_name
         return dataclasses.replace(
             self, name=name, options=self.options if name == self.name else ()
         )
 
     @property
     def maximises_value(self) -> bool:
-        """True for the programs that maximise a sum over flows; solvers and policies may reject
-        demand there.
+        """Whether the program maximises a sum over flows, so that solvers and policies may shed
+        demand.
         """
         return not self.rules.carries_all
 
     @property
     def may_shed(self) -> bool:
-        """Whether an allocation may carry a demand in part.
+        """Whether an allocation may serve a demand in part.
 
-        Differs from :attr:`maximises_value` for max_concurrent_flow, which sheds but whose program
-        carries all demand.
+        Differs from :attr:`maximises_value` for max_concurrent_flow, which sheds although its
+        program serves all demand.
         """
         return self.rules.may_shed
 
     def demand_value(self, weight: AnyArray | None, demands: int) -> FloatArray:
-        """(D,) value of one Gbit/s of each demand: its weight where it counts, else 1; 0 if all
-        demand is carried.
+        """Return (D,) the value of one Gbit/s of each demand: its weight where weights count, else
+        1; 0 if all demand is served.
 
         Raises:
             InputError: weighted_flow or priority without weights; a weight of 0 under max_min.
@@ -601,20 +614,20 @@ class Objective:
         )
 
     def link_cost(self, topology: Topology, max_latency: Callable[[], float]) -> FloatArray:
-        """(E,) value that one Gbit/s loses on each link: epsilon * latency / max_latency, the cost
-        under least_cost, 0 for other objectives.
+        """Return (E,) the value that one Gbit/s loses on each link: epsilon * latency /
+        max_latency, the cost under least_cost, 0 for other objectives.
 
         Args:
             topology: the network.
             max_latency: computes the largest latency of a candidate path, ms.
 
         Raises:
-            InputError: the network lacks what the cost is made of.
+            InputError: the network lacks the attribute from which the cost is computed.
         """
         return self.rules.link_cost(topology, max_latency, self.epsilon)
 
 
 @functools.lru_cache(maxsize=256)
-def _named(name: str) -> Objective:
-    """The objective of a name, which is read once."""
+def _cached_objective(name: str) -> Objective:
+    """Parse an objective from its name, once."""
     return Objective(name)

@@ -1,9 +1,8 @@
-"""Options that several places offer, declared once: commands, requests to the service and their
-documents.
+"""Options shared by commands, service requests and their documentation, each declared once.
 
-A field of settings is annotated with its option, ``gap: Annotated[float, GAP] = 0.01``: ``--help``
-then prints the option's text, and :func:`check_options` refuses what it forbids.  Request models
-make fields from the same record.
+A settings field is annotated with its option, ``gap: Annotated[float, GAP] = 0.01``: ``--help``
+prints the option's text, and :func:`check_options` validates the value.  Request models are built
+from the same :class:`Option` records.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ class Option:
 
     Attributes:
         name: name of the option.
-        text: what it does, in a sentence.
-        low: least number; None for an option that is a word.
-        high: largest number; None for none.
-        words: its words; () for a number.
-        above_low: whether the number must be above ``low``.
-        below_high: whether it must be below ``high``.
-        base: what 0% is of a number that people also write in per cent: 0 of a share, 1 of a
-            factor; None for others.
+        text: help text, one sentence.
+        low: lower limit; None for an option that takes a word.
+        high: upper limit; None for none.
+        words: accepted words; () for a number.
+        above_low: whether the lower limit is exclusive.
+        below_high: whether the upper limit is exclusive.
+        base: value that corresponds to 0%, where users may write per cent: 0 for a share, 1 for a
+            factor; None elsewhere.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """The range of a number, for messages."""
+        """Text of the accepted range, for messages."""
         if self.high is None:
             return f"a number {'above' if self.above_low else 'of at least'} {self.low:g}"
         return (
@@ -52,88 +51,79 @@ class Option:
         )
 
     def allows(self, value: float) -> bool:
-        """Whether a number is in the range."""
-        low, high = (
-            -math.inf if self.low is None else self.low,
-            math.inf if self.high is None else self.high,
-        )
-        is_low_enough = value < high if self.below_high else value <= high
-        return is_low_enough and (value > low if self.above_low else value >= low)
+        """Return whether a number is in the range."""
+        low = -math.inf if self.low is None else self.low
+        high = math.inf if self.high is None else self.high
+        is_below_high = value < high if self.below_high else value <= high
+        return is_below_high and (value > low if self.above_low else value >= low)
 
-    def check(self, value: float, found: object = None) -> None:
-        """Raise InputError for a number out of the range, with the number that is meant if it is
-        one in per cent.
+    def check(self, value: float, actual: object = None) -> None:
+        """Raise InputError for a number outside the range.
+
+        The message suggests the fraction where the number looks like a percentage.
 
         Args:
             value: the number.
-            found: what the user wrote, if that is another thing.
+            actual: text that the user wrote, if it differs from the number.
         """
         if self.low is None or self.allows(value):
             return
         expected = self.expected
         is_above = self.high is not None and value >= self.high
         if is_above and self.base is not None and self.allows(self.base + value / 100):
-            more = " more" if self.base else ""
-            expected += f"; {value:g}%{more} is {self.base + value / 100:g}"
+            increase = " more" if self.base else ""
+            expected += f"; {value:g}%{increase} is {self.base + value / 100:g}"
         raise InputError(
-            f"--{self.name.replace('_', '-')}", "", expected, value if found is None else found
+            f"--{self.name.replace('_', '-')}", "", expected, value if actual is None else actual
         )
 
     @property
     def limits(self) -> dict[str, float]:
-        """The range as a request model takes it."""
-        names = {
+        """The range as keyword arguments of a request model's field (``ge``, ``gt``, ``le``,
+        ``lt``).
+        """
+        limits = {
             "gt" if self.above_low else "ge": self.low,
             "lt" if self.below_high else "le": self.high,
         }
-        return {name: limit for name, limit in names.items() if limit is not None}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 TOPOLOGY = Option(
     "topology",
     "A .json file (node-link, RFC 8345, or FRR's database of IS-IS or OSPF), a table of links "
-    "(.csv, .xlsx), BGP-LS "
-    "updates of ExaBGP or GoBGP (.jsonl), a topology of containerlab (.clab.yml), a .graphml, "
-    "SNDlib .xml or Repetita "
-    ".graph file, topohub:GROUP/NAME[,capacity=GBPS], or b4.",
+    "(.csv, .xlsx), BGP-LS updates of ExaBGP or GoBGP (.jsonl), a topology of containerlab "
+    "(.clab.yml), a .graphml, SNDlib .xml or Repetita .graph file, "
+    "topohub:GROUP/NAME[,capacity=GBPS], or b4.",
 )
 GAP = Option(
     "gap", "Certified gap at which to stop: (bound - value) / bound.", 0, 1, below_high=True
 )
-MAX_ITERATIONS = Option("max_iterations", "Number of iterations, at most.", 0)
+MAX_ITERATIONS = Option("max_iterations", "Maximum number of iterations.", 0)
 PREFER = Option(
     "prefer",
-    "Of paths between which the objective does not choose, prefer those of least latency or of "
-    "fewest hops; none "
-    "to leave the choice to the solver.",
+    "Tie-break among equally good paths: lowest latency or fewest hops; none leaves the choice to "
+    "the solver.",
     words=("latency", "hops", "none"),
 )
 ENTRIES = Option(
     "entries",
-    (
-        "Round splits to whole-number weights that sum to this number, as switches have them, 1 to "
-        "255; 0 for splits."
-    ),
+    "Round splits to integer weights with this sum (1 to 255), as switches use them; 0 keeps "
+    "fractional splits.",
     0,
     255,
 )
 MIN_SPLIT = Option(
     "min_split",
-    (
-        "Least share of a demand on a path; smaller ones go to its other paths. What that costs is "
-        "printed."
-    ),
+    "Minimum split of a demand on a path; smaller splits are moved to its other paths. The loss is "
+    "printed.",
     0,
     1,
     below_high=True,
 )
 PATH_GAP = Option(
     "path_gap",
-    (
-        "Where candidate paths are chosen: certified gap to the optimum over all paths, at which "
-        "no "
-        "more paths are added."
-    ),
+    "Column generation stops at this certified gap to the optimum over all paths.",
     0,
     1,
     above_low=True,
@@ -141,15 +131,14 @@ PATH_GAP = Option(
 )
 MAX_PATHS = Option(
     "max_paths",
-    "Where candidate paths are chosen: paths of a demand at most; besides the first 4, those that "
-    "carry most in some "
-    "training matrix.",
+    "Column generation keeps at most this many paths a demand: the first 4, and those that carry "
+    "most in some training matrix.",
     1,
     255,
 )
 GROWTH = Option(
     "growth",
-    "Factor of all demands: 1.4 for next year's traffic, if it grows by 40%.",
+    "Factor of all demands, such as 1.4 for a growth of 40%.",
     0,
     10,
     above_low=True,
@@ -157,9 +146,8 @@ GROWTH = Option(
 )
 GROWTH_PER_YEAR = Option(
     "growth_per_year",
-    "Growth of all demands in a year: 0.3 for 30%, or fit, from the traffic (of eight weeks and "
-    "more). Prints when "
-    "which link is full: passes --max-utilisation.",
+    "Yearly growth of all demands: 0.3 for 30%, or fit to estimate it from at least eight weeks of "
+    "traffic. Prints when each link exceeds --max-utilisation.",
     -1,
     5,
     above_low=True,
@@ -167,7 +155,7 @@ GROWTH_PER_YEAR = Option(
 )
 MAX_UTILISATION = Option(
     "max_utilisation",
-    "Largest utilisation that a link may have, such as 0.8.",
+    "Maximum link utilisation, such as 0.8.",
     0,
     5,
     above_low=True,
@@ -176,8 +164,7 @@ MAX_UTILISATION = Option(
 TARGET_UTILISATION = Option(
     "target_utilisation",
     "Likewise: the fewest demands with a policy that keep every link at or below this utilisation, "
-    "such as 0.6; 0 for "
-    "none.",
+    "such as 0.6; 0 for none.",
     0,
     5,
     base=0,
@@ -190,23 +177,23 @@ DEVICE = Option(
 )
 
 
-def of_fields(config: type[Any]) -> dict[str, Option]:
-    """The option of each annotated field of a class of settings."""
+def field_options(config: type[Any]) -> dict[str, Option]:
+    """Return the option of each annotated field of a settings class."""
     hints = typing.get_type_hints(config, include_extras=True)
     options = {
         name: [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Option)]
         for name, hint in hints.items()
     }
-    return {name: found[0] for name, found in options.items() if found}
+    return {name: annotated[0] for name, annotated in options.items() if annotated}
 
 
 def check_options(config: Any) -> None:
-    """Raise InputError for a number that its option forbids; None stands for no number.
+    """Raise InputError for a number outside its option's range; None is accepted.
 
     Args:
         config: settings.
     """
-    for name, option in of_fields(type(config)).items():
+    for name, option in field_options(type(config)).items():
         value = getattr(config, name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number:

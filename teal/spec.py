@@ -1,5 +1,8 @@
-"""Specifications of schemes, topologies and traffic: ``name:key=value,key=value``; and names that
-code may add.
+"""Specification strings, and registries of names that code and installed packages add.
+
+A specification of a scheme, topology or traffic file reads ``name:key=value,key=value``.
+:func:`parse_spec` parses it into a :class:`Spec`; :class:`Registry` maps names to entries that are
+built in, registered at run time, or announced by entry points.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from typing import Generic, TypeVar
 from teal.errors import InputError, did_you_mean
 
 _Entry = TypeVar("_Entry")
-_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")  # accepted spellings, in any case
+# accepted spellings, in any case
+_TRUE = ("true", "yes", "1")
+_FALSE = ("false", "no", "0")
 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """A parsed name with its options.
+    """Parsed specification: a name with its options.
 
     Attributes:
         text: the specification as written, for messages and tables.
@@ -33,8 +38,8 @@ class Spec:
     def parse_options(
         self, **defaults: int | float | str | bool
     ) -> dict[str, int | float | str | bool]:
-        """Every option of ``defaults``, parsed to the type of its default; the default where it is
-        not given.
+        """Return every option of ``defaults``, parsed to the type of its default; absent options
+        keep it.
 
         Raises:
             InputError: an option that is not among ``defaults``, or a value of the wrong type.
@@ -42,8 +47,8 @@ class Spec:
         unknown = sorted(set(self.options) - set(defaults))
         if unknown:
             expected = "one of: " + ", ".join(sorted(defaults)) if defaults else "no options"
-            near = did_you_mean(unknown[0], defaults)
-            raise InputError(self.text, unknown[0], expected, repr(unknown[0]) + near)
+            suggestion = did_you_mean(unknown[0], defaults)
+            raise InputError(self.text, unknown[0], expected, repr(unknown[0]) + suggestion)
         return {
             key: self._parse(key, default) if key in self.options else default
             for key, default in defaults.items()
@@ -55,11 +60,11 @@ class Spec:
             if text.lower() in _TRUE + _FALSE:
                 return text.lower() in _TRUE
             raise InputError(self.text, key, "true or false (also yes or no, 1 or 0)", repr(text))
-        kind = type(default)
+        value_type = type(default)
         try:
-            return kind(text)
+            return value_type(text)
         except ValueError:
-            expected = "a whole number" if kind is int else "a number"
+            expected = "a whole number" if value_type is int else "a number"
             raise InputError(self.text, key, expected, repr(text)) from None
 
 
@@ -72,16 +77,16 @@ def parse_spec(text: str, prefix: str = "") -> Spec:
             may follow a comma instead of a colon: ``topohub:sndlib/geant,capacity=40``.
 
     Raises:
-        InputError: an option that is not ``key=value``, or stands there twice.
+        InputError: an option that is not ``key=value``, or is repeated.
     """
     body = text.removeprefix(prefix)
-    name, _, tail = body.partition(":")
-    if prefix and not tail and "," in name:
-        name, _, tail = name.partition(",")
+    name, _, options_text = body.partition(":")
+    if prefix and not options_text and "," in name:
+        name, _, options_text = name.partition(",")
     options: dict[str, str] = {}
-    for item in filter(None, tail.split(",")):
-        key, equals, value = item.partition("=")
-        if not equals or not key or not value:
+    for item in filter(None, options_text.split(",")):
+        key, separator, value = item.partition("=")
+        if not separator or not key or not value:
             expected = "key=value (a value, such as the name of a file, may have no comma)"
             raise InputError(text, item, expected, repr(item))
         option = key.strip().replace("-", "_")
@@ -100,15 +105,15 @@ def register(
     replace: bool,
     others: Iterable[str] = (),
 ) -> None:
-    """Add a name to a registry.
+    """Add an entry to a registry.
 
     Args:
-        registry: to which it is added.
-        what: the kind of entry, for the message.
+        registry: the registry to extend.
+        what: kind of entry, for the message.
         name: name of the entry.
-        entry: entry, which may be there already.
-        replace: whether it may take the place of another one.
-        others: names that are taken without being in the registry.
+        entry: the entry; registering the same one again is allowed.
+        replace: whether to replace an existing entry of that name.
+        others: further names that are taken.
 
     Raises:
         InputError: the name is taken by another entry.
@@ -120,19 +125,21 @@ def register(
 
 
 class Registry(Generic[_Entry]):
-    """Names that code registers in this process, and those that installed packages announce by
-    entry points.
+    """Entries by name: built in, registered in this process, or announced by entry points.
 
     Args:
-        what: the kind of entry, for messages.
+        what: kind of entry, for messages.
         group: group of the entry points.
-        built_in: entries that are there without either.
+        built_in: initial entries.
     """
 
     def __init__(self, what: str, group: str, built_in: Mapping[str, _Entry] | None = None) -> None:
-        self._what, self._group = what, group
-        self._known = dict(built_in or {})  # built in or registered
-        self._loaded: dict[str, _Entry] = {}  # of entry points
+        self._what = what
+        self._group = group
+        # Entries that are built in or registered.
+        self._registered = dict(built_in or {})
+        # Loaded entries of entry points.
+        self._loaded: dict[str, _Entry] = {}
 
     def add(
         self, name: str, entry: _Entry, *, replace: bool = False, others: Iterable[str] = ()
@@ -141,60 +148,61 @@ class Registry(Generic[_Entry]):
 
         Args:
             name: name of the entry.
-            entry: what is registered.
-            replace: whether it may take the place of another one.
-            others: names that are taken without being in this registry.
+            entry: the entry.
+            replace: whether to replace an existing entry of that name.
+            others: further names that are taken.
 
         Raises:
             InputError: another entry has the name, and ``replace`` is false.
         """
-        taken = {*self.names(), *others}
-        announced = _announced(self._group).get(name)
-        if announced is not None and announced.value == _place_of(entry):
-            taken.remove(name)  # the same object, announced by its package too
-        register(self._known, self._what, name, entry, replace=replace, others=taken)
+        taken_names = {*self.names(), *others}
+        entry_point = _entry_points(self._group).get(name)
+        if entry_point is not None and entry_point.value == _import_path(entry):
+            # The package announces the same object by an entry point.
+            taken_names.remove(name)
+        register(self._registered, self._what, name, entry, replace=replace, others=taken_names)
 
     def names(self) -> list[str]:
-        """All names, sorted."""
-        return sorted({*self._known, *_announced(self._group)})
+        """Return all names, sorted."""
+        return sorted({*self._registered, *_entry_points(self._group)})
 
     def __contains__(self, name: str) -> bool:
-        return name in self._known or name in _announced(self._group)
+        return name in self._registered or name in _entry_points(self._group)
 
     def __getitem__(self, name: str) -> _Entry:
-        """The entry of a name; one that was registered comes before one that is announced.
+        """Return the entry of a name; registered entries take precedence over announced ones.
 
         Raises:
-            InputError: there is none.
+            InputError: the name is unknown.
         """
         try:
-            return self._known[name]
+            return self._registered[name]
         except KeyError:
             return self._load(name)
 
     def _load(self, name: str) -> _Entry:
         if name not in self._loaded:
-            point = _announced(self._group).get(name)
-            if point is None:
-                known = "one of: " + ", ".join(self.names())
+            entry_point = _entry_points(self._group).get(name)
+            if entry_point is None:
+                choices = "one of: " + ", ".join(self.names())
                 expected = (
-                    known
-                    if self.names()
-                    else "an installed Teal, which announces it (pip install .)"
+                    choices if self.names() else "a name of an installed package (pip install .)"
                 )
-                near = did_you_mean(name, self.names())
-                raise InputError(self._what, "name", expected, repr(name) + near)
-            self._loaded[name] = point.load()
+                suggestion = did_you_mean(name, self.names())
+                raise InputError(self._what, "name", expected, repr(name) + suggestion)
+            self._loaded[name] = entry_point.load()
         return self._loaded[name]
 
 
-def _place_of(entry: object) -> str:
-    """Module and name of a class or function, as an entry point writes them; "" of others."""
+def _import_path(entry: object) -> str:
+    """Return ``module:name`` of a class or function, as in entry points; "" for other objects."""
     name = getattr(entry, "__qualname__", "")
     return f"{getattr(entry, '__module__', '')}:{name}" if name else ""
 
 
 @functools.cache
-def _announced(group: str) -> dict[str, EntryPoint]:
-    """Entry points of installed packages, by name; read once, since it takes milliseconds."""
-    return {point.name: point for point in entry_points(group=group)}
+def _entry_points(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of installed packages by name; cached, since reading takes
+    milliseconds.
+    """
+    return {entry_point.name: entry_point for entry_point in entry_points(group=group)}

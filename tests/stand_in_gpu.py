@@ -408,5 +408,5 @@ def any_gpu() -> Iterator[Counter[str]]:
 @contextmanager
 def without_recordings() -> Iterator[None]:
     """Kernels are launched one by one."""
-    with patch.object(cuda, "_records", new=False):
+    with patch.object(cuda, "_can_record", new=False):
         yield

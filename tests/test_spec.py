@@ -59,11 +59,11 @@ def _other(*_: Any) -> Any:
 @pytest.mark.parametrize(
     ("register", "registry", "built_in"),
     [
-        (teal.register_scheme, schemes._SCHEMES._known, "pdhg"),
-        (teal.register_hedge, hedges._HEDGES._known, "saa"),
-        (register_objective, objectives._RULES._known, "total_flow"),
-        (register_model, OTHER_FORMS._known, "universal"),
-        (register_learner, LEARNERS._known, "coma"),
+        (teal.register_scheme, schemes._SCHEMES._registered, "pdhg"),
+        (teal.register_hedge, hedges._HEDGES._registered, "saa"),
+        (register_objective, objectives._RULES._registered, "total_flow"),
+        (register_model, OTHER_FORMS._registered, "universal"),
+        (register_learner, LEARNERS._registered, "coma"),
         (register_sequence, solver._SEQUENCES, "priority"),
         (register_certificate, assessment._CERTIFICATES, "max_min"),
     ],
@@ -94,17 +94,17 @@ def test_malformed_durations_are_refused(text: str) -> None:
         seconds(text)
 
 
-def _announced_scheme() -> None:
+def _entry_points_scheme() -> None:
     """A scheme that a package announces."""
 
 
 def test_what_a_package_announces_may_be_registered_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same object is one registration; another one of that name is refused."""
-    point = EntryPoint("mine", f"{__name__}:_announced_scheme", "group")
-    monkeypatch.setattr("teal.spec._announced", lambda group: {"mine": point})
+    point = EntryPoint("mine", f"{__name__}:_entry_points_scheme", "group")
+    monkeypatch.setattr("teal.spec._entry_points", lambda group: {"mine": point})
     registry = Registry[Any]("scheme", "group")
-    registry.add("mine", _announced_scheme)
-    assert registry["mine"] is _announced_scheme
+    registry.add("mine", _entry_points_scheme)
+    assert registry["mine"] is _entry_points_scheme
     with pytest.raises(InputError, match="one that is not taken"):
         Registry[Any]("scheme", "group").add("mine", print)
 

@@ -27,7 +27,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Allocation, all_paths_bound, assess
 from teal.runtime import shipped_kernels
 from teal.runtime.kernel_cache import folder, interpreting
-from teal.runtime.kernel_stamp import Processor, machine
+from teal.runtime.kernel_fingerprint import Processor, machine_fingerprint
 from teal.runtime.parallel import on_all_threads
 from teal.runtime.processes import call_all
 from teal.runtime.progress import progress_bar
@@ -312,7 +312,9 @@ def _sources(target: Processor | None) -> str:
     """Key of a processor and of all files with kernels."""
     package = Path(__file__).parents[1]
     sources = (source.read_bytes() for source in sorted(package.rglob("*.py")))
-    return content_key([source for source in sources if _IMPORT in source], machine(target))
+    return content_key(
+        [source for source in sources if _IMPORT in source], machine_fingerprint(target)
+    )
 
 
 def run_warm_up(config: WarmUpConfig) -> None:

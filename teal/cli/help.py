@@ -28,7 +28,7 @@ from teal.app.settings import (
     ProgramConfig,
 )
 from teal.errors import InputError, did_you_mean
-from teal.option import of_fields
+from teal.option import field_options
 
 _MAX_COLUMNS = 100  # of the text; longer lines are hard to read
 _BY_BASE = {
@@ -74,7 +74,9 @@ def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: b
     """
     width = _width()
     kinds = typing.get_type_hints(config)
-    texts = _docstrings(config) | {name: option.text for name, option in of_fields(config).items()}
+    texts = _docstrings(config) | {
+        name: option.text for name, option in field_options(config).items()
+    }
     needed = [field for field in dataclasses.fields(config) if _is_required(field)]
     required = [
         f"--{_option(field)} {_metavar(kinds[field.name], is_required=True)}" for field in needed

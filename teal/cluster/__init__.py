@@ -1,1 +1,1 @@
-"""Ray: the processes of a cluster, started only where they were asked for."""
+"""Ray clusters, started only on request."""

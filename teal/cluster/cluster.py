@@ -1,4 +1,4 @@
-"""Connecting to Ray: to a cluster, or to a new local instance."""
+"""Connections to Ray: to a cluster, or to a new local instance."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from teal.errors import InputError, SolverError, TealError
 
 @contextlib.contextmanager
 def connected(extra: str = "ray") -> Iterator[Any]:
-    """The module ray, connected to the cluster of ``RAY_ADDRESS`` or to a new local one on the
-    loopback address.
+    """Yield the module ray, connected to the cluster of ``RAY_ADDRESS`` or to a new local one on
+    the loopback address.
 
     Args:
         extra: name of Teal's optional dependencies that contain Ray, for the message.
 
     Raises:
-        InputError: Ray is not installed, or the cluster does not answer.
+        InputError: Ray is not installed, or the cluster is unreachable.
     """
     guard()
     try:
@@ -40,11 +40,11 @@ def connected(extra: str = "ray") -> Iterator[Any]:
 
 
 def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
-    """Connect to the cluster of ``RAY_ADDRESS``, or start a local one whose files end with
+    """Connect to the cluster of ``RAY_ADDRESS``, or start a local one whose files are deleted with
     ``stack``.
 
     Raises:
-        InputError: the cluster does not answer.
+        InputError: the cluster is unreachable.
     """
     address = os.environ.get("RAY_ADDRESS", "")
     settings: dict[str, Any] = {
@@ -53,9 +53,9 @@ def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
         "configure_logging": False,
     }
     if not address:
-        # A folder of this user alone: in Ray's own, which all users may write to, a log could be
-        # replaced by a link. Its name is short because sockets lie in it, whose paths have 107
-        # characters at most.
+        # A private folder: in Ray's own, which is world-writable, a log could be replaced by a
+        # link.
+        # Its name is short because it contains sockets, whose paths have at most 107 characters.
         folder = stack.enter_context(
             tempfile.TemporaryDirectory(prefix="teal-ray-", ignore_cleanup_errors=True)
         )
@@ -77,13 +77,13 @@ def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
 
 
 def units(ray: Any, kind: str) -> int:
-    """Number of units of ``kind``, CPU or GPU, in the cluster."""
+    """Return the number of units of ``kind``, CPU or GPU, in the cluster."""
     return int(ray.cluster_resources().get(kind, 0))
 
 
 def require_units(ray: Any, kind: str, count: int, option: str) -> None:
-    """Raise InputError unless the cluster has ``count`` units of ``kind``; Ray would wait for them
-    without end.
+    """Raise InputError unless the cluster has ``count`` units of ``kind``; Ray would wait
+    forever.
     """
     available = units(ray, kind)
     if available < count:
@@ -94,7 +94,7 @@ def require_units(ray: Any, kind: str, count: int, option: str) -> None:
 
 
 def cause(error: BaseException, text: str) -> TealError:
-    """The error of Teal that Ray has wrapped in ``error``; if there is none, a SolverError with
+    """Return the error of Teal that Ray has wrapped in ``error``; else a SolverError with
     ``text``.
     """
     inner: BaseException | None = error

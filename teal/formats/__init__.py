@@ -1,5 +1,8 @@
-"""Reading and writing topologies, traffic and allocations.  File formats and units are handled in
-this room only.
+"""Readers and writers of topologies, traffic and allocations; no other package handles formats or
+units.
+
+Entry points: :func:`load_topology`, :func:`load_traffic`, :func:`save_topology`,
+:func:`save_traffic`.
 """
 
 from __future__ import annotations
@@ -48,28 +51,28 @@ _EXPECTED_TRAFFIC = (
 def _expected_topology() -> str:
     return (
         "a table of links (.csv, .xlsx; columns separated by commas, semicolons or tabs), a "
-        f"{', '.join(one for one in topology_suffixes() if one not in link_tables.SUFFIXES)} file, "
+        f"{', '.join(end for end in topology_suffixes() if end not in link_tables.SUFFIXES)} file, "
         "a problem of CommaLab (three numbers first), topohub:GROUP/NAME, or one of: "
         f"{', '.join(BUILT_IN)}"
     )
 
 
 def is_named(text: str) -> bool:
-    """Whether ``text`` names a topology that comes with Teal or topohub, and not a file."""
+    """Return whether ``text`` names a topology of Teal or topohub, instead of a file."""
     return text.startswith(topohub_names.PREFIX) or text.lower() in BUILT_IN
 
 
 def check_topology_name(text: str) -> None:
-    """Raise InputError where :func:`load_topology` would find neither a file nor a name; nothing is
-    read.
+    """Raise InputError unless ``text`` is a file or a name for :func:`load_topology`; reads
+    nothing.
     """
-    file, _ = _divided(text)
+    file, _ = _split_inner_name(text)
     if not is_named(text) and not Path(file).expanduser().is_file():
         raise InputError(text, "topology", _expected_topology(), "no such file or name")
 
 
-def _divided(text: Any) -> tuple[Any, str]:
-    """File and name of ``FILE#NAME``; a file whose name has a # is a file."""
+def _split_inner_name(text: Any) -> tuple[Any, str]:
+    """Split ``FILE#NAME`` into file and name; an existing file whose name has a # is not split."""
     if not isinstance(text, str | Path) or "#" not in str(text) or Path(text).is_file():
         return text, ""
     file, _, inside = str(text).rpartition("#")
@@ -83,7 +86,7 @@ def load_topology(
     bidirectional: bool = False,
     routers: Path | str | None = None,
 ) -> Topology:
-    """The topology of a file or name, of a networkx graph, or of a pandas frame of links.
+    """Load a topology from a file, a name, a networkx graph, or a pandas frame of links.
 
     Args:
         text: a node-link, RFC 8345 or FRR database ``.json``, ``.graphml``, SNDlib ``.xml`` or
@@ -91,24 +94,24 @@ def load_topology(
             (``.jsonl``), a topology of containerlab (``.clab.yml``); ``topohub:GROUP/NAME``;
             ``b4``; a graph; or a frame with the columns of a table of links.  ``FILE#NAME`` is the
             network of this name of an RFC 8345 file with several, or the sheet of a workbook.
-        default_capacity: Gbit/s for links whose file gives none; None to refuse such files.
+        default_capacity: Gbit/s of links without a capacity; None refuses such files.
         attributes: names of the attributes of links in a file, a graph or a frame, such as
             ``capacity=bandwidth`` or ``{"capacity": "bandwidth"}``; or a table (``.csv``,
             ``.xlsx``) with the capacities, latencies and costs of links
             (:mod:`teal.formats.inventory`).
-        bidirectional: add a link in the other direction where there is none.
-        routers: table of routers, whose names nodes get (:mod:`teal.formats.routers`); None for the
+        bidirectional: add missing reverse links.
+        routers: table of routers that renames nodes (:mod:`teal.formats.routers`); None for the
             names of the file.
 
     Raises:
-        InputError: no such file or name, or a fault in it.
+        InputError: an unknown file or name, or invalid content.
     """
     if not isinstance(attributes, str):
         attributes = ",".join(f"{name}={value}" for name, value in attributes.items())
     if inventory.is_inventory(attributes):
         topology = load_topology(text, PENDING_CAPACITY, "", bidirectional, routers)
         return inventory.with_inventory(Path(attributes), topology, default_capacity)
-    text, inside = _divided(text)
+    text, inside = _split_inner_name(text)
     names = dataclasses.replace(parse_attributes(attributes), inside=inside)
     topology = _load_topology(text, default_capacity, names)
     topology = topology.bidirectional() if bidirectional else topology
@@ -116,21 +119,21 @@ def load_topology(
 
 
 class FileSettings(Protocol):
-    """How the file of a network is read."""
+    """Settings for reading a network file."""
 
     @property
     def default_capacity(self) -> float | None:
-        """Gbit/s of links that have none."""
+        """Gbit/s of links without a capacity."""
         ...
 
     @property
     def attributes(self) -> str:
-        """Names of the links' attributes."""
+        """Names of the link attributes."""
         ...
 
     @property
     def bidirectional(self) -> bool:
-        """Whether links in the other direction are added."""
+        """Whether missing reverse links are added."""
         ...
 
     @property
@@ -140,7 +143,7 @@ class FileSettings(Protocol):
 
 
 class TopologySettings(FileSettings, Protocol):
-    """How a command says which network it reads."""
+    """Settings of a command that reads a network."""
 
     @property
     def topology(self) -> str:
@@ -149,22 +152,22 @@ class TopologySettings(FileSettings, Protocol):
 
 
 def topology_of(settings: TopologySettings) -> Topology:
-    """The network that the settings of a command name; errors as in :func:`load_topology`."""
+    """Load the network of a command's settings; errors as in :func:`load_topology`."""
     return topology_from(settings.topology, settings)
 
 
 def topology_from(topology: Any, settings: FileSettings) -> Topology:
-    """A network as it is, or that of a file, a name, a graph or a frame; errors as in
+    """Return a network unchanged, or load it from a file, a name, a graph or a frame; errors as in
     :func:`load_topology`.
 
     Args:
-        topology: the network, or what :func:`load_topology` takes.
-        settings: how a file is read.
+        topology: the network, or an argument of :func:`load_topology`.
+        settings: settings for reading a file.
     """
     if isinstance(topology, Topology):
         return topology
-    read = settings.default_capacity, settings.attributes, settings.bidirectional
-    return load_topology(topology, *read, settings.routers)
+    options = settings.default_capacity, settings.attributes, settings.bidirectional
+    return load_topology(topology, *options, settings.routers)
 
 
 def _load_topology(text: Any, default_capacity: float | None, names: Attributes) -> Topology:
@@ -188,14 +191,14 @@ def _load_topology(text: Any, default_capacity: float | None, names: Attributes)
         return read_node_link(packaged(BUILT_IN[text.lower()]))
     path = Path(text).expanduser()
     check_topology_name(text)
-    form = topology_format(path)
-    if form is None:
-        found = f"another kind of file ({path.suffix or 'no suffix'})"
+    file_format = topology_format(path)
+    if file_format is None:
+        actual = f"another kind of file ({path.suffix or 'no suffix'})"
         hint = foreign.advice(path)
         if hint:
-            found += f"; {hint}"
-        raise InputError(text, "topology", _expected_topology(), found)
-    return form.topology(path, default_capacity, names)
+            actual += f"; {hint}"
+        raise InputError(text, "topology", _expected_topology(), actual)
+    return file_format.topology(path, default_capacity, names)
 
 
 def load_traffic(
@@ -205,21 +208,20 @@ def load_traffic(
     unit: str = "",
     class_order: Sequence[str] = (),
 ) -> TrafficMatrices:
-    """The traffic matrices of a file, folder or name, or of an object, over the nodes of
-    ``topology``.
+    """Load traffic matrices from a file, folder, name or object, over the nodes of ``topology``.
 
     Args:
         text: an SNDlib archive (.tgz or folder); a .npz, .csv, .parquet or Repetita .demands file
-            (or a pattern, ``rf1221.*.demands``); ``gravity:...``; matrices as they are; or a pandas
+            (or a pattern, ``rf1221.*.demands``); ``gravity:...``; traffic matrices; or a pandas
             frame or series, a dict of pairs or an array (see :mod:`teal.formats.frames`).
         topology: the network.
-        progress: show bars.
+        progress: show progress bars.
         unit: unit of the rates in a .csv, .parquet or .npz file, such as ``Mbit/s``; "" for Gbit/s.
         class_order: names in the column ``class`` of a .csv or .parquet file, the highest priority
             first; () for their order by number or by name.
 
     Raises:
-        InputError: no such file or name, or a fault in it.
+        InputError: an unknown file or name, or invalid content.
     """
     if isinstance(text, TrafficMatrices):
         return text
@@ -235,24 +237,27 @@ def load_traffic(
     is_archive = path.is_dir() or (
         path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file()
     )
-    repetita = demand_files(text)
-    form = traffic_format(path)
-    if unit and (form or repetita or is_archive or text.partition(":")[0] == "gravity"):
+    repetita_files = demand_files(text)
+    file_format = traffic_format(path)
+    if unit and (
+        file_format or repetita_files or is_archive or text.partition(":")[0] == "gravity"
+    ):
         raise InputError(
             "--traffic-unit", "", f"nothing for {text}, which has a unit of its own", repr(unit)
         )
     if text.partition(":")[0] == "gravity":
-        from teal.formats import gravity  # with shortest paths, and so with a compiler
+        # Imported here: it loads the shortest-path kernels, and thus the compiler.
+        from teal.formats import gravity
 
         return gravity.generate_traffic(text, topology, progress)
     if is_archive:
         return read_sndlib_traffic(path, topology, progress)
-    if repetita:
-        return read_repetita_traffic(repetita, topology)
+    if repetita_files:
+        return read_repetita_traffic(repetita_files, topology)
     if not path.is_file():
         raise InputError(text, "traffic", _EXPECTED_TRAFFIC, "no such file or name")
-    if form is not None:
-        return form.traffic(path, topology)
+    if file_format is not None:
+        return file_format.traffic(path, topology)
     factor = gbps_per_unit(unit, "--traffic-unit") if unit else 1.0
     match path.suffix.lower():
         case ".npz":
@@ -269,26 +274,24 @@ def save_topology(path: Path | str, topology: Topology) -> None:
     .clab.yml.
 
     Raises:
-        InputError: another suffix, or links that have failed, where the format cannot say so.
+        InputError: an unknown suffix, or failed links that the format cannot express.
     """
-    form = topology_format(Path(path))
-    if form is None or form.write is None:
+    file_format = topology_format(Path(path))
+    if file_format is None or file_format.write is None:
         expected = f"a {', '.join(topology_suffixes(written=True))} file"
         raise InputError(str(path), "out", expected, repr(Path(path).suffix))
-    if (failed := int((topology.capacity <= 0).sum())) and not form.holds_failures:
+    if (num_failed := int((topology.capacity <= 0).sum())) and not file_format.holds_failures:
         suffixes = topology_suffixes(written=True, with_failures=True)
         expected = f"a {', '.join(suffixes)} file, for links that have failed"
-        raise InputError(str(path), "out", expected, f"{failed} links of capacity 0")
+        raise InputError(str(path), "out", expected, f"{num_failed} links of capacity 0")
     with atomic_file(Path(path)) as temporary:
-        temporary.write_text(form.write(topology), encoding="utf-8", newline="")
+        temporary.write_text(file_format.write(topology), encoding="utf-8", newline="")
 
 
 def left_out_of(path: Path, topology: Topology) -> list[str]:
-    """The parts of a network that a file of this name, as :func:`save_topology` writes it, does not
-    hold.
-    """
-    form = topology_format(path)
-    return [] if form is None else form.left_out(topology)
+    """Return the parts of a network that a file of this name omits (see :func:`save_topology`)."""
+    file_format = topology_format(path)
+    return [] if file_format is None else file_format.left_out(topology)
 
 
 def save_traffic(
@@ -299,8 +302,8 @@ def save_traffic(
     Args:
         path: path of the file.
         traffic: the matrices.
-        topology: network whose nodes the pairs name.
-        exact: write rates in float64 to a .npz file too, not in float32.
+        topology: network of the node indices.
+        exact: write rates to a .npz file in float64 instead of float32.
 
     Raises:
         InputError: another suffix.

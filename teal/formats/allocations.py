@@ -1,14 +1,13 @@
-"""Allocations as files.
+"""Allocation files: one matrix as a table or JSON, many matrices as Parquet.
 
-Of one matrix, as a table: one row for each path that carries traffic, with columns ``source``,
-``target``, ``k`` (index of the path among the demand's paths, from 0), ``nodes`` and ``links``
-(names along the path: lists in Parquet, JSON lists in CSV), ``split`` (share of the demand),
-``flow`` (Gbit/s) and, if there are any, whole-number ``weight``s and the priority ``class``.  A
-link is named ``source->target``, parallel ones ``source->target#1``, ``#2``, ... in the order of
-the file.
+One matrix as a table: one row for each path with traffic, with columns ``source``, ``target``,
+``k`` (index of the path among the demand's paths, from 0), ``nodes`` and ``links`` (names along the
+path: lists in Parquet, JSON lists in CSV), ``split`` (share of the demand), ``flow`` (Gbit/s) and,
+if there are any, integer ``weight``s and the priority ``class``.  A link is named
+``source->target``, parallel ones ``source->target#1``, ``#2``, ... in the order of the file.
 
-Of one matrix, as JSON: for each ingress router its demands, with the rate that is admitted and
-shed, and their paths:
+One matrix as JSON: the demands of each ingress router, with the admitted and shed rate, and their
+paths:
 
     {"topology": ..., "unit": "Gbit/s", "figures": {...}, "routers": {"ROUTER": [
         {"target": ..., "demand": ..., "admitted": ..., "shed": ..., "paths": [
@@ -16,8 +15,9 @@ shed, and their paths:
 
 For many matrices there is one Parquet file of the paths, with ``source``, ``target``, ``demand``
 (index d of the demand), ``k`` and ``nodes``, and files with one row for each matrix.  Their column
-``splits`` (shares) or ``weights`` (entries of split tables, whole numbers) has D * K numbers, that
-of demand d and path k at position d * K + k.
+``splits`` (shares) or ``weights`` (integer entries of split tables) has D * K numbers, that of
+demand d and path k at position d * K + k.  Entry points: :func:`write_allocation`,
+:func:`read_allocation`, :class:`MatrixFile`.
 """
 
 from __future__ import annotations
@@ -39,12 +39,15 @@ from teal.network.path_changes import with_listed_paths
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import atomic_file, parsed_json
 
-Demand = tuple[int, int, str]  # numbers of source and target, and the class, "" without classes
-PathValues = dict[tuple[int, ...], float]  # by the numbers of the links along a path
+# Indices of source and target, and the class ("" without classes).
+Demand = tuple[int, int, str]
+# Values keyed by the indices of the links along a path.
+PathValues = dict[tuple[int, ...], float]
 
 _EXPECTED = "a .json file of teal solve --out, or an answer of teal serve to one matrix"
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text"}
-ALLOCATION_SUFFIXES = (".json", ".parquet", ".csv")  # of the files that write_allocation can write
+# Formats that write_allocation can write.
+ALLOCATION_SUFFIXES = (".json", ".parquet", ".csv")
 
 
 def write_allocation(
@@ -57,15 +60,15 @@ def write_allocation(
     figures: Mapping[str, Any] | None = None,
     classes: DemandClasses | None = None,
 ) -> int:
-    """Write the allocation of one matrix.  Returns the number of paths that carry traffic.
+    """Write the allocation of one matrix; return the number of paths with traffic.
 
     Args:
         file: .json, .csv or .parquet.
-        topology: gives the names of the nodes.
+        topology: network with the node names.
         paths: candidate paths, (D, K).
         demand: (D,) Gbit/s.
         splits: (D, K) share of the demand on each path.
-        weights: (D, K) whole numbers of split tables; None for none.
+        weights: (D, K) integer weights of split tables; None for none.
         figures: figures of the allocation, for a .json file.
         classes: classes of the demands; None for none.
     """
@@ -73,28 +76,28 @@ def write_allocation(
         head = json.dumps(_head(topology, figures or {}), allow_nan=False).removesuffix("}")
         with atomic_file(file) as temporary, temporary.open("w", encoding="utf-8") as stream:
             stream.write(head + ', "routers": {')
-            for number, (router, entries) in enumerate(
-                _by_router(topology, paths, demand, splits, weights, classes)
+            for index, (router, entries) in enumerate(
+                _demands_by_router(topology, paths, demand, splits, weights, classes)
             ):
                 text = json.dumps(entries, allow_nan=False)
-                stream.write(f"{', ' if number else ''}{json.dumps(router)}: {text}")
+                stream.write(f"{', ' if index else ''}{json.dumps(router)}: {text}")
             stream.write("}}\n")
         return int(((splits > 0) & (demand > 0)[:, None] & paths.mask).sum())
     import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.parquet as pq
 
-    columns = _carrying(topology, paths, demand, splits, weights, classes)
+    columns = _used_path_columns(topology, paths, demand, splits, weights, classes)
     if file.suffix.lower() == ".csv":
         for name in ("nodes", "links"):
-            columns[name] = pa.array([json.dumps(one) for one in columns[name].to_pylist()])
+            columns[name] = pa.array([json.dumps(names) for names in columns[name].to_pylist()])
     table = pa.table(columns)
     with atomic_file(file) as temporary:
         (csv.write_csv if file.suffix.lower() == ".csv" else pq.write_table)(table, str(temporary))
     return len(table)
 
 
-def _carrying(
+def _used_path_columns(
     topology: Topology,
     paths: PathSet,
     demand: FloatArray,
@@ -102,7 +105,7 @@ def _carrying(
     weights: npt.NDArray[np.integer] | None,
     classes: DemandClasses | None,
 ) -> dict[str, Any]:
-    """The columns of the paths that carry traffic."""
+    """Return the table columns of the paths with traffic."""
     import pyarrow as pa
 
     demand_index, k = np.nonzero((splits > 0) & (demand > 0)[:, None] & paths.mask)
@@ -120,7 +123,7 @@ def _head(topology: Topology, figures: Mapping[str, Any]) -> dict[str, Any]:
     return {"topology": topology.name, "unit": "Gbit/s", "figures": dict(figures)}
 
 
-def _by_router(
+def _demands_by_router(
     topology: Topology,
     paths: PathSet,
     demand: FloatArray,
@@ -128,24 +131,28 @@ def _by_router(
     weights: npt.NDArray[np.integer] | None,
     classes: DemandClasses | None,
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Each ingress router and its demands, those of higher classes first."""
-    names, link_names = topology.node_names, np.array(topology.link_names(), dtype=object)
+    """Yield each ingress router and its demands, higher classes first."""
+    names = topology.node_names
+    link_names = np.array(topology.link_names(), dtype=object)
     node_names = np.array(names, dtype=object)
     has_demand = demand > 0
-    carries = (splits > 0) & has_demand[:, None] & paths.mask
-    class_of = None if classes is None else np.array(classes.names, dtype=object)[classes.of_demand]
-    by_source = np.argsort(
-        paths.pairs[:, 0], kind="stable"
-    )  # sorted already, unless there are classes
+    is_used = (splits > 0) & has_demand[:, None] & paths.mask
+    class_names = (
+        None if classes is None else np.array(classes.names, dtype=object)[classes.of_demand]
+    )
+    # Sorted already, unless there are classes.
+    by_source = np.argsort(paths.pairs[:, 0], kind="stable")
     by_source = by_source[has_demand[by_source]]
     source = paths.pairs[by_source, 0]
     first_rows = np.flatnonzero(np.diff(source, prepend=-1))
     for start, end in itertools.pairwise([*first_rows.tolist(), len(source)]):
         rows = by_source[start:end]
-        demand_index, k = np.nonzero(carries[rows])
-        along = links_along(topology, paths, rows[demand_index], k)
-        nodes, links = node_names[along.nodes].tolist(), link_names[along.links].tolist()
-        node_starts, link_starts = along.node_starts.tolist(), along.link_starts.tolist()
+        demand_index, k = np.nonzero(is_used[rows])
+        path_links = links_along(topology, paths, rows[demand_index], k)
+        nodes = node_names[path_links.nodes].tolist()
+        links = link_names[path_links.links].tolist()
+        node_starts = path_links.node_starts.tolist()
+        link_starts = path_links.link_starts.tolist()
         split = splits[rows[demand_index], k]
         flow = split * demand[rows[demand_index]]
         entries: list[list[dict[str, Any]]] = [[] for _ in rows]
@@ -159,43 +166,46 @@ def _by_router(
             if weights is not None:
                 entry["weight"] = int(weights[rows[row], k[i]])
             entries[row].append(entry)
-        targets, rates = paths.pairs[rows, 1].tolist(), demand[rows].tolist()
+        targets = paths.pairs[rows, 1].tolist()
+        rates = demand[rows].tolist()
         demands: list[dict[str, Any]] = []
         for row, target, rate, entry_row in zip(
             rows.tolist(), targets, rates, entries, strict=True
         ):
             admitted = sum(entry["rate"] for entry in entry_row)
-            one = {
+            entry_of_demand = {
                 "target": names[target],
                 "demand": rate,
                 "admitted": admitted,
                 "shed": max(0.0, rate - admitted),
             }
             demands.append(
-                one | ({} if class_of is None else {"class": class_of[row]}) | {"paths": entry_row}
+                entry_of_demand
+                | ({} if class_names is None else {"class": class_names[row]})
+                | {"paths": entry_row}
             )
         yield names[source[start]], demands
 
 
 def read_allocation(file: Path) -> dict[str, Any]:
-    """The parsed .json file of an allocation.
+    """Read and parse the .json file of an allocation.
 
     Raises:
-        InputError: no such file, or no JSON object.
+        InputError: no such file, or not a JSON object.
     """
     try:
-        stored = parsed_json(file.read_text(encoding="utf-8"))
+        document = parsed_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(str(file), "", _EXPECTED, error) from None
-    found = dict(_required(dict, stored, str(file), ""))
-    return _of_service(found, str(file)) if "allocations" in found else found
+    allocation = dict(_required(dict, document, str(file), ""))
+    return _from_service(allocation, str(file)) if "allocations" in allocation else allocation
 
 
-def _of_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
-    """The answer of the service to one matrix, by name, as the file of an allocation.
+def _from_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
+    """Convert a named response of the service for one matrix to the format of an allocation file.
 
     Raises:
-        InputError: several matrices, arrays in the place of names, or another format.
+        InputError: several matrices, arrays instead of names, or another format.
     """
     allocations = _member(list, answer, "allocations", where)
     if len(allocations) != 1:
@@ -204,7 +214,7 @@ def _of_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
         )
     if "demands" not in _required(dict, allocations[0], where, "allocations"):
         raise InputError(where, "form", "an answer by name (form: named)", "arrays")
-    links = _names_of_links(_member(list, allocations[0], "utilisation", where), where)
+    links = _link_names(_member(list, allocations[0], "utilisation", where), where)
     routers: dict[str, list[dict[str, Any]]] = {}
     for demand in _member(list, allocations[0], "demands", where):
         source = _member(str, demand, "source", where)
@@ -220,9 +230,10 @@ def _of_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
             split = amount_of(path["weight"] if weights else path.get("split"), where, "split")
             if weights:
                 split *= (admitted / rate if rate > 0 else 1.0) / weights
-            numbers = _member(list, path, "links", where)
+            link_indices = _member(list, path, "links", where)
             names = [
-                links[number] if number in range(len(links)) else repr(number) for number in numbers
+                links[index] if index in range(len(links)) else repr(index)
+                for index in link_indices
             ]
             paths.append({**path, "links": names, "split": split, "rate": split * rate})
         routers.setdefault(source, []).append(
@@ -231,16 +242,21 @@ def _of_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
     return {"unit": "Gbit/s", "figures": {}, "routers": routers}
 
 
-def _names_of_links(links: list[Any], where: str) -> list[str]:
-    """The names of a network's links, from their sources and targets in the network's order."""
+def _link_names(links: list[Any], where: str) -> list[str]:
+    """Return the link names of a network, from sources and targets in the network's order."""
     ends = [
         (_member(str, link, "source", where), _member(str, link, "target", where)) for link in links
     ]
     nodes = list(dict.fromkeys(itertools.chain.from_iterable(ends)))
-    number, ones = {name: node for node, name in enumerate(nodes)}, np.ones(len(ends))
-    source, target = (np.array([number[pair[end]] for pair in ends], np.int32) for end in (0, 1))
-    places = np.full((len(nodes), 2), np.nan)
-    return Topology("service", tuple(nodes), source, target, ones, ones, places).link_names()
+    node_index = {name: node for node, name in enumerate(nodes)}
+    unit_values = np.ones(len(ends))
+    source, target = (
+        np.array([node_index[pair[end]] for pair in ends], np.int32) for end in (0, 1)
+    )
+    coordinates = np.full((len(nodes), 2), np.nan)
+    return Topology(
+        "service", tuple(nodes), source, target, unit_values, unit_values, coordinates
+    ).link_names()
 
 
 def stored_paths(
@@ -251,79 +267,78 @@ def stored_paths(
     *,
     is_older: bool = False,
 ) -> dict[Demand, PathValues]:
-    """The paths of each demand of the parsed .json file of an allocation, and a value of each.
+    """Return the paths of each demand in a parsed allocation file, with a value of each.
 
     Args:
         allocation: the parsed file.
         topology: the network.
         where: name of the file, for messages.
         value: ``rate``, Gbit/s, or ``split``, share of the demand.
-        is_older: whether nodes and links that the network does not have are left out; they are
-            refused otherwise.
+        is_older: skip unknown nodes and links instead of refusing them.
 
     Raises:
-        InputError: another format; a node or link that the network does not have; links that are no
-            path of their demand; a value that is no number of at least 0; a demand, or a path of a
-            demand, that is listed twice.
+        InputError: another format; an unknown node or link; links that do not form a path of their
+            demand; a value that is not a number of at least 0; a repeated demand or path.
     """
-    number = {name: link for link, name in enumerate(topology.link_names())}
-    node, found = topology.node_index(), dict[Demand, PathValues]()
+    link_index = {name: link for link, name in enumerate(topology.link_names())}
+    node_index = topology.node_index()
+    paths_of_demand = dict[Demand, PathValues]()
     for router, demands in _required(dict, allocation.get("routers"), where, "routers").items():
         for stored in _required(list, demands, where, router):
             target = _member(str, stored, "target", f"{where}, {router}")
-            here = f"{where}, {router} to {target}"
-            of_class = _member(str, {"class": "", **stored}, "class", here)
-            demand = node.get(router, -1), node.get(target, -1), of_class
-            paths = _member(list, stored, "paths", here)
+            location = f"{where}, {router} to {target}"
+            class_name = _member(str, {"class": "", **stored}, "class", location)
+            demand = node_index.get(router, -1), node_index.get(target, -1), class_name
+            paths = _member(list, stored, "paths", location)
             if min(demand[:2]) >= 0:
-                if demand in found:
-                    raise InputError(here, of_class, "each demand once", "this one twice")
-                found[demand] = _values(paths, number, topology, demand, here, value, is_older)
+                if demand in paths_of_demand:
+                    raise InputError(location, class_name, "each demand once", "this one twice")
+                paths_of_demand[demand] = _path_values(
+                    paths, link_index, topology, demand, location, value, is_older
+                )
             elif not is_older:
                 unknown = router if demand[0] < 0 else target
-                raise InputError(here, "routers", f"nodes of {topology.name}", repr(unknown))
-    return found
+                raise InputError(location, "routers", f"nodes of {topology.name}", repr(unknown))
+    return paths_of_demand
 
 
-def _values(
+def _path_values(
     stored: list[Any],
-    number: Mapping[str, int],
+    link_index: Mapping[str, int],
     topology: Topology,
     demand: Demand,
     where: str,
     value: str,
     is_older: bool,
 ) -> PathValues:
-    """The stored paths of one demand, with a value of each; arguments and errors as of
-    :func:`stored_paths`.
-    """
-    found = PathValues()
+    """Return the stored paths of one demand, with a value of each; see :func:`stored_paths`."""
+    values = PathValues()
     for path in stored:
         names = [str(name) for name in _member(list, path, "links", where)]
-        links = tuple(number.get(name, -1) for name in names)
+        links = tuple(link_index.get(name, -1) for name in names)
         if -1 in links and is_older:
             continue
         if -1 in links:
             unknown = names[links.index(-1)]
             raise InputError(where, "links", f"links of {topology.name}", repr(unknown))
         require_path(links, topology, demand, where)
-        if links in found:
+        if links in values:
             raise InputError(where, "paths", "each path once", f"{', '.join(names)} twice")
-        found[links] = amount_of(path.get(value), where, value)
-    return found
+        values[links] = amount_of(path.get(value), where, value)
+    return values
 
 
-def _member(kind: type, record: Any, name: str, where: str) -> Any:
-    """A member of an object, if both are of the kinds that the format has there."""
-    return _required(kind, _required(dict, record, where, "").get(name), where, name)
+def _member(expected_type: type, record: Any, name: str, where: str) -> Any:
+    """Return a member of an object after checking the types of both."""
+    return _required(expected_type, _required(dict, record, where, "").get(name), where, name)
 
 
-def _required(kind: type, value: Any, where: str, field: str) -> Any:
-    """The value, if it is of the kind that the format has there."""
-    if not isinstance(value, kind):
-        found = "none" if value is None else repr(value)[:80]
+def _required(expected_type: type, value: Any, where: str, field: str) -> Any:
+    """Return the value after checking its type."""
+    if not isinstance(value, expected_type):
+        actual = "none" if value is None else repr(value)[:80]
         raise InputError(
-            where, field, f"{_KINDS[kind]}, as teal solve --out X.json writes it", found
+            where, field, f"{_KINDS[expected_type]}, as teal solve --out X.json writes it", actual
         )
     return value
 
@@ -331,7 +346,7 @@ def _required(kind: type, value: Any, where: str, field: str) -> Any:
 def amount_of(
     value: Any, where: str, field: str, expected: str = "a number of at least 0"
 ) -> float:
-    """A finite number of at least 0; raises InputError for anything else."""
+    """Parse a finite number of at least 0; raise InputError for anything else."""
     try:
         amount = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -344,14 +359,14 @@ def amount_of(
 def require_path(links: tuple[int, ...], topology: Topology, demand: Demand, where: str) -> None:
     """Raise InputError unless the links lead from the source of a demand to its target."""
     nodes = [demand[0], *(int(topology.link_target[link]) for link in links)]
-    leads = all(
+    is_connected = all(
         int(topology.link_source[link]) == node for link, node in zip(links, nodes, strict=False)
     )
-    if not leads or nodes[-1] != demand[1] or not links:
+    if not is_connected or nodes[-1] != demand[1] or not links:
         names = topology.node_names
-        along = ", ".join(topology.link_name(link) for link in links) or "no link"
+        link_text = ", ".join(topology.link_name(link) for link in links) or "no link"
         raise InputError(
-            where, "links", f"a path from {names[demand[0]]} to {names[demand[1]]}", along
+            where, "links", f"a path from {names[demand[0]]} to {names[demand[1]]}", link_text
         )
 
 
@@ -362,8 +377,7 @@ def read_splits(
     where: str,
     classes: DemandClasses | None = None,
 ) -> FloatArray:
-    """(D, K) splits of the parsed .json file of an allocation; paths that are no candidates are
-    left out.
+    """Return (D, K) splits of a parsed allocation file; paths that are not candidates are skipped.
 
     Args:
         allocation: allocation of a network with the same names of links.
@@ -373,8 +387,8 @@ def read_splits(
         classes: classes of the demands; None for none.
 
     Raises:
-        InputError: as of :func:`stored_paths`; demands with classes where there are none, or the
-            other way round.
+        InputError: as in :func:`stored_paths`; demands with classes where there are none, or vice
+            versa.
     """
     splits = np.zeros(paths.leaf.shape)
     for d, stored in _stored_splits(allocation, topology, paths, where, classes).items():
@@ -394,10 +408,10 @@ def with_stored_paths(
     where: str,
     classes: DemandClasses | None = None,
 ) -> PathSet:
-    """``paths`` and those of an allocation that are none of them yet; arguments as in
+    """Add the paths of an allocation that are not candidates yet; arguments as in
     :func:`read_splits`.
 
-    Paths over links that the network does not have are left out.
+    Paths over unknown links are skipped.
     """
     more: dict[int, list[tuple[int, ...]]] = {}
     for d, stored in _stored_splits(allocation, topology, paths, where, classes).items():
@@ -413,7 +427,7 @@ def _stored_splits(
     where: str,
     classes: DemandClasses | None,
 ) -> dict[int, PathValues]:
-    """The splits of the stored paths of each demand, by its number; arguments and errors as of
+    """Return the splits of the stored paths by demand index; arguments and errors as in
     :func:`read_splits`.
     """
     stored = stored_paths(allocation, topology, where, "split", is_older=True)
@@ -426,22 +440,22 @@ def _stored_splits(
             )
             raise InputError(where, "class", expected, name or "none")
     return {
-        number: stored[demand]
-        for demand, number in demand_numbers(paths, classes).items()
+        index: stored[demand]
+        for demand, index in demand_numbers(paths, classes).items()
         if demand in stored
     }
 
 
 def demand_numbers(paths: PathSet, classes: DemandClasses | None) -> dict[Demand, int]:
-    """The number of each demand of a path set."""
+    """Return the index of each demand of a path set."""
     names = (
         [""] * len(paths.pairs)
         if classes is None
-        else [classes.names[c] for c in classes.of_demand]
+        else [classes.names[class_index] for class_index in classes.of_demand]
     )
     return {
-        (int(s), int(t), name): d
-        for d, ((s, t), name) in enumerate(zip(paths.pairs, names, strict=True))
+        (int(source), int(target), name): index
+        for index, ((source, target), name) in enumerate(zip(paths.pairs, names, strict=True))
     }
 
 
@@ -462,8 +476,8 @@ def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:
 
 
 class MatrixFile:
-    """A Parquet file that is being written, one row for each matrix: the fields of a dataclass, and
-    (D, K) shares.
+    """Writer of a Parquet file with one row per matrix: the fields of a dataclass, and (D, K)
+    shares.
 
     Args:
         file: path of the file.
@@ -471,7 +485,8 @@ class MatrixFile:
     """
 
     def __init__(self, file: Path, name: str) -> None:
-        self._file, self._name = file, name
+        self._file = file
+        self._name = name
         self._writer: Any = None
 
     def add(self, rows: Sequence[Any], shares: npt.NDArray[Any] | None) -> None:
@@ -479,7 +494,7 @@ class MatrixFile:
 
         Args:
             rows: B dataclasses, all of one type.
-            shares: (B, D, K); None leaves out the column, in all calls or in none.
+            shares: (B, D, K); None omits the column, consistently in all calls.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -503,30 +518,30 @@ class MatrixFile:
 def _path_columns(
     topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
 ) -> dict[str, Any]:
-    """Columns source, target, k, nodes and links; row i has path ``k[i]`` of demand
+    """Return the columns source, target, k, nodes and links of paths ``k[i]`` of demands
     ``demand_index[i]``.
     """
     import pyarrow as pa
 
-    names, link_names = pa.array(topology.node_names), pa.array(topology.link_names())
-    ends, along = paths.pairs[demand_index], links_along(topology, paths, demand_index, k)
+    names = pa.array(topology.node_names)
+    link_names = pa.array(topology.link_names())
+    ends = paths.pairs[demand_index]
+    path_links = links_along(topology, paths, demand_index, k)
 
-    def lists(starts: Int64Array, values: Any) -> Any:
+    def list_array(starts: Int64Array, values: Any) -> Any:
         return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), values)
 
     return {
         "source": names.take(pa.array(ends[:, 0])),
         "target": names.take(pa.array(ends[:, 1])),
         "k": pa.array(k.astype(np.int32)),
-        "nodes": lists(along.node_starts, names.take(pa.array(along.nodes))),
-        "links": lists(along.link_starts, link_names.take(pa.array(along.links))),
+        "nodes": list_array(path_links.node_starts, names.take(pa.array(path_links.nodes))),
+        "links": list_array(path_links.link_starts, link_names.take(pa.array(path_links.links))),
     }
 
 
 class PathLinks(NamedTuple):
-    """Numbers of nodes and links along R paths: those of path i from ``starts[i]`` to
-    ``starts[i + 1]``.
-    """
+    """Node and link indices along R paths, path i in ``starts[i]:starts[i + 1]``."""
 
     node_starts: Int64Array
     nodes: IntArray
@@ -537,30 +552,27 @@ class PathLinks(NamedTuple):
 def links_along(
     topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
 ) -> PathLinks:
-    """Nodes and links along the paths ``k[i]`` of the demands ``demand_index[i]``.
+    """Return nodes and links along the paths ``k[i]`` of the demands ``demand_index[i]``.
 
-    They are filled in from the end of each path; its first node is the source.
+    Each path is filled backwards from its end; its first node is the source.
     """
-    node, length = (
-        paths.leaf[demand_index, k].astype(np.int64),
-        paths.hops[demand_index, k].astype(np.int64),
-    )
+    node = paths.leaf[demand_index, k].astype(np.int64)
+    length = paths.hops[demand_index, k].astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(length + 1)])
     link_offsets = np.concatenate([[0], np.cumsum(length)])
-    path_nodes, path_links = (
-        np.empty(offsets[-1], dtype=np.int32),
-        np.empty(link_offsets[-1], dtype=np.int32),
-    )
+    path_nodes = np.empty(offsets[-1], dtype=np.int32)
+    path_links = np.empty(link_offsets[-1], dtype=np.int32)
     path_nodes[offsets[:-1]] = paths.pairs[demand_index, 0]
-    place, link_place = offsets[:-1] + length, link_offsets[:-1] + length - 1
+    position = offsets[:-1] + length
+    link_position = link_offsets[:-1] + length - 1
     while len(node):
-        path_nodes[place] = topology.link_target[paths.trie.link[node]]
-        path_links[link_place] = paths.trie.link[node]
-        node, place, link_place = (
-            paths.trie.parent[node].astype(np.int64),
-            place - 1,
-            link_place - 1,
-        )
+        path_nodes[position] = topology.link_target[paths.trie.link[node]]
+        path_links[link_position] = paths.trie.link[node]
+        node = paths.trie.parent[node].astype(np.int64)
+        position = position - 1
+        link_position = link_position - 1
         is_inside = node >= 0
-        node, place, link_place = node[is_inside], place[is_inside], link_place[is_inside]
+        node = node[is_inside]
+        position = position[is_inside]
+        link_position = link_position[is_inside]
     return PathLinks(offsets, path_nodes, link_offsets, path_links)

@@ -1,14 +1,14 @@
-"""Files of bandwidth functions (:mod:`teal.network.bandwidth_functions`): a point a row, or a
-function an object.
+"""Files of bandwidth functions (:mod:`teal.network.bandwidth_functions`): tables or JSON.
 
-A table (.csv, .xlsx) has the columns ``rate`` (Gbit/s), or ``share`` (of the demand), and
-``value``, which for shares is for each Gbit/s of demand; and to say whose function it is ``source``
-and ``target``, or ``class``, or neither for a function of all demands.  Each function begins at
-(0, 0) and stays at the value of its last point.
+A table (.csv, .xlsx) has one point per row, with the columns ``rate`` (Gbit/s) or ``share`` (of the
+demand), and ``value`` (per Gbit/s of demand for shares); the owner of the function is given by
+``source`` and ``target``, or ``class``, or neither for a function of all demands.  Each function
+starts at (0, 0) and is constant beyond its last point.
 
 A .json file is a list,
 ``[{"source": "A", "target": "B", "points": [[2, 20], [10, 28]]}, {"class": "gold", ...}]``, with
-``shares`` in the place of ``points`` for shares of the demand.
+``shares`` instead of ``points`` for shares of the demand.  Entry point:
+:func:`read_bandwidth_functions`.
 """
 
 from __future__ import annotations
@@ -38,35 +38,36 @@ _COLUMNS = (
     Column("share", Kind.SHARE),
     Column("value", Kind.NUMBER, required=True),
 )
-_Key = tuple[str, str, str]  # source, target and class; "" for any
+# Source, target and class; "" matches any.
+_Key = tuple[str, str, str]
 
 
 def read_bandwidth_functions(
     file: Path, topology: Topology, pairs: IntArray, classes: DemandClasses | None
 ) -> BandwidthFunctions:
-    """The functions of demands.
+    """Read the bandwidth functions of demands.
 
-    A demand has the function of its nodes, else that of its class, else that of all demands.
+    The function of a demand is that of its nodes, else of its class, else of all demands.
 
     Args:
         file: .csv, .xlsx or .json.
-        topology: gives the names of nodes.
+        topology: network with the node names.
         pairs: (D, 2) source and target of each demand.
         classes: classes of the demands; None for none.
 
     Raises:
-        InputError: another format, an unknown node or class, a function that is not concave, a
-            demand without one.
+        InputError: another format, an unknown node or class, a function that is not concave, or a
+            demand without a function.
     """
     if file.suffix.lower() not in _SUFFIXES:
         raise InputError(str(file), "functions", _EXPECTED, repr(file.name))
     if file.suffix.lower() in SUFFIXES:
-        return _of_points(_of_table(file), str(file), topology, pairs, classes)
+        return _assign_functions(_table_points(file), str(file), topology, pairs, classes)
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(str(file), "functions", _EXPECTED, error) from None
-    return _of_points(_of_json(text, str(file)), str(file), topology, pairs, classes)
+    return _assign_functions(_json_points(text, str(file)), str(file), topology, pairs, classes)
 
 
 def bandwidth_functions_of(
@@ -76,59 +77,65 @@ def bandwidth_functions_of(
     pairs: IntArray,
     classes: DemandClasses | None = None,
 ) -> BandwidthFunctions:
-    """The functions of demands from what a JSON file has; see :func:`read_bandwidth_functions`.
+    """Build the functions of demands from parsed JSON; see :func:`read_bandwidth_functions`.
 
     Args:
         functions: list of objects.
-        where: file or option that messages name.
-        topology, pairs, classes: network and demands that the functions belong to.
+        where: file or option, for messages.
+        topology, pairs, classes: network and demands of the functions.
     """
-    return _of_points(_of_objects(functions, where), where, topology, pairs, classes)
+    return _assign_functions(_object_points(functions, where), where, topology, pairs, classes)
 
 
-def _of_points(
+def _assign_functions(
     rows: Iterator[tuple[str, _Key, str, float, float]],
     file: str,
     topology: Topology,
     pairs: IntArray,
     classes: DemandClasses | None,
 ) -> BandwidthFunctions:
-    """The function of each demand from place, owner, kind, rate and value of each point."""
+    """Assign functions to demands, from location, owner, kind, rate and value of each point."""
     points: dict[_Key, list[tuple[float, float]]] = {}
-    first: dict[_Key, str] = {}
+    first_location: dict[_Key, str] = {}
     kinds: set[str] = set()
     for where, key, kind, rate, value in rows:
         _check_names(where, key, topology, classes)
         kinds.add(kind)
-        first.setdefault(key, where)
+        first_location.setdefault(key, where)
         points.setdefault(key, []).append((rate, value))
     if not points or len(kinds) > 1:
         raise InputError(
             file, "functions", "points by rate, or points by share", "both" if kinds else "none"
         )
-    number = {key: i for i, key in enumerate(points)}
-    for key, of_key in points.items():  # so that a fault is told with its line
+    function_index = {key: i for i, key in enumerate(points)}
+    # Validate each function here, so that an error names its line.
+    for key, key_points in points.items():
         try:
-            BandwidthFunctions.of_points([of_key], [0])
+            BandwidthFunctions.of_points([key_points], [0])
         except InputError as error:
-            raise InputError(first[key], error.field, error.expected, error.actual) from None
+            raise InputError(
+                first_location[key], error.field, error.expected, error.actual
+            ) from None
     names = [""] * len(pairs) if classes is None else [classes.names[c] for c in classes.of_demand]
-    of_demand = np.empty(len(pairs), dtype=np.int64)
-    for d, ((s, t), name) in enumerate(zip(pairs.tolist(), names, strict=True)):
-        source, target = topology.node_names[s], topology.node_names[t]
+    function_of_demand = np.empty(len(pairs), dtype=np.int64)
+    for demand, ((source_node, target_node), name) in enumerate(
+        zip(pairs.tolist(), names, strict=True)
+    ):
+        source = topology.node_names[source_node]
+        target = topology.node_names[target_node]
         keys = ((source, target, name), (source, target, ""), ("", "", name), ("", "", ""))
-        found = next((number[key] for key in keys if key in number), None)
-        if found is None:
-            of_class = f" of class {name}" if name else ""
-            raise InputError(file, "functions", f"one for {source} to {target}{of_class}", "none")
-        of_demand[d] = found
+        index = next((function_index[key] for key in keys if key in function_index), None)
+        if index is None:
+            class_text = f" of class {name}" if name else ""
+            raise InputError(file, "functions", f"one for {source} to {target}{class_text}", "none")
+        function_of_demand[demand] = index
     return BandwidthFunctions.of_points(
-        list(points.values()), of_demand, by_share=kinds == {"share"}
+        list(points.values()), function_of_demand, by_share=kinds == {"share"}
     )
 
 
 def _check_names(where: str, key: _Key, topology: Topology, classes: DemandClasses | None) -> None:
-    """Raise InputError for a name that network and traffic do not have."""
+    """Raise InputError for an unknown node or class."""
     source, target, name = key
     if bool(source) != bool(target):
         raise InputError(where, "source and target", "both or neither", source or target)
@@ -141,37 +148,43 @@ def _check_names(where: str, key: _Key, topology: Topology, classes: DemandClass
         )
 
 
-def _of_table(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
-    """Place, owner, kind, rate and value of each point."""
+def _table_points(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
+    """Yield location, owner, kind, rate and value of each point."""
     rows = read_side_table(file, _COLUMNS)
     for row in rows:
-        given = [name for name in ("rate", "share") if name in row.values]
-        if len(given) != 1:
+        present = [name for name in ("rate", "share") if name in row.values]
+        if len(present) != 1:
             expected = "rate or share, value, and perhaps source and target, or class"
             raise InputError(str(file), "columns", expected, ", ".join(row.values))
         source, target, name = map(row.text, _NAMES)
-        kind = given[0]
+        kind = present[0]
         point = row.number(kind, least=-math.inf), row.number("value", least=-math.inf)
         yield row.where, (source, target, name), kind, *point
 
 
-def _of_json(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
-    """Place, owner, kind, rate and value of each point."""
+def _json_points(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
+    """Yield location, owner, kind, rate and value of each point."""
     try:
         functions = parsed_json(text)
     except ValueError as error:
         raise InputError(file, "functions", "JSON", error) from None
-    yield from _of_objects(functions, file)
+    yield from _object_points(functions, file)
 
 
-def _of_objects(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
-    """Place, owner, kind, rate and value of each point."""
-    if not isinstance(functions, list) or not all(isinstance(one, dict) for one in functions):
+def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
+    """Yield location, owner, kind, rate and value of each point."""
+    if not isinstance(functions, list) or not all(
+        isinstance(function, dict) for function in functions
+    ):
         raise InputError(file, "functions", "a list of objects", type(functions).__name__)
-    for number, one in enumerate(functions):
-        where = f"{file}, function {number}"
-        source, target, name = (str(one.get(field, "")) for field in _NAMES)
-        kind, points = ("share", one["shares"]) if "shares" in one else ("rate", one.get("points"))
+    for index, function in enumerate(functions):
+        where = f"{file}, function {index}"
+        source, target, name = (str(function.get(field, "")) for field in _NAMES)
+        kind, points = (
+            ("share", function["shares"])
+            if "shares" in function
+            else ("rate", function.get("points"))
+        )
         if not isinstance(points, list) or not all(
             isinstance(point, list) and len(point) == 2 for point in points
         ):

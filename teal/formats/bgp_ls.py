@@ -1,16 +1,16 @@
-"""BGP-LS (RFC 9552) as ExaBGP and GoBGP print it, a JSON object a line.
+"""Reader of BGP-LS (RFC 9552) as printed by ExaBGP and GoBGP, one JSON object per line.
 
-ExaBGP writes a line for each update (``encoder json``).  Of GoBGP it is the output of
+ExaBGP writes one line per update (``encoder json``).  GoBGP's format is the output of
 ``gobgp global rib -a ls -j`` or the lines of ``gobgp monitor global rib -a ls -j``: a path has an
-``nlri`` with descriptors of one node or of two, and ``attrs``, one of which (type 29) has
-attributes of nodes and links.  Versions spell keys with and without underscores and hyphens: they
-are compared without.
+``nlri`` with descriptors of one or two nodes, and ``attrs``, one of which (type 29) has attributes
+of nodes and links.  Versions spell keys with and without underscores and hyphens, which are
+ignored.
 
-BGP-LS says capacities (a bandwidth of 0 is none), TE metrics, administrative groups and, from
-GoBGP, delays.  Of a link that several topologies announce (RFC 9552 5.2.2.1) that of IPv4 counts,
-and of several protocols the one with the smallest number: level 1 of IS-IS before level 2.  GoBGP
-leaves out the topology: a link with IPv6 addresses alone is then the topology of IPv6 of one with
-IPv4 addresses between the same routers.
+BGP-LS has capacities (a bandwidth of 0 is none), TE metrics, administrative groups and, from GoBGP,
+delays.  Of a link announced by several topologies (RFC 9552 5.2.2.1) the IPv4 one counts, and of
+several protocols the one with the smallest number: level 1 of IS-IS before level 2.  GoBGP omits
+the topology: a link with IPv6 addresses only is then the IPv6 topology's copy of one with IPv4
+addresses between the same routers.  Entry point: :func:`read_bgp_ls`.
 """
 
 from __future__ import annotations
@@ -28,130 +28,145 @@ from teal.formats.parts import first_number, list_of, object_of
 from teal.network import Topology
 
 SUFFIX = ".jsonl"
-_LINK_STATE = 29  # type of the BGP-LS attribute
-_LINKS = ("bgpls-link", 2)  # types of network layer reachability information (NLRI)
+# Type code of the BGP-LS attribute.
+_LINK_STATE = 29
+# Types of network layer reachability information (NLRI).
+_LINKS = ("bgpls-link", 2)
 _NODES = ("bgpls-node", 1)
-_BITS_PER_BYTE, _GIGA = 8, 1e9
+_BITS_PER_BYTE = 8
+_GIGA = 1e9
 _US_PER_MS = 1000.0
-_PSEUDONODE = re.compile(r"(.+)-([0-9a-f]{2})", re.IGNORECASE)  # IS-IS: system ID and number
-_OSPF_NETWORK = re.compile(
-    r"[0-9a-f]{16}|[0-9.]+:[0-9.]+", re.IGNORECASE
-)  # router and its address on the network
-_SEVEN_BYTES = re.compile(r"([0-9a-f]{12})([0-9a-f]{2})", re.IGNORECASE)
+# IS-IS: system ID and pseudonode number.
+_PSEUDONODE = re.compile(r"(.+)-([0-9a-f]{2})", re.IGNORECASE)
+# OSPF: router and its address on the network.
+_OSPF_NETWORK = re.compile(r"[0-9a-f]{16}|[0-9.]+:[0-9.]+", re.IGNORECASE)
+_NETWORK_ID = re.compile(r"([0-9a-f]{12})([0-9a-f]{2})", re.IGNORECASE)
 
 
 class _Link(NamedTuple):
-    """A link as it is announced, and what is needed to tell it from others."""
+    """Announced link, with the properties that identify duplicates.
+
+    Attributes:
+        adjacency: the link.
+        is_standard: whether it is in the IPv4 topology.
+        family: "4" or "6" where it has addresses of one family only and no topology, else "".
+    """
 
     adjacency: Adjacency
-    is_standard: bool  # of the topology of IPv4
-    family: str  # "4" or "6" where it has addresses of one family alone and no topology, else ""
+    is_standard: bool
+    family: str
 
 
 def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
-    """The network of BGP-LS updates; withdrawn links are left out.
+    """Read the network of BGP-LS updates; withdrawn links are omitted.
 
     Raises:
-        InputError: a line that is no JSON, no link, or what :func:`topology_of_states` refuses.
+        InputError: a line that is not JSON, no link, or an error of :func:`topology_of_states`.
     """
     updates = _Updates(str(path))
     text = path.read_text(encoding="utf-8", errors="replace")
-    for number, line in enumerate(text.splitlines(), start=1):
+    for line_number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         try:
             document = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(str(path), f"line {number}", "a JSON object", str(error)) from None
-        updates.place = f"line {number}"
-        updates.take_gobgp(document)
-        updates.take_exabgp(document)
+            raise InputError(
+                str(path), f"line {line_number}", "a JSON object", str(error)
+            ) from None
+        updates.location = f"line {line_number}"
+        updates.read_gobgp(document)
+        updates.read_exabgp(document)
     return topology_of_states(path, updates.states(), default_capacity)
 
 
 class _Updates:
-    """The links and names of routers that updates leave.
+    """Links and router names after a sequence of updates.
 
     Args:
-        where: the file, for messages.
+        where: name of the file, for messages.
 
     Attributes:
-        place: line that is being read, for messages.
+        location: present line, for messages.
     """
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.place = ""
+        self.location = ""
         self._links: dict[tuple[str, ...], _Link] = {}
         self._names: dict[str, str] = {}
         self._networks: set[str] = set()
         self._overloaded: dict[str, bool] = {}
 
     def states(self) -> LinkStates:
-        """The links and routers that the updates leave, with the names of routers where they are
-        known.
-        """
-        name = self._names
+        """Return the resulting links and routers, with router names where they are known."""
+        router_names = self._names
         states = LinkStates(networks=self._networks)
         states.no_transit = {
-            name.get(one, one) for one, is_overloaded in self._overloaded.items() if is_overloaded
+            router_names.get(link, link)
+            for link, is_overloaded in self._overloaded.items()
+            if is_overloaded
         }
         links = self._links.values()
-        standard = {
-            (one.adjacency.source, one.adjacency.target) for one in links if one.is_standard
+        standard_ends = {
+            (link.adjacency.source, link.adjacency.target) for link in links if link.is_standard
         }
         without_capacity: list[str] = []
-        said_twice: list[str] = []
-        # Links with IPv4 addresses that no link with IPv6 addresses stands for yet.
-        of_ipv4 = Counter(_place_of(one) for one in links if one.family == "4")
-        for one in links:
-            adjacency = one.adjacency
+        duplicates: list[str] = []
+        # Number of links with IPv4 addresses that are not matched to IPv6 copies yet.
+        num_ipv4_links = Counter(_link_key(link) for link in links if link.family == "4")
+        for link in links:
+            adjacency = link.adjacency
             ends = adjacency.source, adjacency.target
-            if not one.is_standard and ends in standard:
+            if not link.is_standard and ends in standard_ends:
                 continue
-            if one.family == "6" and of_ipv4[_place_of(one)] > 0:
-                of_ipv4[_place_of(one)] -= 1
-                said_twice.append(f"{name.get(ends[0], ends[0])} -> {name.get(ends[1], ends[1])}")
+            if link.family == "6" and num_ipv4_links[_link_key(link)] > 0:
+                num_ipv4_links[_link_key(link)] -= 1
+                duplicates.append(
+                    f"{router_names.get(ends[0], ends[0])} -> {router_names.get(ends[1], ends[1])}"
+                )
                 continue
             renamed = adjacency._replace(
-                source=name.get(ends[0], ends[0]), target=name.get(ends[1], ends[1])
+                source=router_names.get(ends[0], ends[0]), target=router_names.get(ends[1], ends[1])
             )
             if adjacency.capacity == 0:
                 without_capacity.append(f"{renamed.source} -> {renamed.target}")
                 renamed = renamed._replace(capacity=None)
             states.adjacencies.append(renamed)
         states.note_count(without_capacity, "Links with a bandwidth of 0, read as none")
-        states.note_count(said_twice, "Links by IPv6 addresses, read as those by IPv4 addresses")
+        states.note_count(duplicates, "Links by IPv6 addresses, read as those by IPv4 addresses")
         return states
 
-    def take_gobgp(self, document: Any) -> None:
-        """Note what a document of GoBGP says; nothing of one of another kind."""
+    def read_gobgp(self, document: Any) -> None:
+        """Read a document of GoBGP; ignore other documents."""
         if isinstance(document, list):
-            for one in document:
-                self.take_gobgp(one)
+            for part in document:
+                self.read_gobgp(part)
         elif isinstance(document, dict):
             nlri = document.get("nlri")
             if isinstance(nlri, dict) and "local_node_desc" in nlri:
-                self._take_path(document, nlri)
+                self._read_path(document, nlri)
             else:
-                for one in document.values():
-                    self.take_gobgp(one)
+                for part in document.values():
+                    self.read_gobgp(part)
 
-    def _take_path(self, path: dict[str, Any], nlri: dict[str, Any]) -> None:
-        attributes = list_of(path.get("attrs"), self.where, f"{self.place}: attrs")
-        of_links = [
-            one for one in attributes if isinstance(one, dict) and one.get("type") == _LINK_STATE
+    def _read_path(self, path: dict[str, Any], nlri: dict[str, Any]) -> None:
+        attributes = list_of(path.get("attrs"), self.where, f"{self.location}: attrs")
+        link_attributes = [
+            attribute
+            for attribute in attributes
+            if isinstance(attribute, dict) and attribute.get("type") == _LINK_STATE
         ]
         is_withdrawn = bool(_value(path, "withdrawal", "iswithdraw"))
         local = self._gobgp_router(nlri["local_node_desc"])
         if "remote_node_desc" not in nlri:
-            node = _of(of_links, "node")
+            node = _attribute_part(link_attributes, "node")
             if "prefix_desc" not in nlri:
-                self._take_node(local, _value(node, "name"), _value(node, "flags"))
+                self._update_node(local, _value(node, "name"), _value(node, "flags"))
             return
         ends = local, self._gobgp_router(nlri["remote_node_desc"])
-        link = _of(of_links, "link")
-        self._put(
+        link = _attribute_part(link_attributes, "link")
+        self._update_link(
             ends,
             nlri.get("link_desc"),
             nlri,
@@ -165,29 +180,29 @@ class _Updates:
             },
         )
 
-    def take_exabgp(self, document: Any) -> None:
-        """Note what an update of ExaBGP says."""
-        update = _find(document, "update") or document
+    def read_exabgp(self, document: Any) -> None:
+        """Read an update of ExaBGP."""
+        update = _find_value(document, "update") or document
         if not isinstance(update, dict):
             return
-        attributes = object_of(update.get("attribute"), self.where, f"{self.place}: attribute")
-        attribute = object_of(attributes.get("bgp-ls"), self.where, f"{self.place}: bgp-ls")
-        withdrawn = {id(one) for one in _nlris(update.get("withdraw"))}
-        for one in _nlris(update):
-            kind = one["ls-nlri-type"]
-            if kind in _NODES and id(one) not in withdrawn:
-                router = self._exabgp_router(one.get("node-descriptors"))
-                self._take_node(router, attribute.get("node-name"), attribute.get("node-flags"))
+        attributes = object_of(update.get("attribute"), self.where, f"{self.location}: attribute")
+        attribute = object_of(attributes.get("bgp-ls"), self.where, f"{self.location}: bgp-ls")
+        withdrawn = {id(nlri) for nlri in _nlris(update.get("withdraw"))}
+        for nlri in _nlris(update):
+            kind = nlri["ls-nlri-type"]
+            if kind in _NODES and id(nlri) not in withdrawn:
+                router = self._exabgp_router(nlri.get("node-descriptors"))
+                self._update_node(router, attribute.get("node-name"), attribute.get("node-flags"))
             if kind in _LINKS:
                 ends = (
-                    self._exabgp_router(one.get("local-node-descriptors")),
-                    self._exabgp_router(one.get("remote-node-descriptors")),
+                    self._exabgp_router(nlri.get("local-node-descriptors")),
+                    self._exabgp_router(nlri.get("remote-node-descriptors")),
                 )
-                self._put(
+                self._update_link(
                     ends,
-                    one,
-                    one,
-                    id(one) in withdrawn,
+                    nlri,
+                    nlri,
+                    id(nlri) in withdrawn,
                     {
                         "metric": attribute.get("igp-metric"),
                         "bandwidth": attribute.get("maximum-link-bandwidth"),
@@ -196,35 +211,36 @@ class _Updates:
                     },
                 )
 
-    def _take_node(self, router: str, name: Any, flags: Any) -> None:
-        """Note the name of a router, and whether it has the overload bit (RFC 9552 5.3.1.1)."""
+    def _update_node(self, router: str, name: Any, flags: Any) -> None:
+        """Store the name of a router, and whether it has the overload bit (RFC 9552 5.3.1.1)."""
         if name:
             self._names[router] = str(name)
         if flags is not None:
             bits = flags if isinstance(flags, dict) else {}
             self._overloaded[router] = any(
-                _plain(key) in ("o", "overload", "overloadbit")
+                _normalise_key(key) in ("o", "overload", "overloadbit")
                 and value not in (0, "0", False, None)
                 for key, value in bits.items()
             )
 
-    def _put(
+    def _update_link(
         self,
         ends: tuple[str, str],
         descriptor: Any,
         nlri: dict[str, Any],
         is_withdrawn: bool,
-        said: dict[str, Any],
+        attributes: dict[str, Any],
     ) -> None:
-        """Note a link, or that it is gone.
+        """Store or withdraw a link.
 
         Args:
             ends: router or broadcast network at either end.
-            descriptor: what tells the link from others between the two.
+            descriptor: descriptor that distinguishes parallel links.
             nlri: object with the protocol and the topology.
-            is_withdrawn: whether it is gone.
-            said: its attributes by name.
+            is_withdrawn: whether the link is withdrawn.
+            attributes: attributes by name.
         """
+        # Key of the link: ends, interface, protocol and topologies.
         topologies = set(_scalars(descriptor, "multitopolog", "mtid"))
         is_standard = not topologies or bool(topologies & {"0", "2048"})
         protocol = str(_value(nlri, "protocolid", "protocol") or "")
@@ -241,15 +257,16 @@ class _Updates:
         if is_withdrawn:
             self._links.pop(key, None)
             return
-        metric = first_number(said["metric"], self.where, f"{self.place}: metric")
-        te_metric = first_number(said["te_metric"], self.where, f"{self.place}: TE metric")
-        delay = said.get("delay")
+        # Attributes in the project's units.
+        metric = first_number(attributes["metric"], self.where, f"{self.location}: metric")
+        te_metric = first_number(attributes["te_metric"], self.where, f"{self.location}: TE metric")
+        delay = attributes.get("delay")
         delay_us = first_number(
             delay.get("delay") if isinstance(delay, dict) else delay,
             self.where,
-            f"{self.place}: delay",
+            f"{self.location}: delay",
         )
-        bandwidth = first_number(said["bandwidth"], self.where, f"{self.place}: bandwidth")
+        bandwidth = first_number(attributes["bandwidth"], self.where, f"{self.location}: bandwidth")
         adjacency = Adjacency(
             *ends,
             1.0 if metric is None else metric,
@@ -257,25 +274,23 @@ class _Updates:
             LEVEL_RANK * int(protocol) if protocol.isdecimal() else 0,
             None if bandwidth is None else bandwidth * _BITS_PER_BYTE / _GIGA,
             te_metric or None,
-            self._affinities(said["group"]),
+            self._affinities(attributes["group"]),
             delay_us / _US_PER_MS if delay_us else None,
         )
         families = {
             "6" if ":" in address else "4" for address in _scalars(descriptor, "interfaceaddr")
         }
-        is_of_one = len(families) == 1 and not topologies
-        self._links[key] = _Link(adjacency, is_standard, families.pop() if is_of_one else "")
+        has_one_family = len(families) == 1 and not topologies
+        self._links[key] = _Link(adjacency, is_standard, families.pop() if has_one_family else "")
 
     def _affinities(self, mask: Any) -> frozenset[str]:
-        """The names of the bits of an administrative group, a number or a list of one (TLV
-        1088).
-        """
+        """Return the bit names of an administrative group, a number or a list of one (TLV 1088)."""
         mask = mask[0] if isinstance(mask, list) and mask else mask
         try:
             number = int(mask, 0) if isinstance(mask, str) else int(mask or 0)
         except (TypeError, ValueError, OverflowError):
             raise InputError(
-                self.where, self.place, "an administrative group, a number", repr(mask)[:80]
+                self.where, self.location, "an administrative group, a number", repr(mask)[:80]
             ) from None
         return frozenset(f"bit{bit}" for bit in range(number.bit_length()) if number >> bit & 1)
 
@@ -286,26 +301,29 @@ class _Updates:
 
     def _exabgp_router(self, descriptors: Any) -> str:
         parts = descriptors if isinstance(descriptors, list) else [descriptors]
-        found: dict[str, Any] = {}
-        for one in parts:
-            found |= one if isinstance(one, dict) else {}
-        return self._end(found.get("router-id"), found.get("psn"), descriptors)
+        descriptor: dict[str, Any] = {}
+        for part in parts:
+            descriptor |= part if isinstance(part, dict) else {}
+        return self._end(descriptor.get("router-id"), descriptor.get("psn"), descriptors)
 
-    def _end(self, router: Any, number: Any, descriptors: Any) -> str:
-        """Name of a router, or of a broadcast network: the system ID of its router and a number.
+    def _end(self, router: Any, pseudonode_number: Any, descriptors: Any) -> str:
+        """Return the name of a router, or of a broadcast network: system ID of its router and a
+        number.
 
         Raises:
             InputError: no router ID.
         """
         if not router or isinstance(router, dict | list):
             raise InputError(
-                self.where, self.place, "a router ID of each end", repr(descriptors)[:80]
+                self.where, self.location, "a router ID of each end", repr(descriptors)[:80]
             )
-        name, pseudonode = str(router), "" if number in (None, "", 0, "0", "00") else str(number)
-        for pattern in (_PSEUDONODE, _SEVEN_BYTES):
-            found = pattern.fullmatch(name)
-            if found and not pseudonode:
-                name, pseudonode = found[1], "" if found[2] == "00" else found[2]
+        name = str(router)
+        pseudonode = "" if pseudonode_number in (None, "", 0, "0", "00") else str(pseudonode_number)
+        for pattern in (_PSEUDONODE, _NETWORK_ID):
+            match = pattern.fullmatch(name)
+            if match and not pseudonode:
+                name = match[1]
+                pseudonode = "" if match[2] == "00" else match[2]
         if _OSPF_NETWORK.fullmatch(name):
             self._networks.add(name)
             return name
@@ -316,58 +334,56 @@ class _Updates:
         return network
 
 
-def _place_of(link: _Link) -> tuple[str, str, float]:
-    """Ends and protocol of a link."""
+def _link_key(link: _Link) -> tuple[str, str, float]:
+    """Return ends and protocol of a link."""
     return link.adjacency.source, link.adjacency.target, link.adjacency.rank
 
 
-def _plain(key: Any) -> str:
+def _normalise_key(key: Any) -> str:
     return re.sub("[^a-z0-9]", "", str(key).lower())
 
 
 def _scalars(part: Any, *names: str) -> Iterator[str]:
-    """Texts of the values, lists and objects among them, of the keys that contain one of these
-    names.
-    """
+    """Yield the scalar values, also nested ones, of the keys that contain one of these names."""
     if not isinstance(part, dict):
         return
     for key, value in part.items():
-        if any(name in _plain(key) for name in names):
-            yield from _flat(value)
+        if any(name in _normalise_key(key) for name in names):
+            yield from _flatten(value)
 
 
-def _flat(value: Any) -> Iterator[str]:
+def _flatten(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         for inner in value.values():
-            yield from _flat(inner)
+            yield from _flatten(inner)
     elif isinstance(value, list):
         for inner in value:
-            yield from _flat(inner)
+            yield from _flatten(inner)
     elif value not in (None, ""):
         yield str(value)
 
 
-def _of(attributes: list[dict[str, Any]], part: str) -> dict[str, Any]:
-    for one in attributes:
-        found = _value(one, part)
-        if isinstance(found, dict):
-            return found
+def _attribute_part(attributes: list[dict[str, Any]], part: str) -> dict[str, Any]:
+    for attribute in attributes:
+        value = _value(attribute, part)
+        if isinstance(value, dict):
+            return value
     return {}
 
 
 def _value(part: Any, *names: str) -> Any:
-    """The value of the first key of these names, without regard to case, underscores and
+    """Return the value of the first key with one of these names, ignoring case, underscores and
     hyphens.
     """
     if isinstance(part, dict):
         for key, value in part.items():
-            if _plain(key) in names and value not in (None, ""):
+            if _normalise_key(key) in names and value not in (None, ""):
                 return value
     return None
 
 
 def _nlris(part: Any) -> Iterator[dict[str, Any]]:
-    """All objects with a type of BGP-LS inside a document."""
+    """Yield all objects with a BGP-LS type in a document."""
     if isinstance(part, dict):
         if "ls-nlri-type" in part:
             yield part
@@ -378,12 +394,12 @@ def _nlris(part: Any) -> Iterator[dict[str, Any]]:
             yield from _nlris(value)
 
 
-def _find(part: Any, name: str) -> Any:
+def _find_value(part: Any, name: str) -> Any:
     if isinstance(part, dict):
         if name in part:
             return part[name]
         for value in part.values():
-            found = _find(value, name)
-            if found is not None:
-                return found
+            nested = _find_value(value, name)
+            if nested is not None:
+                return nested
     return None

@@ -1,11 +1,10 @@
-"""Tables as people keep them: CSV files of any usual separator, and Excel workbooks, as rows of
-texts.
+"""Tables of texts from CSV files with any common separator, and from Excel workbooks.
 
-The separator of a CSV file is a comma, a semicolon or a tab, whichever its first line has most of.
-Rows above the line of names, such as a title, are left out.  Names of columns are matched without
-case, and with spaces, hyphens and underscores alike; one may have a unit behind it:
-``Capacity (Mbps)``, ``delay_ms``.  Decimal commas are those of :mod:`teal.formats.numerals`.  Names
-of nodes are texts, also ``NA`` and ``null``; an empty cell is empty.
+The separator of a CSV file is the most frequent of comma, semicolon and tab in its first line.
+Title rows above the header are skipped.  Column names are matched without case, with spaces,
+hyphens and underscores equivalent, and may have a unit: ``Capacity (Mbps)``, ``delay_ms``.  Decimal
+commas are those of :mod:`teal.formats.numerals`.  Node names are texts, also ``NA`` and ``null``.
+Entry points: :func:`read_cells`, :class:`CellTable`.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from teal.formats.numerals import plain_numbers
 from teal.formats.units import is_rate_unit, is_time_unit
 from teal.network.topology import canonical_name
 
-_MAX_TITLE_ROWS = 10  # above the names of the columns
+# Maximum number of title rows above the column names.
+_MAX_TITLE_ROWS = 10
 _BRACKETED = re.compile(r"(.*?)[\s_]*[(\[]\s*([^)\]]+?)\s*[)\]]\s*")
 _SUFFIXED = re.compile(r"(.*)_([a-z]+)")
 
 
 @dataclasses.dataclass(frozen=True)
 class CellTable:
-    """A table of texts.
+    """Table of texts.
 
     Attributes:
-        where: the file, for messages.
-        header: names of the columns as the file writes them.
-        rows: number of each row in the file, and its cells.
-        separator: what separates columns in the file; "" in a workbook or a frame, whose cells are
-            separate.
-        row_word: what a row is called in messages.
+        where: name of the file, for messages.
+        header: column names as in the file.
+        rows: row number in the file, and cells, of each row.
+        separator: column separator of the file; "" for a workbook or a frame.
+        row_word: word for a row in messages.
     """
 
     where: str
@@ -47,77 +46,82 @@ class CellTable:
     separator: str = ""
     row_word: str = "line"
 
-    def place(self, name: str) -> int | None:
-        """Number of a column by its name, with or without a unit; None if there is none."""
-        return place_of(name, self.header)
+    def column_index(self, name: str) -> int | None:
+        """Return the index of a column by its name, with or without a unit; None if there is
+        none.
+        """
+        return find_column(name, self.header)
 
     @property
     def columns_text(self) -> str:
-        """The names of the columns, for messages, and what may be wrong with a single one."""
+        """Column names for messages, with a hint at the separator for a single column."""
         names = ", ".join(self.header) or "none"
         if self.separator and len(self.header) == 1:
             return f"{names} (columns are separated by commas, semicolons or tabs)"
         return names
 
-    def texts(self, place: int) -> list[str]:
-        """The cells of a column, "" where a row is too short."""
-        return [row[place] if place < len(row) else "" for _, row in self.rows]
+    def texts(self, column: int) -> list[str]:
+        """Return the cells of a column, "" where a row is too short."""
+        return [row[column] if column < len(row) else "" for _, row in self.rows]
 
-    def numbers(self, place: int) -> list[str]:
-        """The cells of a column with numbers as Python writes them.
+    def numbers(self, column: int) -> list[str]:
+        """Return the cells of a column with numbers in Python's notation.
 
         Raises:
             InputError: see :func:`teal.formats.numerals.decimal_of`.
         """
         return plain_numbers(
-            self.texts(place), self.where, f"column {self.header[place]}", self.separator
+            self.texts(column), self.where, f"column {self.header[column]}", self.separator
         )
 
     def records(
         self, columns: Sequence[str], numeric: Collection[str] = ()
     ) -> Iterator[tuple[str, dict[str, str]]]:
-        """Place in the file, and the cells by name, of each row that is not empty.
+        """Yield location and cells by name of each non-empty row.
 
         Args:
-            columns: names of columns; one that the table does not have is left out.
-            numeric: those that hold numbers.
+            columns: names of columns; missing ones are skipped.
+            numeric: columns that hold numbers.
 
         Raises:
-            InputError: numbers that may be read in two ways.
+            InputError: ambiguous numbers.
         """
         by_name: dict[str, list[str]] = {}
         for name in columns:
-            place = self.place(name)
-            if place is not None:
-                by_name[name] = self.numbers(place) if name in numeric else self.texts(place)
-        for row, (number, _) in enumerate(self.rows):
+            column = self.column_index(name)
+            if column is not None:
+                by_name[name] = self.numbers(column) if name in numeric else self.texts(column)
+        for row, (row_number, _) in enumerate(self.rows):
             cells = {name: values[row] for name, values in by_name.items()}
             if any(cells.values()):
-                yield f"{self.row_word} {number}", cells
+                yield f"{self.row_word} {row_number}", cells
 
     def require(self, columns: Sequence[str]) -> None:
         """Raise InputError unless the table has these columns."""
-        missing = [name for name in columns if self.place(name) is None]
+        missing = [name for name in columns if self.column_index(name) is None]
         if missing:
             raise InputError(self.where, "columns", ", ".join(columns), self.columns_text)
 
 
-def place_of(name: str, header: Sequence[str]) -> int | None:
-    """Number of a column by its name, with or without a unit; None if there is none."""
-    wanted = plain_heading(name)
-    for headings in ([plain_heading(one) for one in header], [heading(one)[0] for one in header]):
-        if wanted in headings:
-            return headings.index(wanted)
+def find_column(name: str, header: Sequence[str]) -> int | None:
+    """Return the index of a column by its name, with or without a unit; None if there is none."""
+    normalised = plain_heading(name)
+    for headings in (
+        [plain_heading(title) for title in header],
+        [heading(title)[0] for title in header],
+    ):
+        if normalised in headings:
+            return headings.index(normalised)
     return None
 
 
 def plain_heading(name: str) -> str:
-    """The name of a column as it is matched: metric az, Metric-AZ and metric_az are one."""
+    """Normalise a column name: metric az, Metric-AZ and metric_az are equal."""
     return re.sub(r"[\s_-]+", "_", name.strip().strip("\ufeff").lower())
 
 
 def heading(name: str) -> tuple[str, str]:
-    """The name of a column as it is matched, without its unit, and the unit: "" if it has none."""
+    """Split a column name into the normalised name and its unit, "" for none."""
     bracketed = _BRACKETED.fullmatch(name.strip().strip("\ufeff"))
     if bracketed and (is_rate_unit(bracketed[2]) or is_time_unit(bracketed[2])):
         return plain_heading(bracketed[1]), bracketed[2]
@@ -129,13 +133,13 @@ def heading(name: str) -> tuple[str, str]:
 
 
 def bracketed_heading(name: str) -> tuple[str, str]:
-    """A heading without the text in brackets behind it, and that text; "" for no brackets."""
+    """Split a heading into the name and the text in brackets behind it, "" for none."""
     bracketed = _BRACKETED.fullmatch(name.strip().strip("\ufeff"))
     return (bracketed[1], bracketed[2]) if bracketed else (name, "")
 
 
 def cells_of_frame(frame: Any, where: str) -> CellTable:
-    """The cells of a pandas frame as texts; a missing value is an empty cell."""
+    """Return the cells of a pandas frame as texts; missing values are empty."""
     rows = [list(map(cell_text, row)) for row in frame.itertuples(index=False)]
     header = [str(column) for column in frame.columns]
     return CellTable(where, header, list(enumerate(rows)), row_word="row")
@@ -148,14 +152,15 @@ def read_cells(
 
     Args:
         path: path of the file.
-        is_header: says whether a row holds the names of the columns; None to take the first one.
-        sheet: name of the sheet of a workbook; "" for the one that was open last.
+        is_header: predicate for the header row; None for the first row.
+        sheet: sheet of a workbook; "" for the active one.
 
     Raises:
-        InputError: no such file, no text in UTF-8, no workbook, no such sheet, or an empty file.
+        InputError: a missing file, not UTF-8, not a workbook, an unknown sheet, or an empty file.
     """
     if path.suffix.lower() == ".xlsx":
-        rows, separator = _rows_of_workbook(path, sheet), ""
+        rows = _rows_of_workbook(path, sheet)
+        separator = ""
     else:
         if sheet:
             expected = "no # behind a file that is no workbook (.xlsx)"
@@ -166,7 +171,7 @@ def read_cells(
     first = 0
     if is_header is not None:
         candidates = range(min(len(rows), _MAX_TITLE_ROWS))
-        first = next((number for number in candidates if is_header(rows[number][1])), 0)
+        first = next((index for index in candidates if is_header(rows[index][1])), 0)
     return CellTable(str(path), rows[first][1], rows[first + 1 :], separator)
 
 
@@ -183,12 +188,15 @@ def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
         raise InputError(str(path), "", "a text file in UTF-8", "a file with null characters")
     lines = text.splitlines(keepends=True)
     separator = separator_of(lines[0]) if lines else ","
-    reader, first, rows = csv.reader(lines, delimiter=separator), 1, list[tuple[int, list[str]]]()
+    reader = csv.reader(lines, delimiter=separator)
+    first_line = 1
+    rows = list[tuple[int, list[str]]]()
     try:
         for row in reader:
             if row:
-                rows.append((first, [canonical_name(cell) for cell in row]))
-            first = reader.line_num + 1  # a cell in quotes may go over several lines
+                rows.append((first_line, [canonical_name(cell) for cell in row]))
+            # A quoted cell may span several lines.
+            first_line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(
             str(path), f"line {reader.line_num}", "a line of a CSV file", str(error)
@@ -197,7 +205,7 @@ def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
 
 
 def separator_of(line: str) -> str:
-    """The sign between the columns of a CSV file, by its first line."""
+    """Return the column separator of a CSV file, by its first line."""
     return max(",;\t", key=line.count)
 
 
@@ -213,30 +221,29 @@ def _rows_of_workbook(path: Path, sheet: str) -> list[tuple[int, list[str]]]:
         if sheet and sheet not in book.sheetnames:
             expected = "one of: " + ", ".join(book.sheetnames)
             raise InputError(str(path), f"#{sheet}", expected, "none of them")
-        chosen: Any = book[sheet] if sheet else book.active
-        rows = [[cell_text(cell) for cell in row] for row in chosen.iter_rows(values_only=True)]
+        worksheet: Any = book[sheet] if sheet else book.active
+        rows = [[cell_text(cell) for cell in row] for row in worksheet.iter_rows(values_only=True)]
     except InputError:
         raise
-    except (
-        Exception
-    ) as error:  # a workbook can be broken in many ways, each with an exception of its own
+    except Exception as error:
+        # A workbook can be broken in many ways, each with an exception of its own.
         raise InputError(
             str(path), "", "an Excel workbook", f"{type(error).__name__}: {error}"[:120]
         ) from None
-    return [(number, row) for number, row in enumerate(rows, start=1) if any(row)]
+    return [(row_number, row) for row_number, row in enumerate(rows, start=1) if any(row)]
 
 
 def cell_text(value: Any) -> str:
-    """The text of a cell of a workbook or a frame; "" for an empty one.
+    """Return the text of a cell of a workbook or a frame; "" for an empty one.
 
-    A number is written so that no other reading is possible: 1.125 as 1.1250, since 1.125 may have
-    been meant as 1125.
+    A number is written unambiguously: 1.125 as 1.1250, since 1.125 may mean 1125.
     """
     if _is_missing(value):
         return ""
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         return canonical_name(str(value))
-    if isinstance(value, numbers.Integral):  # of any length: ids of 64 bits keep their digits
+    # Python integers of any length, so that 64-bit ids keep their digits.
+    if isinstance(value, numbers.Integral):
         return str(int(value))
     number = float(value)
     text = f"{number:.0f}" if number.is_integer() else repr(number)
@@ -244,7 +251,7 @@ def cell_text(value: Any) -> str:
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether a cell is empty: None, NaN, or pandas's NA and NaT, which compare with nothing."""
+    """Return whether a cell is empty: None, NaN, or pandas's NA and NaT, which do not compare."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, numbers.Real) and bool(value != value)

@@ -1,10 +1,10 @@
 """Multicommodity flow problems of CommaLab (University of Pisa): network and demands in one file.
 
-A file of whitespace-separated numbers, known by its content: those of nodes, arcs and commodities,
-in a line each or in one line; for each arc its start, end, cost and capacity (-1, as of mnetgen: no
-limit); for each commodity its origin, destination and rate.  Nodes are numbered from 1.  Capacities
-and rates are read as Gbit/s, and costs as costs; since a file has no latencies, a cost of 1 is also
-a latency of 1 ms.  Arcs from a node to itself are dropped.
+A file has whitespace-separated numbers and is recognised by its content: the numbers of nodes, arcs
+and commodities, on one line or on three; for each arc start, end, cost and capacity (-1, as of
+mnetgen: no limit); for each commodity origin, destination and rate.  Nodes are numbered from 1.
+Capacities and rates are read as Gbit/s; since a file has no latencies, a cost of 1 is also a
+latency of 1 ms.  Self-loops are dropped.
 """
 
 from __future__ import annotations
@@ -19,25 +19,34 @@ from teal.network.rates import ArrayRates
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import content_key, file_key
 
-_ARC, _COMMODITY = 4, 3  # numbers of each
-_HEAD = 3  # numbers of nodes, arcs and commodities
-_HEAD_BYTES, _MOST_NODES = 200, 1_000_000
-_TIME, _INTERVAL_S = np.datetime64("2024-01-01T00:00:00", "s"), 300  # files have no times
-_UNLIMITED = -1.0  # capacity of an arc without a limit
-_UNLIMITED_FACTOR = 10.0  # capacity of such an arc over all demand, which no allocation fills
-_LEAST_LATENCY = 1e-6  # over the least cost above 0: a latency must be above 0
+# Entries of an arc and of a commodity.
+_ARC_FIELDS = 4
+_COMMODITY_FIELDS = 3
+# Numbers of nodes, arcs and commodities.
+_HEADER_FIELDS = 3
+_HEADER_BYTES = 200
+_MAX_NODES = 1_000_000
+# Time and interval of matrices, since files have no times.
+_TIME = np.datetime64("2024-01-01T00:00:00", "s")
+_INTERVAL_S = 300
+# Marks the capacity of an arc without a limit.
+_UNLIMITED = -1.0
+# Capacity of an unlimited arc over total demand, so that no allocation saturates it.
+_UNLIMITED_FACTOR = 10.0
+# Latency of an arc of cost 0, relative to the minimum positive cost: latencies are positive.
+_MIN_RELATIVE_LATENCY = 1e-6
 
 
 def is_commalab(path: Path) -> bool:
-    """Whether a file begins with three integers above 0, in a line each or in one line."""
+    """Return whether a file starts with three positive integers, on one line or on three."""
     if not path.is_file():
         return False
     with path.open("rb") as stream:
-        lines = stream.read(_HEAD_BYTES).split(b"\n")
-    head = lines[0].split() if len(lines[0].split()) == _HEAD else lines[:_HEAD]
+        lines = stream.read(_HEADER_BYTES).split(b"\n")
+    head = lines[0].split() if len(lines[0].split()) == _HEADER_FIELDS else lines[:_HEADER_FIELDS]
     return (
         len(lines) > 1
-        and len(head) == _HEAD
+        and len(head) == _HEADER_FIELDS
         and all(word.strip().isdigit() and int(word) > 0 for word in head)
     )
 
@@ -46,7 +55,7 @@ def read_commalab_topology(path: Path) -> Topology:
     """Read the network of a file.
 
     Raises:
-        InputError: a fault in the file, or what :class:`teal.Topology` refuses.
+        InputError: an invalid file, or an error of :class:`teal.Topology`.
     """
     nodes, arcs, demands = _read(path)
     capacity = arcs[:, 3]
@@ -73,7 +82,7 @@ def read_commalab_traffic(path: Path, topology: Topology) -> TrafficMatrices:
     """Read the demands of a file as one matrix.
 
     Raises:
-        InputError: a fault in the file, or nodes that the network does not have.
+        InputError: an invalid file, or unknown nodes.
     """
     nodes, _, demands = _read(path)
     if nodes != topology.num_nodes:
@@ -92,40 +101,44 @@ def network_of_costs(
     no_transit: int = 0,
     notes: tuple[str, ...] = (),
 ) -> Topology:
-    """A network of numbered nodes whose links have costs.
+    """Build a network of numbered nodes whose links have costs.
 
     Args:
         name: name of the network.
-        where: the file, for messages.
+        where: name of the file, for messages.
         nodes: N; names are 1 to N.
-        ends: (E, 2) numbers of the nodes where links start and end, from 1.
-        cost: (E,) of a Gbit/s.
+        ends: (E, 2) node numbers of each link, from 1.
+        cost: (E,) cost of a Gbit/s.
         capacity: (E,) Gbit/s.
-        no_transit: number of the first nodes, which carry no transit traffic.
+        no_transit: how many of the first nodes carry no transit traffic.
         notes: notes of the network.
 
     Raises:
-        InputError: a number out of range, or what :class:`teal.Topology` refuses.
+        InputError: a number out of range, or an error of :class:`teal.Topology`.
     """
-    if nodes > _MOST_NODES:
-        raise InputError(where, "nodes", f"at most {_MOST_NODES:,}", nodes)
+    if nodes > _MAX_NODES:
+        raise InputError(where, "nodes", f"at most {_MAX_NODES:,}", nodes)
     _require_nodes(ends, nodes, where, "arc")
     if not bool((np.isfinite(cost) & (cost >= 0)).all()):
         raise InputError(where, "cost", "finite costs >= 0", float(cost.min(initial=np.nan)))
-    between = ends[:, 0] != ends[:, 1]
-    if not between.all():
-        dropped = int((~between).sum())
-        notes += (f"{dropped:,} links from a node to itself were dropped.",)
-        ends, cost, capacity = ends[between], cost[between], capacity[between]
-    above = cost[cost > 0]
-    least = _LEAST_LATENCY * float(above.min(initial=np.inf) if len(above) else 1.0)
+    is_proper = ends[:, 0] != ends[:, 1]
+    if not is_proper.all():
+        num_loops = int((~is_proper).sum())
+        notes += (f"{num_loops:,} links from a node to itself were dropped.",)
+        ends = ends[is_proper]
+        cost = cost[is_proper]
+        capacity = capacity[is_proper]
+    positive_costs = cost[cost > 0]
+    min_latency = _MIN_RELATIVE_LATENCY * float(
+        positive_costs.min(initial=np.inf) if len(positive_costs) else 1.0
+    )
     return Topology(
         name=name,
         node_names=tuple(str(number) for number in range(1, nodes + 1)),
         link_source=np.ascontiguousarray(ends[:, 0] - 1, np.int32),
         link_target=np.ascontiguousarray(ends[:, 1] - 1, np.int32),
         capacity=np.ascontiguousarray(capacity, np.float64),
-        latency=np.maximum(cost, least),
+        latency=np.maximum(cost, min_latency),
         coordinates=np.full((nodes, 2), np.nan),
         origin=where,
         notes=("The file has costs and no latencies: a cost of 1 is read as 1 ms.", *notes),
@@ -137,31 +150,34 @@ def network_of_costs(
 def matrix_of(
     path: Path, name: str, ends: FloatArray, rate: FloatArray, topology: Topology
 ) -> TrafficMatrices:
-    """One matrix of demands between numbered nodes; several of a pair are added, those within a
-    node are left out.
+    """Build one matrix of demands between numbered nodes; demands of a pair are added, loops
+    dropped.
 
     Args:
         path: path of the file.
         name: name of the traffic.
-        ends: (n, 2) numbers of the nodes, from 1.
+        ends: (n, 2) node numbers, from 1.
         rate: (n,) Gbit/s.
         topology: the network.
 
     Raises:
-        InputError: a number out of range, or a rate that is negative or no finite number.
+        InputError: a number out of range, or a rate that is negative or not finite.
     """
     where = str(path)
     _require_nodes(ends, topology.num_nodes, where, "demand")
-    bad = ~(np.isfinite(rate) & (rate >= 0))
-    if bad.any():
+    is_invalid = ~(np.isfinite(rate) & (rate >= 0))
+    if is_invalid.any():
         raise InputError(
-            where, f"demand {int(bad.argmax()) + 1}", "a finite rate >= 0", rate[bad][0]
+            where,
+            f"demand {int(is_invalid.argmax()) + 1}",
+            "a finite rate >= 0",
+            rate[is_invalid][0],
         )
-    between = ends[:, 0] != ends[:, 1]
-    pairs, place = np.unique(ends[between].astype(np.int32) - 1, axis=0, return_inverse=True)
+    is_proper = ends[:, 0] != ends[:, 1]
+    pairs, pair_index = np.unique(ends[is_proper].astype(np.int32) - 1, axis=0, return_inverse=True)
     if not len(pairs):
         raise InputError(where, "demands", "demands between different nodes", "none")
-    rates = np.bincount(place.reshape(-1), rate[between]).astype(np.float64)
+    rates = np.bincount(pair_index.reshape(-1), rate[is_proper]).astype(np.float64)
     return TrafficMatrices(
         name=name,
         pairs=pairs,
@@ -174,25 +190,29 @@ def matrix_of(
 
 
 def _require_nodes(ends: FloatArray, nodes: int, where: str, kind: str) -> None:
-    wrong = ~((ends >= 1) & (ends <= nodes) & (ends == np.floor(ends))).all(1)
-    if wrong.any():
-        first = int(wrong.argmax())
-        found = ends[first].tolist()
-        raise InputError(where, f"{kind} {first + 1}", f"node numbers from 1 to {nodes}", found)
+    is_invalid = ~((ends >= 1) & (ends <= nodes) & (ends == np.floor(ends))).all(1)
+    if is_invalid.any():
+        first = int(is_invalid.argmax())
+        actual = ends[first].tolist()
+        raise InputError(where, f"{kind} {first + 1}", f"node numbers from 1 to {nodes}", actual)
 
 
 def _read(path: Path) -> tuple[int, FloatArray, FloatArray]:
-    """The number of nodes, the arcs (E, 4), and the commodities (n, 3) of a file."""
+    """Return the number of nodes, the arcs (E, 4), and the commodities (n, 3) of a file."""
     where = str(path)
     try:
         numbers = np.array(path.read_text(encoding="ascii").split(), np.float64)
     except (ValueError, UnicodeDecodeError):
         expected = "numbers: a multicommodity flow problem of CommaLab"
         raise InputError(where, "", expected, "something else") from None
-    nodes, arcs, demands = (int(number) for number in numbers[:3])
-    expected_size = 3 + _ARC * arcs + _COMMODITY * demands
+    num_nodes, num_arcs, num_demands = (int(number) for number in numbers[:3])
+    expected_size = 3 + _ARC_FIELDS * num_arcs + _COMMODITY_FIELDS * num_demands
     if len(numbers) != expected_size:
-        expected = f"{expected_size} numbers, for {arcs} arcs and {demands} commodities"
+        expected = f"{expected_size} numbers, for {num_arcs} arcs and {num_demands} commodities"
         raise InputError(where, "", expected, len(numbers))
-    of_arcs = numbers[3 : 3 + _ARC * arcs].reshape(arcs, _ARC)
-    return nodes, of_arcs, numbers[3 + _ARC * arcs :].reshape(demands, _COMMODITY)
+    arc_rows = numbers[3 : 3 + _ARC_FIELDS * num_arcs].reshape(num_arcs, _ARC_FIELDS)
+    return (
+        num_nodes,
+        arc_rows,
+        numbers[3 + _ARC_FIELDS * num_arcs :].reshape(num_demands, _COMMODITY_FIELDS),
+    )

@@ -12,11 +12,12 @@ and out.
           endpoints: [{node: r1, interface: eth1}, {node: r2, interface: eth1}]
           labels: {capacity: "100", latency: "3.5", metric: "10", back-metric: "20"}
 
-A link is a cable with both directions, in the short form or that of type veth.  Containerlab knows
-no capacities and metrics: they stand in the labels of the second form, which it passes over; of the
-direction from the second end to the first with ``back-`` where they differ, and ``one-way`` where
-there is none.  A link of capacity 0 has failed.  Nodes of the kinds ``bridge`` and ``ovs-bridge``
-are no routers: those on one are connected in pairs, each with the metric of the sender.
+A link is a cable with both directions, in the short form or that of type veth.  Containerlab has no
+capacities and metrics: they are labels of the second form, which it ignores; the prefix ``back-``
+marks differing values of the reverse direction, and ``one-way`` its absence.  A link of capacity 0
+has failed.  Nodes of the kinds ``bridge`` and ``ovs-bridge`` are not routers: the routers on one
+are connected in pairs, each with the metric of the sender.  Entry points:
+:func:`read_containerlab`, :func:`containerlab_text`.
 """
 
 from __future__ import annotations
@@ -43,13 +44,17 @@ from teal.network import Topology
 ATTRIBUTES = ("capacity", "latency", "metric", "te_metric", "affinity", "capacity_unit")
 SUFFIXES = (".clab.yml", ".clab.yaml")
 _BRIDGES = ("bridge", "ovs-bridge")
-_NO_NODES = (
+# Endpoint types of a link that are not nodes.
+_NON_NODES = (
     "host",
     "mgmt-net",
     "macvlan",
-)  # what stands for a node in an end of a link and is none
+)
 _IMAGE = "quay.io/frrouting/frr:10.2.1"
-_BACK, _ONE_WAY, _NAME = "back-", "one-way", "teal-name"  # prefix of labels, and labels
+# Prefix of labels of the reverse direction, and labels.
+_REVERSE_PREFIX = "back-"
+_ONE_WAY_LABEL = "one-way"
+_NAME_LABEL = "teal-name"
 
 
 def read_containerlab(
@@ -59,15 +64,15 @@ def read_containerlab(
 
     Args:
         path: path of the file.
-        default_capacity: Gbit/s for links without the label; None to refuse them.
+        default_capacity: Gbit/s of links without the label; None refuses them.
         attributes: names of the labels.
 
     Raises:
-        InputError: no YAML, no nodes or links, an entry of another type, a link between bridges, or
-            what :func:`teal.formats.records.topology_from_records` refuses.
+        InputError: not YAML, no nodes or links, an entry of another type, a link between bridges,
+            or an error of :func:`teal.formats.records.topology_from_records`.
     """
     where = str(path)
-    document = _mapping(_yaml(path), where, "the file")
+    document = _mapping(_read_yaml(path), where, "the file")
     topology = _mapping(document.get("topology"), where, "topology")
     nodes = {
         name: _mapping(node, where, f"nodes: {name}")
@@ -75,32 +80,38 @@ def read_containerlab(
     }
     kinds = {name: _kind(node, topology, where) for name, node in nodes.items()}
     names = {
-        name: str(_mapping(node.get("labels"), where, name).get(_NAME, name))
+        name: str(_mapping(node.get("labels"), where, name).get(_NAME_LABEL, name))
         for name, node in nodes.items()
     }
     if len(set(names.values())) < len(names):
         raise InputError(
             where,
-            f"nodes: labels: {_NAME}",
+            f"nodes: labels: {_NAME_LABEL}",
             "a different one for each node",
             "one that is there twice",
         )
-    records, skipped, members = list[LinkRecord](), 0, dict[str, list[tuple[LinkRecord, ...]]]()
-    with_vars = 0  # links with variables for templates, which are not read
-    for place, entry in enumerate(topology["links"]):
-        field = f"links[{place}]"
+    records = list[LinkRecord]()
+    num_skipped = 0
+    members = dict[str, list[tuple[LinkRecord, ...]]]()
+    # Number of links with template variables, which are not read.
+    num_with_vars = 0
+    # Cables between routers; those to bridges are collected by bridge.
+    for index, entry in enumerate(topology["links"]):
+        field = f"links[{index}]"
         link = _mapping(entry, where, field)
         ends = _ends(link.get("endpoints", []), where, field)
-        with_vars += _has_vars(link)
-        if len(ends) != 2 or any(end in _NO_NODES and end not in kinds for end in ends):
-            skipped += 1
+        num_with_vars += _has_vars(link)
+        if len(ends) != 2 or any(end in _NON_NODES and end not in kinds for end in ends):
+            num_skipped += 1
             continue
         unknown = [end for end in ends if end not in kinds]
         if unknown:
             raise InputError(where, f"{field}: endpoints", "nodes of the file", unknown[0])
-        both = names[ends[0]], names[ends[1]]
-        both_ways = tuple(
-            _records(both, _mapping(link.get("labels"), where, field), attributes, where, field)
+        node_names = names[ends[0]], names[ends[1]]
+        directions = tuple(
+            _records(
+                node_names, _mapping(link.get("labels"), where, field), attributes, where, field
+            )
         )
         bridges = [end for end in ends if kinds[end] in _BRIDGES]
         if len(bridges) == 2:
@@ -108,17 +119,17 @@ def read_containerlab(
                 where, f"{field}: endpoints", "a router at one end at least", "two bridges"
             )
         if bridges:
-            members.setdefault(names[bridges[0]], []).append(both_ways)
+            members.setdefault(names[bridges[0]], []).append(directions)
         else:
-            records += both_ways
+            records += directions
     for bridge, links in members.items():
-        records += _across(bridge, links)
+        records += _bridge_links(bridge, links)
     notes: tuple[str, ...] = ()
-    if skipped:
-        notes += (f"{skipped} links do not connect two nodes and are left out.",)
-    if with_vars:
+    if num_skipped:
+        notes += (f"{num_skipped} links do not connect two nodes and are left out.",)
+    if num_with_vars:
         notes += (
-            f"{WARNING}{where}: vars of {with_vars} links are not read: labels have capacity, "
+            f"{WARNING}{where}: vars of {num_with_vars} links are not read: labels have capacity, "
             "latency and metric.",
         )
     routers: dict[str, tuple[float, float] | None] = {
@@ -136,8 +147,10 @@ def read_containerlab(
     )
 
 
-def _yaml(path: Path) -> Any:
-    """Lists, mappings and texts: names such as ``on`` and ``010`` stay what they are."""
+def _read_yaml(path: Path) -> Any:
+    """Parse YAML into lists, mappings and texts, so that names such as ``on`` and ``010`` stay
+    texts.
+    """
     try:
         import yaml
     except ImportError:
@@ -145,21 +158,20 @@ def _yaml(path: Path) -> Any:
             str(path), "", "pip install pyyaml, to read YAML files", "pyyaml is missing"
         ) from None
     try:
-        return yaml.load(
-            path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader
-        )  # which makes no other objects
+        # The safe loader constructs plain objects only.
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(str(path), "", "a YAML file", " ".join(str(error).split())[:120]) from None
 
 
 def _has_vars(link: dict[str, Any]) -> bool:
-    """Whether a link or one of its ends has variables."""
+    """Return whether a link or one of its ends has variables."""
     ends = link.get("endpoints", [])
     return bool(link.get("vars")) or any(isinstance(end, dict) and end.get("vars") for end in ends)
 
 
 def _mapping(value: Any, where: str, field: str) -> dict[str, Any]:
-    """A mapping with texts as keys; {} for nothing."""
+    """Return a mapping with text keys; {} for nothing."""
     if value in (None, ""):
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
@@ -179,15 +191,15 @@ def _nodes(topology: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _kind(node: dict[str, Any], topology: dict[str, Any], where: str) -> str:
-    """The kind of a node, its own, that of its group, or that of all."""
+    """Return the kind of a node: its own, that of its group, or the default."""
     groups = _mapping(topology.get("groups"), where, "groups")
-    of_group = _mapping(groups.get(str(node.get("group", ""))), where, "groups")
+    group = _mapping(groups.get(str(node.get("group", ""))), where, "groups")
     defaults = _mapping(topology.get("defaults"), where, "defaults")
-    return str(node.get("kind") or of_group.get("kind") or defaults.get("kind") or "")
+    return str(node.get("kind") or group.get("kind") or defaults.get("kind") or "")
 
 
 def _ends(ends: Any, where: str, field: str) -> list[str]:
-    """The nodes of the ends of a link, each ``node:interface`` or a mapping."""
+    """Return the nodes of the ends of a link, each ``node:interface`` or a mapping."""
     if not isinstance(ends, list) or not all(isinstance(end, str | dict) for end in ends):
         raise InputError(
             where, f"{field}: endpoints", "a list of node:interface", f"a {type(ends).__name__}"
@@ -201,26 +213,26 @@ def _ends(ends: Any, where: str, field: str) -> list[str]:
 def _records(
     ends: tuple[str, str], labels: dict[str, Any], attributes: Attributes, where: str, field: str
 ) -> Iterator[LinkRecord]:
-    """Both directions of a cable, or one."""
+    """Yield one or both directions of a cable."""
 
     def text(name: str, prefix: str) -> str:
-        found = labels.get(prefix + name, labels.get(name, ""))
-        if not isinstance(found, str):
+        label = labels.get(prefix + name, labels.get(name, ""))
+        if not isinstance(label, str):
             raise InputError(
-                where, f"{field}: labels: {name}", "a text", f"a {type(found).__name__}"
+                where, f"{field}: labels: {name}", "a text", f"a {type(label).__name__}"
             )
-        return found
+        return label
 
     def value(name: str, prefix: str) -> float | None:
-        given = text(name, prefix)
-        return number(given, where, f"{field}: {name}") if given else None
+        cell = text(name, prefix)
+        return number(cell, where, f"{field}: {name}") if cell else None
 
-    for prefix, (source, target) in (("", ends), (_BACK, ends[::-1])):
-        if prefix and text(_ONE_WAY, "").lower() in ("true", "yes"):
+    for prefix, (source, target) in (("", ends), (_REVERSE_PREFIX, ends[::-1])):
+        if prefix and text(_ONE_WAY_LABEL, "").lower() in ("true", "yes"):
             return
         name = attributes.capacity
-        (given,) = plain_numbers([text(name, prefix)], where, f"{field}: {name}")
-        capacity = gbps(given, attributes.capacity_unit, where, f"{field}: {name}")
+        (capacity_text,) = plain_numbers([text(name, prefix)], where, f"{field}: {name}")
+        capacity = gbps(capacity_text, attributes.capacity_unit, where, f"{field}: {name}")
         yield LinkRecord(
             source,
             target,
@@ -239,53 +251,64 @@ def _records(
         )
 
 
-def _across(bridge: str, links: list[tuple[LinkRecord, ...]]) -> Iterator[LinkRecord]:
-    """Links between the routers on a bridge: the metrics of the sender, and the smaller of the
-    capacities.
+def _bridge_links(bridge: str, links: list[tuple[LinkRecord, ...]]) -> Iterator[LinkRecord]:
+    """Yield links between the routers on a bridge: metrics of the sender, and the smaller
+    capacity.
     """
     for first, second in itertools.permutations(links, 2):
-        for out, into in itertools.product(first, second):
-            if out.target == bridge == into.source:
-                known = [one.capacity for one in (out, into) if one.capacity is not None]
+        for outgoing, incoming in itertools.product(first, second):
+            if outgoing.target == bridge == incoming.source:
+                capacities = [
+                    record.capacity
+                    for record in (outgoing, incoming)
+                    if record.capacity is not None
+                ]
                 yield dataclasses.replace(
-                    out,
-                    target=into.target,
-                    capacity=min(known, default=None),
-                    affinities=out.affinities | into.affinities,
-                    has_failed=out.has_failed or into.has_failed,
+                    outgoing,
+                    target=incoming.target,
+                    capacity=min(capacities, default=None),
+                    affinities=outgoing.affinities | incoming.affinities,
+                    has_failed=outgoing.has_failed or incoming.has_failed,
                 )
 
 
 def containerlab_text(topology: Topology) -> str:
-    """The file of a network, which :func:`read_containerlab` reads back; interfaces are eth1, eth2,
-    ... in order.
+    """Return the file of a network, which :func:`read_containerlab` reads back; interfaces are
+    eth1, eth2, ... in order.
 
-    Names of nodes are those of the network with ``-`` for what names of containers cannot have; the
-    label ``teal-name`` has the original.
+    Characters that container names cannot have are replaced by ``-``; the label ``teal-name`` has
+    the original name.
     """
     import yaml
 
-    words, nodes, taken = list[str](), dict[str, Any](), set(_NO_NODES)
-    for place, name in enumerate(topology.node_names):
-        word = re.sub(r"[^a-zA-Z0-9_.-]", "-", name).strip("-._") or "node"
-        while word in taken:
-            word += f"-{place + 1}"
-        taken.add(word)
-        words.append(word)
-        nodes[word] = {} if word == name else {"labels": {_NAME: name}}
-    used = [0] * topology.num_nodes
+    container_names = list[str]()
+    nodes = dict[str, Any]()
+    used_names = set(_NON_NODES)
+    for index, name in enumerate(topology.node_names):
+        container_name = re.sub(r"[^a-zA-Z0-9_.-]", "-", name).strip("-._") or "node"
+        while container_name in used_names:
+            container_name += f"-{index + 1}"
+        used_names.add(container_name)
+        container_names.append(container_name)
+        nodes[container_name] = {} if container_name == name else {"labels": {_NAME_LABEL: name}}
+    num_interfaces = [0] * topology.num_nodes
     links: list[dict[str, Any]] = []
     for pair in topology.link_pairs():
         ends: list[dict[str, str]] = []
         for node in (int(topology.link_source[pair[0]]), int(topology.link_target[pair[0]])):
-            used[node] += 1
-            ends.append({"node": words[node], "interface": f"eth{used[node]}"})
-        forth, back = _labels(topology, pair[0]), _labels(topology, pair[-1])
-        names = [name for name in {**forth, **back} if back.get(name) != forth.get(name)]
-        differing = {_BACK + name: back.get(name, "") for name in names}
-        one_way = {_ONE_WAY: "true"} if len(pair) == 1 else {}
+            num_interfaces[node] += 1
+            ends.append({"node": container_names[node], "interface": f"eth{num_interfaces[node]}"})
+        forward = _labels(topology, pair[0])
+        backward = _labels(topology, pair[-1])
+        differing_names = [
+            name for name in {**forward, **backward} if backward.get(name) != forward.get(name)
+        ]
+        backward_labels = {
+            _REVERSE_PREFIX + name: backward.get(name, "") for name in differing_names
+        }
+        one_way = {_ONE_WAY_LABEL: "true"} if len(pair) == 1 else {}
         links.append(
-            {"type": "veth", "endpoints": ends, "labels": {**forth, **differing, **one_way}}
+            {"type": "veth", "endpoints": ends, "labels": {**forward, **backward_labels, **one_way}}
         )
     title = re.sub(r"[^a-zA-Z0-9_.-]", "-", topology.name) or "network"
     defaults = {"kind": "linux", "image": _IMAGE}
@@ -294,9 +317,9 @@ def containerlab_text(topology: Topology) -> str:
 
 
 def _labels(topology: Topology, link: int) -> dict[str, str]:
-    others = topology.igp_attributes(link)
-    if "affinity" in others:
-        others["affinity"] = ";".join(others["affinity"])
+    attributes = topology.igp_attributes(link)
+    if "affinity" in attributes:
+        attributes["affinity"] = ";".join(attributes["affinity"])
     numbers = {"capacity": float(topology.capacity[link]), "latency": float(topology.latency[link])}
-    exact = {name: repr(value).removesuffix(".0") for name, value in numbers.items()}
-    return exact | {name: str(value) for name, value in others.items()}
+    texts = {name: repr(value).removesuffix(".0") for name, value in numbers.items()}
+    return texts | {name: str(value) for name, value in attributes.items()}

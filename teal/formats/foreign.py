@@ -1,11 +1,11 @@
-"""Networks of other programs that are not read: what they are, and how they become readable."""
+"""Advice on converting unsupported network formats."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_HEAD_BYTES = 2048
-_BY_NETWORKX = {
+_SNIFFED_BYTES = 2048
+_NETWORKX_READERS = {
     ".gml": "read_gml",
     ".gexf": "read_gexf",
     ".net": "read_pajek",
@@ -17,12 +17,12 @@ _BY_NETWORKX = {
     ".g6": "read_graph6",
     ".s6": "read_sparse6",
 }
-_TABLE = "a table of links, .csv: source,target,capacity and a line for each cable"
+_TABLE_TEXT = "a table of links, .csv: source,target,capacity and a line for each cable"
 
 
 def advice(path: Path) -> str:
-    """How a file of another program becomes one that is read; "" where nothing is known of it."""
-    reader = _BY_NETWORKX.get(path.suffix.lower())
+    """Return how to convert a file of another program; "" for an unknown format."""
+    reader = _NETWORKX_READERS.get(path.suffix.lower())
     if reader is not None:
         call = (
             f"networkx.write_graphml(networkx.{reader}({path.name!r}), {path.stem + '.graphml'!r})"
@@ -30,7 +30,7 @@ def advice(path: Path) -> str:
         return f"networkx converts it: {call}"
     try:
         with path.open("rb") as stream:
-            head = stream.read(_HEAD_BYTES).decode("utf-8", errors="replace")
+            head = stream.read(_SNIFFED_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return ""
     if "SNDlib" in head or ("NODES (" in head and "LINKS (" in head):
@@ -39,9 +39,9 @@ def advice(path: Path) -> str:
     if any(
         line.startswith(("<Nodes>", "<Circuits>", "<Interfaces>", "<Network>")) for line in lines
     ):
-        return f"of a WAE or MATE plan, export the circuits as {_TABLE}"
+        return f"of a WAE or MATE plan, export the circuits as {_TABLE_TEXT}"
     if any(line.startswith(("p min ", "p max ", "p mcf ")) for line in lines):
-        return f"of DIMACS, write the arcs as {_TABLE} (or graph attributes of networkx)"
+        return f"of DIMACS, write the arcs as {_TABLE_TEXT} (or graph attributes of networkx)"
     if lines and len(lines[0].split()) >= 3:
-        return f"write it as {_TABLE}"
+        return f"write it as {_TABLE_TEXT}"
     return ""

@@ -1,17 +1,19 @@
-"""Networks and traffic that are objects already: graphs of networkx, frames and series of pandas,
-arrays, dicts.
+"""Networks and traffic from Python objects: networkx graphs, pandas frames and series, arrays,
+dicts.
 
-A graph has attributes ``capacity`` (Gbit/s), perhaps ``latency`` (ms) on edges, and perhaps ``pos``
-or ``lon`` and ``lat`` on nodes.  Traffic, in Gbit/s:
+A graph has attributes ``capacity`` (Gbit/s) and optionally ``latency`` (ms) on edges, and
+optionally ``pos`` or ``lon`` and ``lat`` on nodes.  Traffic, in Gbit/s:
 
-- a frame with columns ``source``, ``target``, ``rate`` and perhaps ``timestamp``, ``class`` and
+- a frame with columns ``source``, ``target``, ``rate`` and optionally ``timestamp``, ``class`` and
   ``endpoint``, read as the tables of :mod:`teal.formats.tables`;
-- a square frame, whose index and columns are names of nodes: one matrix, a row a source unless its
+- a square frame, whose index and columns are node names: one matrix, a row per source unless its
   axes are named the other way round;
-- a frame whose index are times and whose columns are pairs of names (a MultiIndex);
-- a series whose index are pairs of names, or a dict ``{("a", "b"): 3.0}``: one matrix;
+- a frame with times as index and pairs of names as columns (a MultiIndex);
+- a series with pairs of names as index, or a dict ``{("a", "b"): 3.0}``: one matrix;
 - an array (N, N) or (T, N, N) over the nodes in their order, or (T, N (N - 1)) over all ordered
-  pairs; T matrices have invented times, 300 s apart.
+  pairs; T matrices get artificial times, 300 s apart.
+
+Entry points: :func:`topology_from_graph`, :func:`traffic_from_object`.
 """
 
 from __future__ import annotations
@@ -36,23 +38,27 @@ from teal.network.traffic import usual_interval
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.storage import content_key
 
-_SOURCES, _TARGETS = ("source", "from"), ("target", "to")  # names of levels and axes
-_TIMES = np.array(["2024-01-01T00:00:00"], dtype="datetime64[s]")  # of matrices that have none
-_USUAL_INTERVAL = np.timedelta64(300, "s")  # between them
+# Names of index levels and axes.
+_SOURCES = ("source", "from")
+_TARGETS = ("target", "to")
+# Time of matrices without times.
+_DEFAULT_TIMES = np.array(["2024-01-01T00:00:00"], dtype="datetime64[s]")
+# Interval of matrices without times.
+_DEFAULT_INTERVAL = np.timedelta64(300, "s")
 
 
 def topology_from_graph(
     graph: Any, default_capacity: float | None, attributes: Attributes
 ) -> Topology:
-    """The network of a networkx graph, directed or not, with parallel edges or without.
+    """Build the network of a networkx graph, directed or not, with or without parallel edges.
 
     Args:
         graph: the graph.
         default_capacity: Gbit/s of edges without capacity; None refuses them.
-        attributes: names of the attributes of edges.
+        attributes: names of the edge attributes.
 
     Raises:
-        InputError: what :func:`teal.formats.records.topology_from_records` refuses.
+        InputError: an error of :func:`teal.formats.records.topology_from_records`.
     """
     nodes = [{**data, "id": node} for node, data in graph.nodes(data=True)]
     links = [{**data, "source": a, "target": b} for a, b, data in graph.edges(data=True)]
@@ -71,22 +77,21 @@ def topology_from_graph(
 def traffic_from_object(
     value: Any, topology: Topology, class_order: Sequence[str] = (), unit: str = ""
 ) -> TrafficMatrices:
-    """The matrices of an object; a pair that it does not name has rate 0.
+    """Build the matrices of an object; pairs that it does not name have rate 0.
 
     Args:
-        value: see the module.
-        topology: network whose nodes the object names.
+        value: object of one of the module's kinds.
+        topology: network with the node names.
         class_order: names in the column ``class`` of a table, the highest priority first; () for
             the default.
-        unit: unit by which the caller multiplies the rates, in the place of one in a heading; ""
-            for none.
+        unit: unit with which the caller scales the rates, instead of one in a heading; "" for none.
 
     Raises:
-        InputError: another kind of object or shape, a column missing, an unknown node, a rate that
-            is negative or no number, a pair twice.
+        InputError: another kind of object or shape, a missing column, an unknown node, a rate that
+            is negative or not a number, or a repeated pair.
     """
     if hasattr(value, "columns") and hasattr(value, "index"):
-        frame = _with_named_levels(value)
+        frame = _levels_to_columns(value)
         if is_table(frame):
             return read_frame(frame, topology, class_order, unit)
     if class_order:
@@ -99,23 +104,23 @@ def traffic_from_object(
                 "dict", "", 'pairs of names, such as {("a", "b"): 3.0}', repr(pairs[:1])
             )
         names = np.array(pairs, dtype=object).reshape(-1, 2)
-        rates = _numbers(list(value.values()), "dict")[None]
-        return _matrices(names[:, 0], names[:, 1], rates, _TIMES[:1], topology, "dict")
+        rates = _parse_rates(list(value.values()), "dict")[None]
+        return _matrices(names[:, 0], names[:, 1], rates, _DEFAULT_TIMES[:1], topology, "dict")
     if hasattr(value, "columns"):
         return _from_frame(value, topology)
     if hasattr(value, "index") and hasattr(value, "to_numpy"):
         _require_pairs(value.index, "series")
-        a, b = _ends_of_levels(value.index, "series")
-        rates = _numbers(value.tolist(), "series")[None]
-        return _matrices(a, b, rates, _TIMES[:1], topology, "series")
+        sources, targets = _level_ends(value.index, "series")
+        rates = _parse_rates(value.tolist(), "series")[None]
+        return _matrices(sources, targets, rates, _DEFAULT_TIMES[:1], topology, "series")
     if isinstance(value, np.ndarray):
         return _from_array(value, topology)
     expected = "a file or name, a pandas frame or series, a dict of pairs, or an array"
     raise InputError("traffic", "", expected, type(value).__name__)
 
 
-def _with_named_levels(frame: Any) -> Any:
-    """The frame, with levels of its index that are called as columns of a table as columns."""
+def _levels_to_columns(frame: Any) -> Any:
+    """Move index levels with names of table columns to columns."""
     levels = [str(name).strip().lower() for name in getattr(frame.index, "names", [])]
     known = {*_SOURCES, *_TARGETS, "timestamp", "time", "class", "endpoint"}
     if getattr(frame.columns, "nlevels", 1) > 1 or not levels or not set(levels) <= known:
@@ -125,11 +130,11 @@ def _with_named_levels(frame: Any) -> Any:
     return frame.reset_index() if has_ends and not set(levels) & columns else frame
 
 
-def _ends_of_levels(index: Any, where: str) -> tuple[AnyArray, AnyArray]:
-    """Sources and targets of a MultiIndex: by the names of its levels, else in their order.
+def _level_ends(index: Any, where: str) -> tuple[AnyArray, AnyArray]:
+    """Return sources and targets of a MultiIndex: by level names, else in order.
 
     Raises:
-        InputError: names that say something else.
+        InputError: contradictory names.
     """
     first, second = (str(name).strip().lower() for name in index.names)
     is_swapped = first in _TARGETS and second in _SOURCES
@@ -137,59 +142,69 @@ def _ends_of_levels(index: Any, where: str) -> tuple[AnyArray, AnyArray]:
         expected = "levels named source and target, or without names in this order"
         raise InputError(where, "index", expected, f"{index.names[0]}, {index.names[1]}")
     order = (1, 0) if is_swapped else (0, 1)
-    a, b = (index.get_level_values(level).to_numpy() for level in order)
-    return a, b
+    sources, targets = (index.get_level_values(level).to_numpy() for level in order)
+    return sources, targets
 
 
-def _numbers(values: Sequence[Any], where: str) -> FloatArray:
-    """Rates as numbers; NaN where a value is missing.
+def _parse_rates(values: Sequence[Any], where: str) -> FloatArray:
+    """Parse rates; NaN where a value is missing.
 
     Raises:
-        InputError: a value that is no number.
+        InputError: a value that is not a number.
     """
     rates = np.empty(len(values))
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         text = cell_text(value)
         try:
-            rates[place] = float(text) if text else math.nan
+            rates[index] = float(text) if text else math.nan
         except ValueError:
             raise InputError(where, "rate", "numbers (Gbit/s)", repr(value)[:80]) from None
     return rates
 
 
 def _from_array(value: FloatArray, topology: Topology) -> TrafficMatrices:
-    nodes = topology.num_nodes
+    num_nodes = topology.num_nodes
     if value.dtype.kind not in "iuf":
         raise InputError("array", "dtype", "real numbers", value.dtype)
-    ends = np.array([(a, b) for a in range(nodes) for b in range(nodes) if a != b])
-    array = value[None] if value.ndim == 2 and value.shape == (nodes, nodes) else value
-    if array.ndim == 3 and array.shape[1:] == (nodes, nodes):
+    ends = np.array(
+        [
+            (source, target)
+            for source in range(num_nodes)
+            for target in range(num_nodes)
+            if source != target
+        ]
+    )
+    array = value[None] if value.ndim == 2 and value.shape == (num_nodes, num_nodes) else value
+    if array.ndim == 3 and array.shape[1:] == (num_nodes, num_nodes):
         _require_empty_diagonal(np.einsum("tnn->tn", array), "array")
         array = array[:, ends[:, 0], ends[:, 1]]
     if array.ndim != 2 or array.shape[1] != len(ends):
-        expected = f"({nodes}, {nodes}), (T, {nodes}, {nodes}) or (T, {len(ends)}) rates"
+        expected = (
+            f"({num_nodes}, {num_nodes}), (T, {num_nodes}, {num_nodes}) or (T, {len(ends)}) rates"
+        )
         raise InputError("array", "shape", expected, value.shape)
     names = np.array(topology.node_names, dtype=object)[ends]
-    times = _TIMES[0] + _USUAL_INTERVAL * np.arange(len(array))
+    times = _DEFAULT_TIMES[0] + _DEFAULT_INTERVAL * np.arange(len(array))
     return _matrices(names[:, 0], names[:, 1], array.astype(np.float64), times, topology, "array")
 
 
 def _require_empty_diagonal(rates: AnyArray, where: str) -> None:
     """Raise InputError for demand from a node to itself."""
-    own = rates[np.nan_to_num(rates) != 0]
-    if len(own):
+    nonzero = rates[np.nan_to_num(rates) != 0]
+    if len(nonzero):
         expected = (
             "0 from a node to itself (numpy.fill_diagonal(matrix, 0) leaves such traffic out)"
         )
-        raise InputError(where, "rate", expected, float(own[0]))
+        raise InputError(where, "rate", expected, float(nonzero[0]))
 
 
 def _from_frame(frame: Any, topology: Topology) -> TrafficMatrices:
-    where, columns = "data frame", [cell_text(name) for name in frame.columns]
+    where = "data frame"
+    columns = [cell_text(name) for name in frame.columns]
     if getattr(frame.columns, "nlevels", 1) == 2:
-        a, b = _ends_of_levels(frame.columns, where)
-        times = _moments(frame.index.to_series(), where)
-        return _matrices(a, b, _table_of_numbers(frame, where), times, topology, where)
+        sources, targets = _level_ends(frame.columns, where)
+        times = _parse_times(frame.index.to_series(), where)
+        return _matrices(sources, targets, _parse_rate_table(frame, where), times, topology, where)
     index = topology.node_index()
     rows = [cell_text(name) for name in frame.index]
     if set(rows) & set(index) and set(columns) & set(index):
@@ -198,54 +213,56 @@ def _from_frame(frame: Any, topology: Topology) -> TrafficMatrices:
     raise InputError(where, "", expected, ", ".join(columns[:10]))
 
 
-def _table_of_numbers(frame: Any, where: str) -> FloatArray:
-    """(rows, columns) of a frame as numbers; NaN where a value is missing."""
-    columns = [_numbers(frame.iloc[:, place].tolist(), where) for place in range(frame.shape[1])]
+def _parse_rate_table(frame: Any, where: str) -> FloatArray:
+    """Parse a frame into (rows, columns) numbers; NaN where a value is missing."""
+    columns = [
+        _parse_rates(frame.iloc[:, column].tolist(), where) for column in range(frame.shape[1])
+    ]
     return np.stack(columns, 1) if columns else np.zeros((len(frame), 0))
 
 
 def _from_square(
     frame: Any, rows: list[str], columns: list[str], topology: Topology
 ) -> TrafficMatrices:
-    """One matrix of a frame with a row a source and a column a target, or the other way round where
+    """Build one matrix from a frame with a row per source and a column per target, or vice versa if
     its axes are named so.
     """
     where = "data frame"
-    rates = _table_of_numbers(frame, where)
-    of_rows = str(frame.index.name).strip().lower()
-    of_columns = str(frame.columns.name).strip().lower()
-    if of_rows in _TARGETS or of_columns in _SOURCES:
+    rates = _parse_rate_table(frame, where)
+    row_axis = str(frame.index.name).strip().lower()
+    column_axis = str(frame.columns.name).strip().lower()
+    if row_axis in _TARGETS or column_axis in _SOURCES:
         rows, columns, rates = columns, rows, rates.T
-        if of_rows in _SOURCES or of_columns in _TARGETS:
+        if row_axis in _SOURCES or column_axis in _TARGETS:
             expected = "axes named source and target, or without names in this order"
             raise InputError(where, "axes", expected, f"{frame.index.name}, {frame.columns.name}")
-    a = np.repeat(np.array(rows, dtype=object), len(columns))
-    b = np.tile(np.array(columns, dtype=object), len(rows))
+    sources = np.repeat(np.array(rows, dtype=object), len(columns))
+    targets = np.tile(np.array(columns, dtype=object), len(rows))
     flat = rates.reshape(-1)
-    _require_empty_diagonal(flat[a == b], where)
-    missing = np.isnan(flat) & (a != b)
+    _require_empty_diagonal(flat[sources == targets], where)
+    missing = np.isnan(flat) & (sources != targets)
     if missing.any():
         warn(f"{where}: {int(missing.sum()):,} rates are missing and count as 0")
-    kept = a != b
+    is_proper = sources != targets
     return _matrices(
-        a[kept],
-        b[kept],
-        np.nan_to_num(flat, nan=0.0, posinf=np.inf)[None, kept],
-        _TIMES[:1],
+        sources[is_proper],
+        targets[is_proper],
+        np.nan_to_num(flat, nan=0.0, posinf=np.inf)[None, is_proper],
+        _DEFAULT_TIMES[:1],
         topology,
         where,
     )
 
 
-def _moments(column: Any, where: str) -> AnyArray:
-    """(n,) times of a pandas series of times, numbers or texts.
+def _parse_times(column: Any, where: str) -> AnyArray:
+    """Parse (n,) times from a pandas series of times, numbers or texts.
 
     Raises:
         InputError: a time before 1990 or after 2100.
     """
     if column.dtype.kind == "M" or hasattr(column.dtype, "tz"):
-        whole = naive_times(column).astype("datetime64[s]").astype(np.int64)
-        seconds = seconds_of_numbers(whole, where, "timestamp")
+        integers = naive_times(column).astype("datetime64[s]").astype(np.int64)
+        seconds = seconds_of_numbers(integers, where, "timestamp")
     elif column.dtype.kind in "iuf":
         seconds = seconds_of_numbers(column.to_numpy(), where, "timestamp")
     else:
@@ -261,26 +278,28 @@ def _matrices(
     topology: Topology,
     where: str,
 ) -> TrafficMatrices:
-    """Matrices (T, D) between named nodes, in any order of pairs."""
-    # Grouping by categories makes pairs of a node with itself, which have no rate.
+    """Build matrices (T, D) between named nodes, in any order of pairs."""
+    # Grouping by categories creates self-loops without rates, which are dropped.
     is_empty = (np.nan_to_num(rates) == 0).all(0)
-    ends_at_itself = [str(a) == str(b) for a, b in zip(source, target, strict=True)]
-    kept = ~(is_empty & np.array(ends_at_itself, dtype=bool))
-    source, target, rates = source[kept], target[kept], rates[:, kept]
-    ends = _indices(source, target, topology, where)
-    bad = ~(np.isfinite(rates) & (rates >= 0)).all(0) | (ends[0] == ends[1])
-    if bad.any():
-        pair = int(np.flatnonzero(bad)[0])
-        found = f"{rates[:, pair].min():g} from {source[pair]} to {target[pair]}"
+    is_loop = [str(a) == str(b) for a, b in zip(source, target, strict=True)]
+    is_kept = ~(is_empty & np.array(is_loop, dtype=bool))
+    source = source[is_kept]
+    target = target[is_kept]
+    rates = rates[:, is_kept]
+    indices = _indices(source, target, topology, where)
+    is_invalid = ~(np.isfinite(rates) & (rates >= 0)).all(0) | (indices[0] == indices[1])
+    if is_invalid.any():
+        pair = int(np.flatnonzero(is_invalid)[0])
+        actual = f"{rates[:, pair].min():g} from {source[pair]} to {target[pair]}"
         expected = "finite rates >= 0 between different nodes"
         if np.isnan(rates[:, pair]).any():
             expected += " (groupby(..., observed=True) leaves out pairs that do not occur)"
-        raise InputError(where, "rate", expected, found)
-    codes = ends[0] * topology.num_nodes + ends[1]
+        raise InputError(where, "rate", expected, actual)
+    codes = indices[0] * topology.num_nodes + indices[1]
     order = np.argsort(codes, kind="stable")
     if (np.diff(codes[order]) == 0).any():
         raise InputError(where, "", "each source and target once", "a pair twice")
-    pairs = np.stack([ends[0][order], ends[1][order]], 1).astype(np.int32)
+    pairs = np.stack([indices[0][order], indices[1][order]], 1).astype(np.int32)
     values = np.ascontiguousarray(rates[:, order])
     return TrafficMatrices(
         name="frame" if where == "data frame" else where,
@@ -296,18 +315,22 @@ def _matrices(
 def _indices(
     source: AnyArray, target: AnyArray, topology: Topology, where: str
 ) -> list[Int64Array]:
-    """(D,) indices of the sources, and of the targets; raises InputError for names that the network
-    does not have.
+    """Return (D,) node indices of the sources, and of the targets; raise InputError for unknown
+    names.
     """
-    index, ends = topology.node_index(), []
+    index = topology.node_index()
+    ends = []
     for field, names in (("source", source), ("target", target)):
-        plain = [one if isinstance(one, str) else cell_text(one) for one in names]
-        text = [name if name in index else canonical_name(name) for name in plain]
-        unknown = [name for name in dict.fromkeys(text) if name not in index]
+        texts = [
+            name_or_key if isinstance(name_or_key, str) else cell_text(name_or_key)
+            for name_or_key in names
+        ]
+        known_names = [name if name in index else canonical_name(name) for name in texts]
+        unknown = [name for name in dict.fromkeys(known_names) if name not in index]
         if unknown:
-            found = ", ".join(map(repr, unknown[:10])) + did_you_mean(unknown[0], index)
-            raise InputError(where, field, f"nodes of {topology.name}", found)
-        ends.append(np.array([index[name] for name in text], dtype=np.int64))
+            actual = ", ".join(map(repr, unknown[:10])) + did_you_mean(unknown[0], index)
+            raise InputError(where, field, f"nodes of {topology.name}", actual)
+        ends.append(np.array([index[name] for name in known_names], dtype=np.int64))
     return ends
 
 

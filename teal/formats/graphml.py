@@ -1,11 +1,10 @@
-"""GraphML as in the Internet Topology Zoo.
+"""Reader of GraphML in the style of the Internet Topology Zoo.
 
 The name of a node is its ``label`` if all labels are distinct, else its id; its position is
 ``Longitude`` and ``Latitude``.  Capacity is ``capacity`` (Gbit/s), the Zoo's ``LinkSpeedRaw``
 (bit/s), or its ``LinkSpeed`` in ``LinkSpeedUnits`` (K, M, G or T).  Most Zoo files have it for few
-links or none; ``default_capacity`` gives that of the others.  Links may have ``latency``,
-``metric``, ``te_metric``, ``affinity``, ``status`` and ``overload``, as those of
-:mod:`teal.formats.node_link`.
+links or none; ``default_capacity`` applies to the others.  Links may have ``latency``, ``metric``,
+``te_metric``, ``affinity``, ``status`` and ``overload``, as in :mod:`teal.formats.node_link`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from teal.formats.records import (
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
-# Of the Topology Zoo: read, or descriptions for people.
+# Attributes of the Topology Zoo that are read, or descriptive only.
 _ZOO_ATTRIBUTES = (
     "LinkSpeedRaw",
     "LinkSpeed",
@@ -42,7 +41,8 @@ _ZOO_ATTRIBUTES = (
     "zorder",
     "srlg",
 )
-_ZOO_UNITS = {"K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}  # Gbit/s of LinkSpeedUnits
+# Gbit/s for each value of LinkSpeedUnits.
+_ZOO_UNITS = {"K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}
 
 
 def read_graphml(
@@ -53,24 +53,26 @@ def read_graphml(
     Args:
         path: path of the file.
         default_capacity: Gbit/s of links without capacity; None refuses them.
-        attributes: names of the attributes of links; None for those above.
+        attributes: names of the link attributes; None for the defaults.
 
     Raises:
-        InputError: not GraphML, or what :func:`topology_from_records` refuses.
+        InputError: not GraphML, or an error of :func:`topology_from_records`.
     """
-    where, names = str(path), attributes or Attributes()
+    where = str(path)
+    names = attributes or Attributes()
     unit = gbps_per_unit(names.capacity_unit or "Gbit/s", where)
     graph, labels = labelled_graph(path)
     notes: tuple[str, ...] = ()
-    count = Counter(str(data.get("label", node)) for node, data in graph.nodes(data=True))
-    ((doubled, times),) = count.most_common(1) or [("", 0)]
-    if times > 1:
+    label_counts = Counter(str(data.get("label", node)) for node, data in graph.nodes(data=True))
+    ((duplicate, num_occurrences),) = label_counts.most_common(1) or [("", 0)]
+    if num_occurrences > 1:
         notes = (
             (
-                f"two nodes have the label {doubled!r}: the ids of the file are the names of all "
+                f"two nodes have the label {duplicate!r}: the ids of the file are the names of all "
                 "nodes."
             ),
         )
+    # Nodes with their positions.
     nodes: dict[str, tuple[float, float] | None] = {}
     for node, data in graph.nodes(data=True):
         has_position = "Longitude" in data and "Latitude" in data
@@ -80,6 +82,7 @@ def read_graphml(
             if has_position
             else None
         )
+    # One record per edge.
     links = [data for _, _, data in graph.edges(data=True)]
     records = []
     for source, target, data in graph.edges(data=True):
@@ -128,7 +131,7 @@ def read_graphml(
 def _capacity(
     data: dict[str, Any], names: Attributes, unit: float, where: str, field: str
 ) -> float | None:
-    """Gbit/s of a link; None where the file has none."""
+    """Return the Gbit/s of a link; None where the file has none."""
     if names.capacity in data:
         return number(data[names.capacity], where, f"{field}: {names.capacity}") * unit
     if "LinkSpeedRaw" in data:
@@ -140,12 +143,13 @@ def _capacity(
 
 
 def labelled_graph(path: Path) -> tuple[Any, dict[Any, str]]:
-    """The graph of a GraphML file, and the name of each of its nodes.
+    """Return the graph of a GraphML file, and the name of each of its nodes.
 
     Raises:
         InputError: not GraphML.
     """
-    import networkx as nx  # a third of a second, which other formats are spared
+    # Imported here: it takes a third of a second, and other formats do not need it.
+    import networkx as nx
 
     try:
         graph: Any = nx.read_graphml(path)

@@ -1,17 +1,17 @@
-"""A seeded generator of traffic matrices.
+"""Seeded generator of traffic matrices by a gravity model with daily cycles and AR(1) noise.
 
 ``gravity:seed=0,count=200,load=4`` with options:
 
-- seed; count, the number of matrices; interval, seconds from one to the next (300);
-- load: largest link utilisation of the mean matrix under shortest-path (fewest hops) routing (1);
-- top: share of the volume that the largest tenth of the demands carries (0.88, as measured in
-  WANs);
+- seed; count, the number of matrices; interval, seconds between matrices (300);
+- load: maximum link utilisation of the mean matrix under shortest-path (fewest hops) routing (1);
+- top: share of the volume of the largest tenth of the demands (0.88, as measured in WANs);
 - noise and correlation: standard deviation of the log of a rate, and its correlation from one
   matrix to the next (0.3 and 0.9).
 
 The mean of a demand is a gravity product of log-normal node masses with a log-normal factor of the
 pair, raised to the power that gives ``top``.  Over time it follows a daily cycle (from 60% to 140%,
 each source with its own peak hour), a weekly one (weekends at 75%), and AR(1) noise in its log.
+Entry point: :func:`generate_traffic`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,22 @@ from teal.runtime.progress import progress_bar
 from teal.runtime.storage import content_key
 from teal.spec import parse_spec
 
-_FORMAT = 1  # part of the cache key: raise it when the generator changes
-_FIRST_TIME = np.datetime64("2024-01-01T00:00:00", "s")  # time of the first matrix, a Monday
+# Part of the cache key: increment it when the generator changes.
+_GENERATOR_VERSION = 1
+# Time of the first matrix, a Monday.
+_FIRST_TIME = np.datetime64("2024-01-01T00:00:00", "s")
 _DAY_S = 86400  # seconds
-_WEEKEND_FACTOR = 0.75  # rate on Saturdays and Sundays over that on other days
-_PAIRS_AT_A_TIME = 20_000_000  # node pairs whose shortest paths are in memory at once
-_DAILY_SWING = 0.4  # amplitude of the daily cycle, share of the mean rate
+# Ratio of weekend rates to weekday rates.
+_WEEKEND_FACTOR = 0.75
+# Maximum number of node pairs whose shortest paths are in memory at once.
+_MAX_PAIRS_IN_MEMORY = 20_000_000
+# Amplitude of the daily cycle, relative to the mean rate.
+_DAILY_AMPLITUDE = 0.4
 
 
 @dataclasses.dataclass(frozen=True)
 class Gravity:
-    """The options of the generator; see the module."""
+    """Options of the generator; see the module."""
 
     seed: int = 0
     count: int = 200
@@ -51,8 +56,8 @@ class Gravity:
     correlation: float = 0.9
 
     def check(self, where: str) -> None:
-        """Raise InputError for an option out of its range."""
-        for field, expected, good in (
+        """Raise InputError for an option out of range."""
+        for field, expected, is_valid in (
             ("seed", "at least 0", self.seed >= 0),
             ("count", "at least 1", self.count >= 1),
             ("load", "above 0", 0 < self.load < np.inf),
@@ -61,14 +66,14 @@ class Gravity:
             ("noise", "at least 0", 0 <= self.noise < np.inf),
             ("correlation", "in [0, 1)", 0 <= self.correlation < 1),
         ):
-            if not good:
+            if not is_valid:
                 raise InputError(where, field, f"a number {expected}", getattr(self, field))
 
 
 def generate_traffic(text: str, topology: Topology, progress: bool = False) -> TrafficMatrices:
-    """The matrices that ``gravity[:options]`` describes, over all pairs of ``topology``.
+    """Generate the matrices of ``gravity[:options]`` over all pairs of ``topology``.
 
-    The same text and topology give the same matrices on every machine of one NumPy version.
+    The same text and topology give the same matrices on every machine with the same NumPy version.
 
     Raises:
         InputError: an unknown option, or one out of range.
@@ -78,20 +83,20 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
     model.check(text)
     pairs = all_pairs(topology)
     rng = np.random.default_rng(model.seed)
-    base = _mean_rates(rng, topology.num_nodes, pairs, model.top)
-    alone = np.isin(pairs, topology.isolated_nodes()).any(1)
-    if alone.any() and not alone.all():  # a node without a link sends and receives nothing
-        base = np.where(alone, 0.0, base)
-        base /= base.mean()
-    peak = rng.uniform(0, _DAY_S, topology.num_nodes)[pairs[:, 0]]
+    mean_rates = _mean_rates(rng, topology.num_nodes, pairs, model.top)
+    is_isolated = np.isin(pairs, topology.isolated_nodes()).any(1)
+    # A node without a link sends and receives nothing.
+    if is_isolated.any() and not is_isolated.all():
+        mean_rates = np.where(is_isolated, 0.0, mean_rates)
+        mean_rates /= mean_rates.mean()
+    peak_second = rng.uniform(0, _DAY_S, topology.num_nodes)[pairs[:, 0]]
     noise_seed = int(rng.integers(1 << 62))
 
-    def fill(rates: RateFile | RateArray) -> None:
+    def write_rates(rates: RateFile | RateArray) -> None:
         noise_rng = np.random.default_rng(noise_seed)
         state = noise_rng.standard_normal(len(pairs), dtype=np.float32)
-        innovation = np.float32(
-            np.sqrt(1 - model.correlation**2)
-        )  # keeps the variance of the AR(1) noise at 1
+        # Keep the variance of the AR(1) noise at 1.
+        innovation = np.float32(np.sqrt(1 - model.correlation**2))
         rows = progress_bar(
             range(model.count), desc="generating traffic", unit="matrix", disable=not progress
         )
@@ -101,60 +106,71 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
                 state += innovation * noise_rng.standard_normal(len(pairs), dtype=np.float32)
             # Log-normal with mean 1, for every standard deviation.
             jitter = np.exp(np.float32(model.noise) * state - np.float32(model.noise**2 / 2))
-            rates.write(row, (base * _cycle(row * model.interval, peak) * jitter)[None])
+            rates.write(
+                row, (mean_rates * _cycle_factor(row * model.interval, peak_second) * jitter)[None]
+            )
 
     key = content_key(
-        "gravity", _FORMAT, dataclasses.replace(model, load=1.0), topology.graph_key()
+        "gravity", _GENERATOR_VERSION, dataclasses.replace(model, load=1.0), topology.graph_key()
     )
-    stamps = _FIRST_TIME + np.arange(model.count) * np.timedelta64(model.interval, "s")
+    timestamps = _FIRST_TIME + np.arange(model.count) * np.timedelta64(model.interval, "s")
     shape = (model.count, len(pairs))
     traffic = TrafficMatrices(
         name=text,
         pairs=pairs,
-        timestamps=stamps,
-        rates=make_rates(shape, key, fill),
+        timestamps=timestamps,
+        rates=make_rates(shape, key, write_rates),
         interval_s=model.interval,
         key=key,
         origin=text,
     )
-    return traffic.scaled(model.load / shortest_path_load(topology, traffic, base))
+    return traffic.scaled(model.load / shortest_path_load(topology, traffic, mean_rates))
 
 
 def shortest_path_load(topology: Topology, traffic: TrafficMatrices, rates: FloatArray) -> float:
-    """Largest link utilisation if each demand of ``rates`` (D,) takes its path of fewest hops."""
-    import torch  # two seconds, which files that need no loads are spared
+    """Return the maximum link utilisation if each demand of ``rates`` (D,) takes its fewest-hop
+    path.
+    """
+    # Imported here: it takes two seconds, and files without loads do not need it.
+    import torch
 
     from teal.pathops import make_path_ops
 
     load = np.zeros(topology.num_links)
-    # The paths of many pairs at once would take more memory than anything else here.
-    parts = divide(traffic.pairs, math.ceil(len(rates) / _PAIRS_AT_A_TIME))
+    # Process the pairs in parts, since paths of all pairs would dominate the memory.
+    parts = divide(traffic.pairs, math.ceil(len(rates) / _MAX_PAIRS_IN_MEMORY))
     for part in parts:
         paths = compute_paths(topology, traffic.pairs[part], num_paths=1, cache=len(parts) == 1)
         flow = torch.from_numpy(np.ascontiguousarray(rates[part], np.float64)).view(1, -1, 1)
         load += make_path_ops(paths).link_sum(flow)[0].numpy()
-    live = topology.capacity > 0
-    return float((load[live] / topology.capacity[live]).max())
+    is_up = topology.capacity > 0
+    return float((load[is_up] / topology.capacity[is_up]).max())
 
 
-def _mean_rates(rng: np.random.Generator, nodes: int, pairs: np.ndarray, top: float) -> FloatArray:
-    """(D,) gravity rates with mean 1, of which the largest tenth has the share ``top``."""
-    send, receive = rng.standard_normal((2, nodes))
-    shape = send[pairs[:, 0]] + receive[pairs[:, 1]] + rng.standard_normal(len(pairs))
-    tenth = max(1, round(len(pairs) / 10))
-    order = np.sort(shape - shape.max())[::-1]
-    low, high = 0.0, 64.0  # bracket of the power; the share of the largest tenth grows with it
+def _mean_rates(
+    rng: np.random.Generator, num_nodes: int, pairs: np.ndarray, top: float
+) -> FloatArray:
+    """Return (D,) gravity rates with mean 1, of which the largest tenth has the share ``top``."""
+    send, receive = rng.standard_normal((2, num_nodes))
+    log_rates = send[pairs[:, 0]] + receive[pairs[:, 1]] + rng.standard_normal(len(pairs))
+    num_top = max(1, round(len(pairs) / 10))
+    sorted_logs = np.sort(log_rates - log_rates.max())[::-1]
+    # Bisection for the power: the share of the largest tenth increases with it.
+    low = 0.0
+    high = 64.0
     for _ in range(60):
         power = (low + high) / 2
-        trial = np.exp(power * order)
-        low, high = (power, high) if trial[:tenth].sum() < top * trial.sum() else (low, power)
-    rates = np.exp(high * (shape - shape.max()))
+        trial_rates = np.exp(power * sorted_logs)
+        low, high = (
+            (power, high) if trial_rates[:num_top].sum() < top * trial_rates.sum() else (low, power)
+        )
+    rates = np.exp(high * (log_rates - log_rates.max()))
     return rates / rates.mean()
 
 
-def _cycle(second: int, peak: FloatArray) -> FloatArray:
-    """(D,) daily and weekly factor at ``second``, for demands that peak at second ``peak`` of the
-    day.
+def _cycle_factor(second: int, peak: FloatArray) -> FloatArray:
+    """Return (D,) the daily and weekly factor at ``second``, for demands that peak at second
+    ``peak`` of the day.
     """
-    daily = 1 + _DAILY_SWING * np.cos(2 * np.pi * (second - peak) / _DAY_S)
+    daily = 1 + _DAILY_AMPLITUDE * np.cos(2 * np.pi * (second - peak) / _DAY_S)
     return daily * (_WEEKEND_FACTOR if (second // _DAY_S) % 7 >= 5 else 1.0)

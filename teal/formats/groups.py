@@ -1,12 +1,13 @@
-"""Shared-risk groups: cables that one event takes down together, such as those in one conduit.
+"""Files of shared-risk link groups: cables that fail together, such as those in one conduit.
 
-- ``.csv`` or ``.xlsx``: columns ``group``, ``source``, ``target``, a row for each cable of a group;
-  a cable may be in several (:mod:`teal.formats.side_tables`).
+- ``.csv`` or ``.xlsx``: columns ``group``, ``source``, ``target``, a row per cable of a group; a
+  cable may be in several groups (:mod:`teal.formats.side_tables`).
 - ``.json``: ``{"conduit 3": [["a", "b"], ["c", "d"]]}``.
 - ``.graphml``: the attribute ``srlg`` of edges, names of groups separated by ``;``, in the file of
   the network itself or in another one with the same names of nodes.
 
-All links between the two nodes of a cable fail, in both directions.
+All links between the two nodes of a cable fail, in both directions.  Entry point:
+:func:`load_groups`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from teal.formats.side_tables import (
 from teal.network import Topology
 from teal.runtime.storage import parsed_json
 
-ATTRIBUTE = "srlg"  # of the edges of a GraphML file: shared-risk link group
+# Edge attribute of a GraphML file: shared-risk link group.
+ATTRIBUTE = "srlg"
 _SUFFIXES = (*SUFFIXES, ".json", ".graphml")
 _EXPECTED = (
     "a .csv, .tsv or .xlsx table (group, source, target), .json or .graphml file of groups of "
@@ -39,15 +41,14 @@ _GROUP = Column("group", required=True)
 
 
 def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
-    """Numbers of the links of each group, by its name.
+    """Return the link indices of each group, by name.
 
     Args:
         path: path of the file.
-        topology: network whose nodes it names.
+        topology: network with the node names.
 
     Raises:
-        InputError: no such file, another format, no group, or a cable that the network does not
-            have.
+        InputError: a missing file, another format, no group, or an unknown cable.
     """
     where = str(path)
     if not path.is_file() or path.suffix.lower() not in _SUFFIXES:
@@ -71,11 +72,11 @@ def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
 
 
 def failing_links(file: str, topology: Topology) -> list[list[int]]:
-    """Numbers of the links of each group in a file, or of every cable if there is none.
+    """Return the link indices of each group in a file, or of every cable without a file.
 
     Args:
         file: path; ``""`` for every cable.
-        topology: network whose nodes it names.
+        topology: network with the node names.
 
     Raises:
         InputError: see :func:`load_groups`.
@@ -84,7 +85,7 @@ def failing_links(file: str, topology: Topology) -> list[list[int]]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Place in the file, group, and the two nodes of a cable."""
+    """Yield location in the file, group, and the two nodes of a cable."""
     match path.suffix.lower():
         case ".json":
             yield from _rows_of_json(path)
@@ -92,15 +93,16 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
             yield from _rows_of_graphml(path)
         case _:
             for row in read_side_table(path, (_GROUP, SOURCE, TARGET)):
-                place = row.where.removeprefix(f"{path}: ")
+                location = row.where.removeprefix(f"{path}: ")
                 for name in ("group", "source", "target"):
                     if not row.text(name):
                         raise InputError(row.where, name, "a name", "an empty cell")
-                yield place, row.text("group"), row.text("source"), row.text("target")
+                yield location, row.text("group"), row.text("source"), row.text("target")
 
 
 def _rows_of_json(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    where, expected = str(path), '{"group": [["a", "b"], ...]}'
+    where = str(path)
+    expected = '{"group": [["a", "b"], ...]}'
     try:
         data: Any = parsed_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -117,7 +119,7 @@ def _rows_of_json(path: Path) -> Iterator[tuple[str, str, str, str]]:
 def _rows_of_graphml(path: Path) -> Iterator[tuple[str, str, str, str]]:
     graph, names = labelled_graph(path)
     for source, target, data in graph.edges(data=True):
-        of_edge = [part.strip() for part in str(data.get(ATTRIBUTE, "")).split(";")]
-        for group in filter(None, of_edge):
-            place = f"edge {names[source]}-{names[target]}"
-            yield place, group, names[source], names[target]
+        edge_groups = [part.strip() for part in str(data.get(ATTRIBUTE, "")).split(";")]
+        for group in filter(None, edge_groups):
+            location = f"edge {names[source]}-{names[target]}"
+            yield location, group, names[source], names[target]

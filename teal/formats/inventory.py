@@ -1,10 +1,10 @@
-"""Capacities, latencies and costs of links from a table of an inventory, for networks whose own
-files lack them, such as the link-state database of an IGP.
+"""Capacities, latencies and costs of links from an inventory table, for networks whose own files
+lack them, such as the link-state database of an IGP.
 
 The table (:mod:`teal.formats.side_tables`) has the columns ``source`` and ``target`` and any of
 ``capacity`` (Gbit/s), ``latency`` (ms) and ``cost``.  A row is a cable with both directions, or one
-direction where the table has a row for the other one.  Of parallel links each has a row, in the
-order of the file of the network, or all have one row, whose values each of them gets.
+direction where the table has a row for the reverse one.  Parallel links have a row each, in the
+order of the network's file, or share a single row.  Entry point: :func:`with_inventory`.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ _VALUES = ("capacity", "latency", "cost")
 
 
 def is_inventory(attributes: str) -> bool:
-    """Whether a text names a table, and not attributes."""
+    """Return whether a text names a table instead of attributes."""
     return Path(attributes).suffix.lower() in SUFFIXES and "=" not in attributes
 
 
 def with_inventory(path: Path, topology: Topology, default_capacity: float | None) -> Topology:
-    """The network with the values of a table; links of capacity 0 stay out of service.
+    """Apply the values of a table to a network; links of capacity 0 stay out of service.
 
     Args:
         path: path of the table.
         topology: the network, with :data:`PENDING_CAPACITY` on links without a capacity.
-        default_capacity: Gbit/s of links that neither file nor table give one; None to refuse them.
+        default_capacity: Gbit/s of links without a capacity in file and table; None refuses them.
 
     Raises:
-        InputError: a fault in the table, or a link without a capacity.
+        InputError: an invalid table, or a link without a capacity.
     """
     rows = read_side_table(path, _COLUMNS)
     if not rows or not any(name in rows[0].values for name in _VALUES):
         raise InputError(str(path), "columns", "one of " + ", ".join(_VALUES), "none with a value")
     index = topology.node_index()
+    # Group the rows by node pair.
     by_ends: dict[tuple[int, int], list[Row]] = {}
     unknown: list[str] = []
     for row in rows:
@@ -67,34 +68,42 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
             by_ends.setdefault((index[source], index[target]), []).append(row)
         else:
             unknown.append(f"{source} - {target}")
+    # Write the values to the links of each pair, in both directions unless both have rows.
     values = {
         "capacity": topology.capacity.copy(),
         "latency": topology.latency.copy(),
         "cost": _costs_of(topology),
     }
-    for (a, b), of_ends in by_ends.items():
-        directions = [(a, b)] if (b, a) in by_ends else [(a, b), (b, a)]
-        links_of = [_links_between(topology, *ends) for ends in directions]
-        if not any(len(links) for links in links_of):
-            unknown.append(f"{topology.node_names[a]} - {topology.node_names[b]}")
-        for links in links_of:
-            _set_values(links, of_ends, values)
+    for (source_index, target_index), pair_rows in by_ends.items():
+        directions = (
+            [(source_index, target_index)]
+            if (target_index, source_index) in by_ends
+            else [(source_index, target_index), (target_index, source_index)]
+        )
+        links_by_direction = [_links_between(topology, *ends) for ends in directions]
+        if not any(len(links) for links in links_by_direction):
+            unknown.append(
+                f"{topology.node_names[source_index]} - {topology.node_names[target_index]}"
+            )
+        for links in links_by_direction:
+            _set_values(links, pair_rows, values)
     if unknown:
         warn(f"{path}: links that the network does not have: {listed(unknown)}")
-    pending = np.flatnonzero(values["capacity"] == PENDING_CAPACITY)
-    if len(pending) and default_capacity is None:
-        names = [topology.link_name(link) for link in pending.tolist()]
+    # Every link needs a capacity; costs are on all links or on none.
+    without_capacity = np.flatnonzero(values["capacity"] == PENDING_CAPACITY)
+    if len(without_capacity) and default_capacity is None:
+        names = [topology.link_name(link) for link in without_capacity.tolist()]
         expected = "one of every link (--default-capacity GBPS gives one to the others)"
         raise InputError(str(path), "capacity", expected, f"none of {listed(names)}")
-    values["capacity"][pending] = default_capacity
+    values["capacity"][without_capacity] = default_capacity
     cost = values["cost"]
     if np.isnan(cost).any() and not np.isnan(cost).all():
         name = topology.link_name(int(np.isnan(cost).argmax()))
         raise InputError(str(path), "cost", "one of every link, or none", f"none of {name}")
     notes = topology.notes
-    if len(pending):
+    if len(without_capacity):
         notes += (
-            f"{len(pending)} links have no capacity in the file and in {path}: "
+            f"{len(without_capacity)} links have no capacity in the file and in {path}: "
             f"{default_capacity:g} Gbit/s assumed.",
         )
     return dataclasses.replace(
@@ -107,14 +116,14 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
 
 
 def _costs_of(topology: Topology) -> FloatArray:
-    """(E,) costs that may be written to; NaN for none."""
+    """Return a writable copy of the (E,) costs; NaN for none."""
     if topology.cost is None:
         return np.full(topology.num_links, np.nan)
     return topology.cost.copy()
 
 
 def _links_between(topology: Topology, a: int, b: int) -> np.ndarray:
-    """Indices of the links from one node to another, in the order of the file."""
+    """Return the indices of the links from one node to another, in the order of the file."""
     return np.flatnonzero((topology.link_source == a) & (topology.link_target == b))
 
 
@@ -122,13 +131,13 @@ def _set_values(links: np.ndarray, rows: list[Row], values: dict[str, np.ndarray
     """Write the values of the rows to parallel links.
 
     Raises:
-        InputError: several rows, and another number of links.
+        InputError: several rows, but not one per link.
     """
     if len(links) and len(rows) not in (1, len(links)):
         expected = f"one row for all {len(links)} parallel links, or one for each"
         raise InputError(rows[-1].where, "", expected, f"{len(rows)} rows")
-    for place, link in enumerate(links.tolist()):
-        row = rows[0] if len(rows) == 1 else rows[place]
+    for index, link in enumerate(links.tolist()):
+        row = rows[0] if len(rows) == 1 else rows[index]
         for name in _VALUES:
             if row.values.get(name) is None:
                 continue

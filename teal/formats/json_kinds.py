@@ -1,6 +1,4 @@
-"""Networks as JSON: which of the kinds of documents a file is, and what to do about one that cannot
-be read.
-"""
+"""Detection of the kind of a network's JSON document, with advice on unsupported kinds."""
 
 from __future__ import annotations
 
@@ -22,16 +20,16 @@ _EXPECTED = (
 
 
 def read_json(path: Path, default_capacity: float | None, attributes: Attributes) -> Topology:
-    """The network of a JSON file of any kind that is known.
+    """Read the network of a JSON file of any known kind.
 
     Args:
         path: path of the file.
-        default_capacity: Gbit/s of links that have none; None to refuse them.
-        attributes: names of the attributes of links, and of the network of a file with several.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
+        attributes: names of the link attributes, and of the network in a file with several.
 
     Raises:
-        InputError: no JSON, another kind of document, attributes that its kind does not have, or
-            what the reader of its kind refuses.
+        InputError: not JSON, an unknown kind of document, attributes that its kind does not have,
+            or an error of the kind's reader.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -62,7 +60,7 @@ def _is_node_link(document: Any) -> bool:
 
 
 def _description(document: Any) -> str:
-    """The kind that a document looks like, and what to do to have it read."""
+    """Return the likely kind of a document, and how to convert it."""
     if not isinstance(document, dict):
         return f"JSON of a {type(document).__name__}"
     if not document:
@@ -75,7 +73,7 @@ def _description(document: Any) -> str:
         return "a network-topology of OpenDaylight: RFC 8345 names it ietf-network:networks"
     links = document.get("links")
     if isinstance(links, list) and any(
-        isinstance(one, dict) and {"src", "dst"} & set(one) for one in links
+        isinstance(link, dict) and {"src", "dst"} & set(link) for link in links
     ):
         return "links of ONOS: write nodes with id, and links with source, target and capacity"
     if "status" in document and "data" in document:

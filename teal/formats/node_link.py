@@ -1,15 +1,15 @@
-"""networkx node-link JSON.
+"""Reader and writer of networkx node-link JSON.
 
-Nodes have an ``id`` (any scalar, converted to a string) and perhaps ``pos`` ([longitude, latitude])
-or ``lon`` and ``lat``; a node without a valid position has none.  Links (key ``links`` or
-``edges``) have ``source``, ``target``, ``capacity`` and perhaps ``latency`` in ms, an IGP
+Nodes have an ``id`` (any scalar, converted to a string) and optionally ``pos`` ([longitude,
+latitude]) or ``lon`` and ``lat``; invalid positions are ignored.  Links (key ``links`` or
+``edges``) have ``source``, ``target``, ``capacity`` and optionally ``latency`` in ms, an IGP
 ``metric``, a ``te_metric``, a ``cost`` of a Gbit/s, ``affinity`` (a name or a list of names).  A
-link with any sign of it, such as ``"failed": true``, ``"up": false`` or a ``status`` or
-``oper_status`` of ``down``, is out of service, one with
-``"overload": true`` is not used by the IGP, and a node with it carries no transit traffic.  Other
-attributes are named in a note. Capacities are in Gbit/s unless the ``graph`` object has a
-``capacity_unit``.  Without
-``"directed": true`` each link stands for two, one in each direction.
+link with any sign of being down, such as ``"failed": true``, ``"up": false`` or a ``status`` or
+``oper_status`` of ``down``, is out of service, the IGP does not use one with ``"overload": true``,
+and a node with it carries no transit traffic.  A note names other attributes.  Capacities are in
+Gbit/s unless the ``graph`` object has a ``capacity_unit``.  Without ``"directed": true`` each link
+stands for both directions.  Entry points: :func:`topology_from_node_link`,
+:func:`topology_to_node_link`.
 """
 
 from __future__ import annotations
@@ -46,9 +46,12 @@ ATTRIBUTES = (
     "status",
     "capacity_unit",
 )
-_ENDS = ("source", "target", "key")  # attributes of a link that are read under these names alone
-_MAX_LISTED = 10  # attributes in a note
-_MAX_COORDINATE = 1e6  # of any coordinate; other data sets have some that are no degrees
+# Attributes of a link that are read under these names only.
+_ENDS = ("source", "target", "key")
+# Maximum number of attributes in a note.
+_MAX_LISTED = 10
+# Maximum absolute value of a coordinate; some data sets have coordinates that are not degrees.
+_MAX_COORDINATE = 1e6
 
 
 def read_node_link(
@@ -60,10 +63,10 @@ def read_node_link(
         path: path of the file.
         default_capacity: Gbit/s (not in the file's ``capacity_unit``) of links without capacity;
             None refuses them.
-        attributes: names of the attributes of links; None for the usual ones.
+        attributes: names of the link attributes; None for the defaults.
 
     Raises:
-        InputError: not JSON, not node-link, or what :func:`topology_from_records` refuses.
+        InputError: not JSON, not node-link, or an error of :func:`topology_from_records`.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -84,11 +87,11 @@ def topology_from_node_link(
     Args:
         data: the parsed JSON.
         name: name of the topology.
-        where: file or other origin, for messages.
+        where: name of the file or other origin, for messages.
         default_capacity, attributes: see :func:`read_node_link`.
 
     Raises:
-        InputError: not node-link, or what :func:`topology_from_records` refuses.
+        InputError: not node-link, or an error of :func:`topology_from_records`.
     """
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
         raise InputError(
@@ -106,21 +109,25 @@ def topology_from_node_link(
     )
     nodes: dict[str, tuple[float, float] | None] = {}
     no_transit: list[str] = []
-    for i, node in enumerate(data["nodes"]):
-        field = f"nodes[{i}]"
+    # Nodes with their positions, and the overloaded ones.
+    for index, node in enumerate(data["nodes"]):
+        field = f"nodes[{index}]"
         if not isinstance(node, dict) or "id" not in node:
             raise InputError(where, f"{field}: id", "a node id", "none")
-        name_of_node = str(node["id"])
-        if name_of_node in nodes:
+        node_name = str(node["id"])
+        if node_name in nodes:
             raise InputError(where, f"{field}: id", "distinct ids", f"{node['id']!r} twice")
-        nodes[name_of_node] = _position(node, where, field)
+        nodes[node_name] = _position(node, where, field)
         if is_true(_first(node, OVERLOAD_NAMES), where, f"{field}: overload"):
-            no_transit.append(name_of_node)
+            no_transit.append(node_name)
     records = []
-    for i, link in enumerate(links):
+    # One record per link.
+    for index, link in enumerate(links):
         if not isinstance(link, dict) or "source" not in link or "target" not in link:
-            raise InputError(where, f"links[{i}]", "a link with source and target", repr(link)[:80])
-        records.append(_record(link, names, unit, where, f"links[{i}]"))
+            raise InputError(
+                where, f"links[{index}]", "a link with source and target", repr(link)[:80]
+            )
+        records.append(_record(link, names, unit, where, f"links[{index}]"))
     return topology_from_records(
         name,
         where,
@@ -136,7 +143,7 @@ def topology_from_node_link(
 def _record(
     link: dict[str, Any], names: Attributes, unit: float, where: str, field: str
 ) -> LinkRecord:
-    """A link; ``unit`` is Gbit/s in a unit of the capacity."""
+    """Build the record of a link; ``unit`` is the Gbit/s per unit of capacity."""
 
     def value(attribute: str) -> float | None:
         text = link.get(attribute)
@@ -163,15 +170,15 @@ def _record(
 def notes_on_attributes(
     where: str, links: Iterable[Any], names: Attributes, also: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Notes about attributes of links that are not used, and about statuses of unknown meaning.
+    """Return notes about unused link attributes, and about statuses of unknown meaning.
 
     Args:
-        where: the file, for messages.
+        where: name of the file, for messages.
         links: attributes of each link.
-        names: names of the attributes that are used.
-        also: further attributes that are used.
+        names: names of the used attributes.
+        also: further used attributes.
     """
-    links = [one for one in links if isinstance(one, dict)]
+    links = [entry for entry in links if isinstance(entry, dict)]
     used = {
         *_ENDS,
         *OVERLOAD_NAMES,
@@ -195,7 +202,7 @@ def notes_on_attributes(
 
 
 def _first(part: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """The first of these attributes that there is; None for none."""
+    """Return the first of these attributes that is present; None for none."""
     return next((part[name] for name in names if part.get(name) is not None), None)
 
 
@@ -203,18 +210,18 @@ def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, floa
     if isinstance(node.get("pos"), list) and len(node["pos"]) == 2:
         x, y = (number(value, where, field) for value in node["pos"])
     elif "lon" in node and "lat" in node:
-        x, y = number(node["lon"], where, field), number(node["lat"], where, field)
+        x = number(node["lon"], where, field)
+        y = number(node["lat"], where, field)
     else:
         return None
-    return (
-        (x, y) if abs(x) <= _MAX_COORDINATE and abs(y) <= _MAX_COORDINATE else None
-    )  # NaN is not either
+    # NaN fails both comparisons.
+    return (x, y) if abs(x) <= _MAX_COORDINATE and abs(y) <= _MAX_COORDINATE else None
 
 
 def topology_to_node_link(topology: Topology) -> dict[str, Any]:
-    """Node-link data that :func:`topology_from_node_link` reads back, except for the name.
+    """Return node-link data that :func:`topology_from_node_link` reads back, except for the name.
 
-    Capacities in Gbit/s, latencies in ms; nodes without coordinates have no ``pos``.
+    Capacities are in Gbit/s, latencies in ms; nodes without coordinates have no ``pos``.
     ``multigraph`` lets networkx keep parallel links.
     """
     names = topology.node_names
@@ -234,5 +241,5 @@ def topology_to_node_link(topology: Topology) -> dict[str, Any]:
         | ({} if capacity else {"failed": True})
         for (s, t), (capacity, latency) in zip(ends, capacity_and_latency, strict=True)
     ]
-    links = [{**link, **topology.igp_attributes(number)} for number, link in enumerate(links)]
+    links = [{**link, **topology.igp_attributes(index)} for index, link in enumerate(links)]
     return {"directed": True, "multigraph": True, "nodes": nodes, "links": links}

@@ -1,8 +1,8 @@
-"""Traffic as .npz: ``rates`` (T, D) in Gbit/s, ``timestamps`` (T,) in seconds since 1970 (UTC),
-``sources`` and ``targets`` (D,) node names, and perhaps ``interval_s``.
+"""Reader and writer of traffic as .npz: ``rates`` (T, D) in Gbit/s, ``timestamps`` (T,) in seconds
+since 1970 (UTC), ``sources`` and ``targets`` (D,) node names, and optionally ``interval_s``.
 
-The rates of an uncompressed file, as :func:`write_npz` writes it, are read row by row from that
-file; compressed ones are unpacked once, into the cache if they are many.
+The rates of an uncompressed file, as written by :func:`write_npz`, are read row by row from that
+file; compressed ones are unpacked once, into the cache if they are large.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ _FIELDS = ("rates", "timestamps", "sources", "targets")
 
 
 def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
-    """Read traffic matrices; pairs may come in any order.
+    """Read traffic matrices; pairs may have any order.
 
     Raises:
-        InputError: not an .npz, a field missing or of the wrong shape, an unknown node, a pair
-            twice or from a node to itself, a rate that is negative or not a number.
+        InputError: not an .npz, a missing field or one of the wrong shape, an unknown node, a
+            repeated pair or a self-loop, a rate that is negative or not a number.
     """
-    where, content = str(path), file_key(path)
+    where = str(path)
+    content_hash = file_key(path)
     try:
         check_npz(path)
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
@@ -47,9 +48,9 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
                 [str(name) for name in np.atleast_1d(stored[side]).tolist()]
                 for side in ("sources", "targets")
             ]
-            stamps = np.atleast_1d(stored["timestamps"]).astype("datetime64[s]")
-            interval = int(stored["interval_s"]) if "interval_s" in stored else 0
-        rates = _rates(path, content)
+            timestamps = np.atleast_1d(stored["timestamps"]).astype("datetime64[s]")
+            interval_s = int(stored["interval_s"]) if "interval_s" in stored else 0
+        rates = _rates(path, content_hash)
     except (
         ValueError,
         OSError,
@@ -68,8 +69,8 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
     unknown = next((name for names in ends for name in names if name not in index), None)
     if unknown is not None:
         raise InputError(where, "node", f"a node of {topology.name}", repr(unknown))
-    shape = f"{len(stamps)} x {len(ends[0])}"
-    if len(ends[0]) != len(ends[1]) or rates.shape != (len(stamps), len(ends[0])):
+    shape = f"{len(timestamps)} x {len(ends[0])}"
+    if len(ends[0]) != len(ends[1]) or rates.shape != (len(timestamps), len(ends[0])):
         actual = f"{' x '.join(map(str, rates.shape))} and {len(ends[1])} targets"
         raise InputError(where, "rates", f"{shape} (timestamps x sources, as many targets)", actual)
     pairs = np.array(
@@ -81,19 +82,20 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
     traffic = TrafficMatrices(
         name=path.stem,
         pairs=pairs[order],
-        timestamps=stamps,
+        timestamps=timestamps,
         rates=rates,
-        interval_s=interval if interval > 0 else usual_interval(stamps),
-        key=content_key(content, topology.node_names),
+        interval_s=interval_s if interval_s > 0 else usual_interval(timestamps),
+        key=content_key(content_hash, topology.node_names),
         origin=where,
     )
-    for _ in traffic.chunks():  # reads, and thereby checks, every rate
+    # Reading validates every rate.
+    for _ in traffic.chunks():
         pass
     return traffic
 
 
 def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: str = "<f4") -> None:
-    """Write traffic matrices, a chunk at a time, with rates in float32 or another type."""
+    """Write traffic matrices chunk by chunk, with rates in float32 or another type."""
     names = np.array(topology.node_names)
     header_fields = {
         "timestamps": traffic.timestamps.astype("datetime64[s]").astype(np.int64),
@@ -118,10 +120,11 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: s
 
 
 class _Reordered:
-    """Rates whose columns are permuted: column i is column ``order[i]`` of ``rates``."""
+    """Store with permuted columns: column i is column ``order[i]`` of ``rates``."""
 
     def __init__(self, rates: Rates, order: npt.NDArray[np.int64]) -> None:
-        self._rates, self._order = rates, order
+        self._rates = rates
+        self._order = order
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -136,9 +139,8 @@ def _write_rows(rates: RateFile | RateArray, values: npt.NDArray[np.generic]) ->
         rates.write(row, values[row][None].astype(np.float64))
 
 
-def _rates(path: Path, content: str) -> Rates:
-    """The rates of the file: in place if they are stored uncompressed, else unpacked row by row
-    (see the module).
+def _rates(path: Path, content_hash: str) -> Rates:
+    """Return the rates of the file: in place if they are uncompressed, else unpacked row by row.
 
     Raises:
         ValueError: an array that is not two-dimensional, or a truncated file.
@@ -146,33 +148,33 @@ def _rates(path: Path, content: str) -> Rates:
     with zipfile.ZipFile(path) as archive:
         entry = archive.getinfo("rates.npy")
         with archive.open(entry) as stream:
-            shape, fortran, dtype = read_header(stream)
-            header = stream.tell()
+            shape, is_fortran, dtype = read_header(stream)
+            header_bytes = stream.tell()
             if len(shape) != 2 or dtype.kind not in "fiu":
                 raise ValueError(f"rates must be numbers, T x D, are {dtype} of shape {shape}")
-            if fortran and min(shape) > 1:  # column by column: no row can be read alone
+            # Fortran order: no row can be read alone.
+            if is_fortran and min(shape) > 1:
                 with np.load(path, allow_pickle=False) as stored:
                     values = stored["rates"]
                 return make_rates(
-                    (shape[0], shape[1]), content, lambda rates: _write_rows(rates, values)
+                    (shape[0], shape[1]), content_hash, lambda rates: _write_rows(rates, values)
                 )
             if entry.compress_type != zipfile.ZIP_STORED:
 
                 def unpack(rates: RateFile | RateArray) -> None:
-                    size = shape[1] * dtype.itemsize
+                    row_bytes = shape[1] * dtype.itemsize
                     for row in range(shape[0]):
-                        data = stream.read(size)
-                        if len(data) < size:
+                        data = stream.read(row_bytes)
+                        if len(data) < row_bytes:
                             raise ValueError("the file ends before its last matrix")
                         rates.write(row, np.frombuffer(data, dtype)[None].astype(np.float64))
 
-                return make_rates((shape[0], shape[1]), content, unpack)
+                return make_rates((shape[0], shape[1]), content_hash, unpack)
     with path.open("rb") as raw:
-        raw.seek(
-            entry.header_offset + 26
-        )  # the local header's lengths may differ from those in the directory
+        # The lengths in the local header may differ from those in the directory.
+        raw.seek(entry.header_offset + 26)
         name_length, extra_length = struct.unpack("<HH", raw.read(4))
-    offset = entry.header_offset + 30 + name_length + extra_length + header
+    offset = entry.header_offset + 30 + name_length + extra_length + header_bytes
     if offset + shape[0] * shape[1] * dtype.itemsize > path.stat().st_size:
         raise ValueError("the file ends before its last matrix")
     return FileRates(path, shape, dtype.str, offset)

@@ -1,14 +1,13 @@
-"""OSPF as FRR prints it.
+"""Reader of OSPF databases as printed by FRR.
 
 - OSPF: ``vtysh -c "show ip ospf database router json"``, of one instance;
-- OSPFv3: ``vtysh -c "show ipv6 ospf6 database router detail json"``, whose links are point to
-  point.
+- OSPFv3: ``vtysh -c "show ipv6 ospf6 database router detail json"``, with point-to-point links.
 
-Not used are advertisements (LSAs) of the largest age, an hour (RFC 2328 14), and virtual links,
-which are tunnels over other links (RFC 2328 15).  A router of OSPFv3 without the R bit carries no
-transit traffic (RFC 5340 A.2), nor does one of OSPF with the H bit (RFC 8770).  A link that two
-areas describe is one link; several areas are read as one network, and a warning says so, since
-routers prefer paths within an area (RFC 2328 16.1).
+Advertisements (LSAs) of the maximum age, an hour (RFC 2328 14), and virtual links, which are
+tunnels over other links (RFC 2328 15), are ignored.  A router of OSPFv3 without the R bit carries
+no transit traffic (RFC 5340 A.2), nor does one of OSPF with the H bit (RFC 8770).  A link described
+by two areas is one link; several areas are read as one network, with a warning, since routers
+prefer paths within an area (RFC 2328 16.1).  Entry point: :func:`read_ospf`.
 """
 
 from __future__ import annotations
@@ -25,52 +24,58 @@ from teal.network import Topology
 
 COMMAND = "show ip ospf database router json"
 _COMMAND_V3 = "show ipv6 ospf6 database router detail json"
-_OSPF6 = "areaScopedLinkStateDb"
+_OSPF6_KEY = "areaScopedLinkStateDb"
 _MAX_AGE_S = 3600  # RFC 2328 B: MaxAge
 _STUB = re.compile("stub", re.IGNORECASE)
 _VIRTUAL = re.compile("virtual", re.IGNORECASE)
-_AGES = ("lsaAge", "age", "lsAge")
+_AGE_KEYS = ("lsaAge", "age", "lsAge")
 
 
 def is_ospf(document: Any) -> bool:
-    """Whether a JSON document is a database of OSPF, of one instance or of several."""
+    """Return whether a JSON document is an OSPF database, of one instance or several."""
     if not isinstance(document, dict):
         return False
     if (
         "routerLinkStates" in document
-        or _OSPF6 in document
+        or _OSPF6_KEY in document
         or isinstance(document.get("areas"), dict)
     ):
         return True
-    return any("vrfName" in one for one in document.values() if isinstance(one, dict)) and bool(
-        _instances(document)
-    )
+    return any(
+        "vrfName" in instance for instance in document.values() if isinstance(instance, dict)
+    ) and bool(_instances(document))
 
 
 def _instances(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The databases of ``vrf all`` that have advertisements."""
-    parts = [one for one in document.values() if isinstance(one, dict)]
+    """Return the databases of ``vrf all`` that have advertisements."""
+    parts = [part for part in document.values() if isinstance(part, dict)]
     return [
-        one for one in parts if one.get("routerLinkStates") or one.get("areas") or one.get(_OSPF6)
+        part
+        for part in parts
+        if part.get("routerLinkStates") or part.get("areas") or part.get(_OSPF6_KEY)
     ]
 
 
 def read_ospf(document: dict[str, Any], path: Path, default_capacity: float | None) -> Topology:
-    """The network of a database.
+    """Read the network of a database.
 
     Raises:
         InputError: several instances, a summary without links, links of OSPFv3 over broadcast
-            networks, or what :func:`topology_of_states` refuses.
+            networks, or an error of :func:`topology_of_states`.
     """
     where = str(path)
     states = LinkStates()
     instances = _instances(document)
-    if _OSPF6 not in document and "routerLinkStates" not in document and "areas" not in document:
+    if (
+        _OSPF6_KEY not in document
+        and "routerLinkStates" not in document
+        and "areas" not in document
+    ):
         if len(instances) != 1:
             expected = f'one VRF (vtysh -c "{COMMAND.replace("ospf", "ospf vrf NAME")}")'
             raise InputError(where, "", expected, f"{len(instances)} VRFs")
         document = instances[0]
-    if _OSPF6 in document:
+    if _OSPF6_KEY in document:
         _add_ospf6(document, where, states)
     else:
         _add_ospf(document, where, states)
@@ -80,42 +85,46 @@ def read_ospf(document: dict[str, Any], path: Path, default_capacity: float | No
 def _add_ospf(document: dict[str, Any], where: str, states: LinkStates) -> None:
     container = object_of(document.get("routerLinkStates", document), where, "routerLinkStates")
     areas = object_of(container.get("areas"), where, "areas")
-    with_links: list[str] = []
+    areas_with_links: list[str] = []
     for name, area in areas.items():
         entries = area.get("routerLinkStates") if isinstance(area, dict) else area
-        before = len(states.adjacencies)
-        for number, entry in enumerate(_live(entries, where, f"area {name}", states)):
+        num_before = len(states.adjacencies)
+        for index, entry in enumerate(_current_lsas(entries, where, f"area {name}", states)):
             if "routerLinks" not in entry and entry.get(
                 "numOfRouterLinks", entry.get("numOfLinks")
             ):
-                found = "a summary, of numbers of links alone (show ip ospf database json)"
-                raise InputError(where, "routerLinks", f'the output of vtysh -c "{COMMAND}"', found)
-            _add_router(entry, where, f"area {name}[{number}]", states)
-        if len(states.adjacencies) > before:
-            with_links.append(name)
-    if len(with_links) > 1:
+                actual = "a summary, of numbers of links alone (show ip ospf database json)"
+                raise InputError(
+                    where, "routerLinks", f'the output of vtysh -c "{COMMAND}"', actual
+                )
+            _add_router(entry, where, f"area {name}[{index}]", states)
+        if len(states.adjacencies) > num_before:
+            areas_with_links.append(name)
+    if len(areas_with_links) > 1:
         states.notes.append(
-            f"{WARNING}{where}: areas {', '.join(with_links)} are read as one network: routers "
-            "prefer paths within an "
-            "area (RFC 2328 16.1), which shortest paths of the whole may leave."
+            f"{WARNING}{where}: areas {', '.join(areas_with_links)} are read as one network: "
+            "routers prefer paths within an area (RFC 2328 16.1), which shortest paths of the "
+            "whole may leave."
         )
 
 
-def _live(entries: Any, where: str, field: str, states: LinkStates) -> Iterator[dict[str, Any]]:
-    """The advertisements that are not of the largest age."""
-    aged: list[str] = []
-    for number, entry in enumerate(objects_of(entries, where, field)):
-        age = next((entry[name] for name in _AGES if name in entry), None)
-        seconds = first_number(age, where, f"{field}[{number}]: age") or 0.0
+def _current_lsas(
+    entries: Any, where: str, field: str, states: LinkStates
+) -> Iterator[dict[str, Any]]:
+    """Yield the advertisements below the maximum age."""
+    expired: list[str] = []
+    for index, entry in enumerate(objects_of(entries, where, field)):
+        age = next((entry[name] for name in _AGE_KEYS if name in entry), None)
+        seconds = first_number(age, where, f"{field}[{index}]: age") or 0.0
         if seconds >= _MAX_AGE_S:
-            aged.append(str(entry.get("advertisingRouter") or entry.get("linkStateId")))
+            expired.append(str(entry.get("advertisingRouter") or entry.get("linkStateId")))
         else:
             yield entry
-    states.note_count(aged, f"Advertisements of the largest age, {_MAX_AGE_S} s, are not used")
+    states.note_count(expired, f"Advertisements of the largest age, {_MAX_AGE_S} s, are not used")
 
 
 def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkStates) -> None:
-    """Note the adjacencies of a router."""
+    """Add the adjacencies of a router to ``states``."""
     router = text_of(
         entry.get("advertisingRouter") or entry.get("linkStateId"),
         where,
@@ -129,9 +138,9 @@ def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkState
         if isinstance(links, list)
         else list(object_of(links, where, f"{field}: routerLinks").values())
     )
-    for number, one in enumerate(listed_links):
-        place = f"{router}: routerLinks[{number}]"
-        link = object_of(one, where, place)
+    for index, entry_link in enumerate(listed_links):
+        link_field = f"{router}: routerLinks[{index}]"
+        link = object_of(entry_link, where, link_field)
         kind = str(link.get("linkType", ""))
         if _STUB.search(kind):
             continue
@@ -140,32 +149,31 @@ def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkState
                 [f"{router} - {link.get('neighborRouterId')}"], "A virtual link is no link"
             )
             continue
+        # Point-to-point links have a neighbour, links to broadcast networks a designated router.
         neighbour = link.get("neighborRouterId")
         network = link.get("designatedRouterAddress")
         if neighbour is None and network is None:
             continue
         metric = first_number(
-            link.get("tos0Metric", link.get("metric")), where, f"{place}: tos0Metric"
+            link.get("tos0Metric", link.get("metric")), where, f"{link_field}: tos0Metric"
         )
         if metric is None:
-            raise InputError(where, place, "a metric of each link (tos0Metric)", "none")
+            raise InputError(where, link_field, "a metric of each link (tos0Metric)", "none")
         interface = str(link.get("routerInterfaceAddress", ""))
         if neighbour is not None:
-            target = text_of(neighbour, where, f"{place}: neighborRouterId")
+            target = text_of(neighbour, where, f"{link_field}: neighborRouterId")
             states.adjacencies.append(Adjacency(router, target, metric, interface))
             continue
-        name = text_of(network, where, f"{place}: designatedRouterAddress")
+        name = text_of(network, where, f"{link_field}: designatedRouterAddress")
         states.networks.add(name)
         states.adjacencies.append(Adjacency(router, name, metric))
         states.adjacencies.append(Adjacency(name, router, 0.0))
 
 
 def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None:
-    """Note the adjacencies of OSPFv3; those over broadcast networks, which need network LSAs, are
-    refused.
-    """
-    for number, area in enumerate(objects_of(document[_OSPF6], where, _OSPF6)):
-        for entry in _live(area.get("lsa"), where, f"{_OSPF6}[{number}]: lsa", states):
+    """Add the adjacencies of OSPFv3; broadcast networks, which need network LSAs, are refused."""
+    for index, area in enumerate(objects_of(document[_OSPF6_KEY], where, _OSPF6_KEY)):
+        for entry in _current_lsas(area.get("lsa"), where, f"{_OSPF6_KEY}[{index}]: lsa", states):
             if entry.get("type") != "Router":
                 continue
             router = text_of(entry.get("advertisingRouter"), where, "lsa: advertisingRouter")
@@ -176,19 +184,19 @@ def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None
                 raise InputError(
                     where, "lsaDescription", f'the output of vtysh -c "{_COMMAND_V3}"', "a summary"
                 )
-            for place, one in enumerate(
+            for link_index, link in enumerate(
                 objects_of(entry.get("lsaDescription"), where, f"{router}: lsaDescription")
             ):
-                field = f"{router}: lsaDescription[{place}]"
-                kind = str(one.get("type", ""))
+                field = f"{router}: lsaDescription[{link_index}]"
+                kind = str(link.get("type", ""))
                 if _VIRTUAL.search(kind):
                     continue
                 if kind != "Point-To-Point":
                     expected = "point-to-point links (ipv6 ospf6 network point-to-point)"
                     raise InputError(where, field, expected, repr(kind))
-                metric = first_number(one.get("metric"), where, f"{field}: metric")
+                metric = first_number(link.get("metric"), where, f"{field}: metric")
                 if metric is None:
                     raise InputError(where, f"{field}: metric", "a metric", "none")
-                target = text_of(one.get("neighborRouterId"), where, f"{field}: neighborRouterId")
-                interface = str(one.get("interfaceId", ""))
+                target = text_of(link.get("neighborRouterId"), where, f"{field}: neighborRouterId")
+                interface = str(link.get("interfaceId", ""))
                 states.adjacencies.append(Adjacency(router, target, metric, interface))

@@ -1,6 +1,4 @@
-"""Parts of a JSON document, with errors that name the file and the field where a part is of another
-kind.
-"""
+"""Typed access to the parts of a JSON document, with errors that name file and field."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from teal.errors import InputError
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_FAULTS = (
+_READER_ERRORS = (
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -25,59 +23,59 @@ _FAULTS = (
 
 
 def object_of(part: Any, where: str, field: str) -> dict[str, Any]:
-    """The part, an object; {} for none.
+    """Return the part as an object; {} for None.
 
     Raises:
-        InputError: anything else.
+        InputError: another type.
     """
     if part is None:
         return {}
     if not isinstance(part, dict):
-        raise InputError(where, field, "an object", _short(part))
+        raise InputError(where, field, "an object", _excerpt(part))
     return part
 
 
 def list_of(part: Any, where: str, field: str) -> list[Any]:
-    """The part, a list; [] for none.
+    """Return the part as a list; [] for None.
 
     Raises:
-        InputError: anything else.
+        InputError: another type.
     """
     if part is None:
         return []
     if not isinstance(part, list):
-        raise InputError(where, field, "a list", _short(part))
+        raise InputError(where, field, "a list", _excerpt(part))
     return part
 
 
 def objects_of(part: Any, where: str, field: str) -> list[dict[str, Any]]:
-    """The part, a list of objects; [] for none.
+    """Return the part as a list of objects; [] for None.
 
     Raises:
-        InputError: anything else.
+        InputError: another type.
     """
     return [
-        object_of(one, where, f"{field}[{number}]")
-        for number, one in enumerate(list_of(part, where, field))
+        object_of(entry, where, f"{field}[{index}]")
+        for index, entry in enumerate(list_of(part, where, field))
     ]
 
 
 def text_of(part: Any, where: str, field: str) -> str:
-    """The part, a text or a number that is not empty, as a text.
+    """Return a non-empty text or number as text.
 
     Raises:
-        InputError: anything else.
+        InputError: another type.
     """
     if part is None or part == "" or isinstance(part, dict | list | bool):
-        raise InputError(where, field, "a name", _short(part))
+        raise InputError(where, field, "a name", _excerpt(part))
     return str(part)
 
 
 def first_number(part: Any, where: str, field: str) -> float | None:
-    """The part, a finite number or a text of one; None for none.
+    """Return a finite number, or a text of one, as float; None for None or "".
 
     Raises:
-        InputError: anything else.
+        InputError: another value.
     """
     if part in (None, ""):
         return None
@@ -86,37 +84,37 @@ def first_number(part: Any, where: str, field: str) -> float | None:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise InputError(where, field, "a number", _short(part))
+        raise InputError(where, field, "a number", _excerpt(part))
     return number
 
 
-def _short(part: Any) -> str:
+def _excerpt(part: Any) -> str:
     return repr(part)[:80]
 
 
 def keys_of(objects: Iterable[dict[str, Any]], most: int = 5) -> str:
-    """The first distinct keys of some objects, for messages."""
-    keys = list(dict.fromkeys(key for one in objects for key in one))
+    """Return the first distinct keys of some objects, for messages."""
+    keys = list(dict.fromkeys(key for entry in objects for key in entry))
     return ", ".join(keys[:most]) or "none"
 
 
 def refuses_faults(expected: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Let a reader, whose first argument is the file, raise InputError where a file breaks it in a
-    way not foreseen.
+    """Decorate a reader, whose first argument is the file, to raise InputError for unforeseen
+    errors.
 
     Args:
-        expected: what the file should be.
+        expected: description of a valid file.
     """
 
-    def wrapped(reader: Callable[_P, _T]) -> Callable[_P, _T]:
+    def decorate(reader: Callable[_P, _T]) -> Callable[_P, _T]:
         @functools.wraps(reader)
         def read(*arguments: _P.args, **options: _P.kwargs) -> _T:
             try:
                 return reader(*arguments, **options)
-            except _FAULTS as error:
-                found = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-                raise InputError(str(arguments[0]), "", expected, found) from error
+            except _READER_ERRORS as error:
+                actual = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+                raise InputError(str(arguments[0]), "", expected, actual) from error
 
         return read
 
-    return wrapped
+    return decorate

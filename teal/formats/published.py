@@ -1,5 +1,7 @@
-"""Published networks and matrices by name: where the files are, their units and terms; downloads
-that resume.
+"""Catalogue of published networks and traffic matrices: addresses, units, terms, resumable
+downloads.
+
+Entry points: :func:`published`, :func:`download`.
 """
 
 from __future__ import annotations
@@ -18,20 +20,21 @@ from teal.runtime.progress import progress_bar
 _SNDLIB = "https://sndlib.put.poznan.pl/download"
 _TEAL = "https://raw.githubusercontent.com/harvard-cns/teal/main/topologies"
 _CITE_SNDLIB = "SNDlib states no licence and asks to cite Orlowski et al., Networks 55 (2010)"
-_TIMEOUT_S = 30.0  # seconds without a byte, after which a download ends
-_CHUNK = 1 << 16  # bytes read at a time
-# Largest size of a file; the largest archive of the catalogue has less than a twentieth.
+# A download ends after this many seconds without a byte.
+_TIMEOUT_S = 30.0
+# Bytes of one read.
+_CHUNK_BYTES = 1 << 16
+# Maximum size of a file; the largest archive of the catalogue has less than a twentieth.
 _MAX_BYTES = 4 << 30
 
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """One file of a publisher.
+    """File of a publisher.
 
     Attributes:
         url: address; its last part is the name of the file.
-        sha256: hexadecimal digits of its content; "" where its publisher states none and it may
-            grow.
+        sha256: hexadecimal SHA-256; "" where the publisher states none and the file may grow.
     """
 
     url: str
@@ -45,14 +48,14 @@ class File:
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A network and, if there is one, a series of its matrices.
+    """Published network and, if available, a series of its matrices.
 
     Attributes:
         topology: file of the network.
         traffic: archive of the matrices; None for none.
         unit: unit of capacities and rates in the files.
-        terms: licence, or how to cite.
-        series: what the matrices are, with their gaps; "" without.
+        terms: licence, or citation request.
+        series: description of the matrices, with their gaps; "" without.
     """
 
     topology: File
@@ -113,10 +116,10 @@ CATALOGUE = {
 
 
 def published(name: str, *, with_traffic: bool) -> Published:
-    """The entry of a name.
+    """Return the catalogue entry of a name.
 
     Raises:
-        InputError: an unknown name, or a network without matrices where they are wanted.
+        InputError: an unknown name, or a network without the requested matrices.
     """
     if name not in CATALOGUE:
         known = [key for key, entry in CATALOGUE.items() if entry.traffic or not with_traffic]
@@ -135,97 +138,102 @@ def published(name: str, *, with_traffic: bool) -> Published:
 
 
 def download(file: File, folder: Path, *, mirror: str = "", expected: str = "") -> str:
-    """Bring a file of a publisher into a folder; one that is there already is read and not fetched
-    again.
+    """Download a file into a folder, unless it exists there already; verify its checksum.
 
-    An interrupted download is kept as ``NAME.part``, and goes on from there where the server
-    answers ranges.
+    An interrupted download is kept as ``NAME.part`` and resumed where the server supports ranges.
 
     Args:
         file: entry of the catalogue.
-        folder: folder of the file; made if it does not exist.
-        mirror: address of a folder that has files of the same names, in the place of the
-            publisher's.
-        expected: SHA-256 that the file must have, in the place of the catalogue's.
+        folder: target folder; created if missing.
+        mirror: address of a folder with files of the same names, instead of the publisher's.
+        expected: expected SHA-256, instead of the catalogue's.
 
     Returns:
-        SHA-256 of the file, in hexadecimal digits.
+        hexadecimal SHA-256 of the file.
 
     Raises:
-        InputError: a file whose content is another one than the checksum says; an address that is
-            not HTTP.
-        SolverError: no connection, or an answer without the file.
+        InputError: a checksum mismatch, or an address that is not HTTP.
+        SolverError: no connection, or an incomplete response.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path, wanted = folder / file.name, (expected or file.sha256).lower()
+    path = folder / file.name
+    expected_hash = (expected or file.sha256).lower()
     if not path.exists():
         part = path.with_name(f"{path.name}.part")
         _fetch(f"{mirror.rstrip('/')}/{file.name}" if mirror else file.url, part)
-        _check(part, wanted)
+        _verify_checksum(part, expected_hash)
         part.replace(path)
-    return _check(path, wanted)
+    return _verify_checksum(path, expected_hash)
 
 
-def _check(path: Path, wanted: str) -> str:
+def _verify_checksum(path: Path, expected_hash: str) -> str:
+    """Return the SHA-256 of a file; raise InputError if another one is expected."""
     with path.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if wanted and found != wanted:
+        actual_hash = hashlib.file_digest(stream, "sha256").hexdigest()
+    if expected_hash and actual_hash != expected_hash:
         raise InputError(
-            str(path), "content", f"SHA-256 {wanted} (delete the file to fetch it again)", found
+            str(path),
+            "content",
+            f"SHA-256 {expected_hash} (delete the file to fetch it again)",
+            actual_hash,
         )
-    return found
+    return actual_hash
 
 
 def _fetch(url: str, part: Path) -> None:
-    """Append what is missing of a file to ``part``.
+    """Append the missing bytes of a file to ``part``.
 
     Raises:
-        InputError: another kind of address, or a file that is too large.
-        SolverError: no answer, or less than the whole file.
+        InputError: an unsupported address, or a file that is too large.
+        SolverError: no response, or an incomplete file.
     """
     if urlsplit(url).scheme not in ("http", "https"):
         raise InputError(
             "--mirror", "", "an address that begins with https:// or http://", repr(url)
         )
-    done = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
+    num_present = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(
+        url, headers={"Range": f"bytes={num_present}-"} if num_present else {}
+    )
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            resumes = answer.status == http.HTTPStatus.PARTIAL_CONTENT
-            done = done if resumes else 0
-            length = int(answer.headers.get("Content-Length") or 0)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+            resumes = response.status == http.HTTPStatus.PARTIAL_CONTENT
+            num_present = num_present if resumes else 0
+            length = int(response.headers.get("Content-Length") or 0)
             with (
                 part.open("ab" if resumes else "wb") as stream,
                 progress_bar(
-                    total=done + length or None,
-                    initial=done,
+                    total=num_present + length or None,
+                    initial=num_present,
                     desc=part.stem,
                     unit="B",
                     unit_scale=True,
                 ) as bar,
             ):
-                whole, arrived = done + length, done
-                while chunk := answer.read(_CHUNK):
+                total_bytes = num_present + length
+                num_received = num_present
+                while chunk := response.read(_CHUNK_BYTES):
                     stream.write(chunk)
                     bar.update(len(chunk))
-                    arrived += len(chunk)  # a bar that is not shown does not count
-                    if arrived > _MAX_BYTES:
+                    # Count here, because a hidden progress bar does not count.
+                    num_received += len(chunk)
+                    if num_received > _MAX_BYTES:
                         raise InputError(
                             url, "", f"a file of at most {_MAX_BYTES >> 30} GiB", "more"
                         )
-            if length and arrived < whole:
-                raise http.client.IncompleteRead(b"", whole - arrived)
+            if length and num_received < total_bytes:
+                raise http.client.IncompleteRead(b"", total_bytes - num_received)
     except urllib.error.HTTPError as error:
-        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and done:
-            return  # the part is the whole file, which its checksum confirms
-        answered = f"{error.code} {error.reason}"
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and num_present:
+            # The part is the complete file, as its checksum confirms.
+            return
+        status_text = f"{error.code} {error.reason}"
         raise SolverError(
-            f"{url}: the server answers {answered}; --mirror names another one"
+            f"{url}: the server answers {status_text}; --mirror names another one"
         ) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise SolverError(
-            f"{url}: no connection ({reason}); what has arrived is kept, and the same command goes "
-            "on.  "
-            f"Without a network, bring the file into {part.parent} by other means"
+            f"{url}: no connection ({reason}); partial downloads are kept, and the same command "
+            f"resumes.  Without a network, copy the file into {part.parent} by other means"
         ) from None

@@ -1,6 +1,4 @@
-"""Rates while they are read or generated: in memory if they are few, else in a file of float32 rows
-in the cache.
-"""
+"""Writable row stores of rates: in memory if small, else in a float32 file in the cache."""
 
 from __future__ import annotations
 
@@ -13,54 +11,56 @@ from teal.network.rates import ArrayRates, FileRates, Rates
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file, cache_dir
 
-IN_MEMORY_BYTES = 256 << 20  # rates up to this size, as float64, are kept in memory
+# Rates up to this size (as float64) are kept in memory.
+IN_MEMORY_BYTES = 256 << 20
 
 
 class RateFile:
-    """An open file of T rows of D float32, of which whole rows are read and written."""
+    """Open file of T rows of D float32 rates, read and written by rows."""
 
     def __init__(self, file: int, shape: tuple[int, int]) -> None:
-        self._file, self.shape, self._stride = file, shape, 4 * shape[1]
+        self._file = file
+        self.shape = shape
+        self._stride = 4 * shape[1]
 
     def write(self, row: int, values: FloatArray) -> None:
-        """Write consecutive rows (n, D) from ``row`` on."""
-        data, position = (
-            memoryview(np.ascontiguousarray(values, "<f4").tobytes()),
-            row * self._stride,
-        )
+        """Write consecutive rows (n, D), starting at ``row``."""
+        data = memoryview(np.ascontiguousarray(values, "<f4").tobytes())
+        position = row * self._stride
         while data:
-            done = os.pwrite(self._file, data, position)
-            data, position = data[done:], position + done
+            num_written = os.pwrite(self._file, data, position)
+            data = data[num_written:]
+            position = position + num_written
 
     def read(self, row: int) -> FloatArray:
-        """One row, (D,)."""
+        """Return one row, (D,)."""
         return np.frombuffer(os.pread(self._file, self._stride, row * self._stride), "<f4").astype(
             np.float64
         )
 
 
 class RateArray:
-    """The interface of RateFile over an array in memory, float64."""
+    """RateFile's interface over a float64 array in memory."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
-        self.shape, self.values = shape, np.zeros(shape)
+        self.shape = shape
+        self.values = np.zeros(shape)
 
     def write(self, row: int, values: FloatArray) -> None:
-        """Write consecutive rows (n, D) from ``row`` on."""
+        """Write consecutive rows (n, D), starting at ``row``."""
         self.values[row : row + len(values)] = values
 
     def read(self, row: int) -> FloatArray:
-        """One row, (D,)."""
+        """Return one row, (D,)."""
         return self.values[row]
 
 
 def make_rates(
     shape: tuple[int, int], key: str, fill: Callable[[RateFile | RateArray], None]
 ) -> Rates:
-    """Rates of ``shape`` that ``fill`` writes: in memory if they are few, else in the cache under
-    ``key``.
+    """Create the rates that ``fill`` writes: in memory if small, else in the cache under ``key``.
 
-    A complete file in the cache is used without calling ``fill``; an incomplete one is not kept.
+    A complete cached file is used without calling ``fill``; an incomplete one is discarded.
     """
     if shape[0] * shape[1] * 8 <= IN_MEMORY_BYTES:
         array = RateArray(shape)

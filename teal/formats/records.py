@@ -1,5 +1,7 @@
-"""The records that every topology format is read into, and the rules by which they become a
-Topology.
+"""Common records of all topology formats, and their conversion into a Topology.
+
+Readers create a :class:`LinkRecord` per link; :func:`topology_from_records` validates them and
+builds the network.  :class:`Attributes` holds configurable attribute names.
 """
 
 from __future__ import annotations
@@ -18,29 +20,31 @@ from teal.network import Topology
 from teal.network.topology import canonical_name
 from teal.runtime.arrays import FloatArray, Int64Array
 
-PENDING_CAPACITY = 1e-300  # Gbit/s of links whose capacity an inventory gives later
-_MAX_METRIC = 2**32 - 1  # IGP metrics are of at most 32 bits
-_DEFAULT_LATENCY_MS = 1.0  # of a link whose latency and coordinates are unknown
+# Placeholder (Gbit/s) for links whose capacity the inventory gives later.
+PENDING_CAPACITY = 1e-300
+# IGP metrics have at most 32 bits.
+_MAX_METRIC = 2**32 - 1
+# Latency of a link without latency and coordinates.
+_DEFAULT_LATENCY_MS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class LinkRecord:
-    """One link of a file, units converted.
+    """Link of a file, with converted units.
 
     Attributes:
         source: name of the node where it starts.
         target: name of the node where it ends.
         capacity: Gbit/s; None if the file has none.
         latency: ms; None to derive it from the coordinates.
-        field: its place in the file, for messages.
-        others: names of its other attributes, for messages.
+        field: location in the file, for messages.
+        others: names of other attributes, for messages.
         metric: IGP metric; None if the file has none.
-        has_failed: whether the link is out of service: its capacity is 0, whatever ``capacity``
-            says.
-        metric_back: IGP metric of the other direction of a cable; None for the same.
+        has_failed: whether the link is out of service, so that its capacity becomes 0.
+        metric_back: IGP metric of the reverse direction of a cable; None for the same.
         te_metric: TE metric; None if the link has none.
         affinities: names of its affinities (administrative groups).
-        has_failed_back: whether the other direction of a cable is out of service; None for the
+        has_failed_back: whether the reverse direction of a cable is out of service; None for the
             same.
         cost: cost of one Gbit/s; None if the file has none.
     """
@@ -60,31 +64,29 @@ class LinkRecord:
     cost: float | None = None
 
 
-INSIDE = "inside"  # the field of Attributes that no option --attributes names
+# Field of Attributes that no option --attributes names.
+INSIDE = "inside"
 
 
 @dataclasses.dataclass(frozen=True)
 class Attributes:
-    """Names of the attributes of links in a file, where they differ from the usual ones, and which
-    part of it is read.
+    """Names of the link attributes in a file, and the part of the file to read.
 
     Attributes:
         capacity: attribute with the capacity.
         latency: attribute with the latency, ms.
         source: column with the node where a link starts, in a table.
-        target: column with the node where it ends, in a table.
+        target: column with the node where a link ends, in a table.
         metric: column with the IGP metric, in a table.
-        metric_back: column with the IGP metric of the other direction of a cable, in a table.
+        metric_back: column with the IGP metric of the reverse direction of a cable, in a table.
         te_metric: column with the TE metric, in a table.
         cost: attribute with the cost of a Gbit/s.
         affinity: column with names of affinities, separated by spaces or semicolons, in a table.
         members: column with the number of links of an aggregation group, in a table.
-        status: attribute that says whether the link is in service.
-        capacity_unit: unit of the capacity, such as Mbit/s; "" for the one that the file says, or
-            Gbit/s.
-        inside: name of the network that is read, of a file with several, or of the sheet of a
-            workbook, as ``FILE#NAME`` says it; "" where there is one, or for the sheet that was
-            open last.
+        status: attribute with the operational status.
+        capacity_unit: unit of the capacity, such as Mbit/s; "" for the file's unit, or Gbit/s.
+        inside: NAME of ``FILE#NAME``: a network of a file with several, or a sheet of a workbook;
+            "" for the only network or the active sheet.
     """
 
     capacity: str = "capacity"
@@ -102,15 +104,13 @@ class Attributes:
     inside: str = ""
 
     def given(self) -> list[str]:
-        """Names of the fields that are not the usual ones."""
+        """Return the names of the fields that differ from their defaults."""
         fields = dataclasses.fields(self)
         return [field.name for field in fields if getattr(self, field.name) != field.default]
 
 
 def require_attributes(attributes: Attributes, known: Collection[str], where: str) -> None:
-    """Raise InputError for attributes that a kind of file, or a network by its name, does not
-    have.
-    """
+    """Raise InputError for attributes that a kind of file, or a named network, does not have."""
     unused = [name for name in attributes.given() if name not in known]
     if not unused:
         return
@@ -121,11 +121,10 @@ def require_attributes(attributes: Attributes, known: Collection[str], where: st
 
 
 def parse_attributes(text: str) -> Attributes:
-    """The attributes that ``capacity=bandwidth,latency=delay,capacity_unit=Mbit/s`` names; any of
-    them may be left out.
+    """Parse ``capacity=bandwidth,latency=delay,capacity_unit=Mbit/s``; every entry is optional.
 
     Raises:
-        InputError: another text.
+        InputError: an invalid text.
     """
     parts = dict(part.strip().split("=", 1) for part in text.split(",") if part.count("=") == 1)
     known = {field.name for field in dataclasses.fields(Attributes)} - {INSIDE}
@@ -145,7 +144,7 @@ def parse_attributes(text: str) -> Attributes:
     return attributes
 
 
-# Words of an attribute that says whether a link works, or that it does not.
+# Boolean words of attributes for the status of a link.
 _NO_WORDS = ("false", "f", "no", "n", "0", "off")
 _YES_WORDS = ("true", "t", "yes", "y", "x", "1", "on")
 # States of interfaces (RFC 2863, RFC 8343, routers' command lines) and of inventories.
@@ -194,8 +193,8 @@ _UP_WORDS = (
     "live",
     "production",
 )
-# Attributes that say that a link works, and that it does not, as :func:`plain_name` has them.
-_WORKS_NAMES = (
+# Attributes that mean that a link is up, or that it is down, as :func:`plain_name` returns them.
+_UP_NAMES = (
     "status",
     "state",
     "operstatus",
@@ -214,7 +213,7 @@ _WORKS_NAMES = (
     "isactive",
     "inservice",
 )
-_FAILED_NAMES = (
+_DOWN_NAMES = (
     "failed",
     "isfailed",
     "hasfailed",
@@ -228,58 +227,58 @@ _FAILED_NAMES = (
     "inmaintenance",
     "outage",
 )
-# Of IF-MIB (RFC 2863): down, testing, dormant, notPresent, lowerLayerDown.
+# Status values of IF-MIB (RFC 2863): down, testing, dormant, notPresent, lowerLayerDown.
 _IF_MIB_NAMES = ("operstatus", "adminstatus", "ifoperstatus", "ifadminstatus")
 _IF_MIB_DOWN = ("2", "3", "5", "6", "7")
-OVERLOAD_NAMES = ("overload", "overloaded")  # of attributes of links and nodes
+# Attribute names of links and nodes that mean overload.
+OVERLOAD_NAMES = ("overload", "overloaded")
 
 
 def plain_name(name: str) -> str:
-    """The name of an attribute as it is matched: oper_status, Oper-Status and operStatus are
-    one.
-    """
+    """Normalise the name of an attribute: oper_status, Oper-Status and operStatus are equal."""
     return re.sub(r"[\s_-]+", "", name.strip().strip("\ufeff").lower())
 
 
 def is_down(value: object, name: str = "status") -> bool | None:
-    """Whether an attribute says that a link is out of service; None for what says neither.
+    """Return whether an attribute means that a link is out of service; None for an unknown value.
 
     Args:
-        value: its value.
-        name: its name, which decides what ``true`` means: ``up: true`` works, ``failed: true`` does
-            not.
+        value: value of the attribute.
+        name: name of the attribute, which decides the meaning of ``true``: ``up: true`` is up,
+            ``failed: true`` is down.
     """
     text = "" if value is None or value != value else str(value)
     text = re.sub(r"[\s_]+", "-", text.strip().lower()).removesuffix(".0")
-    text = text.rpartition(":")[2]  # without the name of a YANG module
-    plain = plain_name(name)
-    says_failed = plain in _FAILED_NAMES
-    if plain in _IF_MIB_NAMES and text in _IF_MIB_DOWN:
+    # Strip the name of a YANG module.
+    text = text.rpartition(":")[2]
+    normalised = plain_name(name)
+    means_down = normalised in _DOWN_NAMES
+    if normalised in _IF_MIB_NAMES and text in _IF_MIB_DOWN:
         return True
-    if text in _DOWN_WORDS or text in (_YES_WORDS if says_failed else _NO_WORDS):
+    if text in _DOWN_WORDS or text in (_YES_WORDS if means_down else _NO_WORDS):
         return True
-    is_up = text in ("", *_UP_WORDS) or text in (_NO_WORDS if says_failed else _YES_WORDS)
+    is_up = text in ("", *_UP_WORDS) or text in (_NO_WORDS if means_down else _YES_WORDS)
     return False if is_up else None
 
 
 def is_state_name(name: str, status: str = "status") -> bool:
-    """Whether an attribute of links says if they are in service.
+    """Return whether an attribute of links is a status.
 
     Args:
         name: name of the attribute.
-        status: name that the user gives for it; ``status`` for the usual names.
+        status: configured name of the status; ``status`` for the default names.
     """
-    plain = plain_name(name)
+    normalised = plain_name(name)
     if status != "status":
-        return plain == plain_name(status) or plain in _FAILED_NAMES
-    return plain in _WORKS_NAMES or plain in _FAILED_NAMES
+        return normalised == plain_name(status) or normalised in _DOWN_NAMES
+    return normalised in _UP_NAMES or normalised in _DOWN_NAMES
 
 
 def out_of_service(
     attributes: Mapping[str, object], status: str = "status"
 ) -> tuple[bool, list[object]]:
-    """Whether any attribute of a link says that it is out of service, and the values that say
-    neither that it is nor that it is not.
+    """Return whether any attribute of a link means that it is out of service, and the unknown
+    values.
 
     Args:
         attributes: attributes of the link by name.
@@ -290,17 +289,15 @@ def out_of_service(
     for name, value in attributes.items():
         if not is_state_name(str(name), status):
             continue
-        says_down = is_down(value, str(name))
-        is_out = is_out or says_down is True
-        if says_down is None:
+        status_is_down = is_down(value, str(name))
+        is_out = is_out or status_is_down is True
+        if status_is_down is None:
             unknown.append(value)
     return is_out, unknown
 
 
 def unknown_status(where: str, values: Iterable[object]) -> tuple[str, ...]:
-    """A warning about values that say neither that a link is in service nor that it is not; () for
-    none.
-    """
+    """Return a warning about status values of unknown meaning; () for none."""
     texts = sorted({repr(value) for value in values})
     if not texts:
         return ()
@@ -313,7 +310,7 @@ def unknown_status(where: str, values: Iterable[object]) -> tuple[str, ...]:
 
 
 def is_true(value: object, where: str, field: str) -> bool:
-    """Whether an attribute such as ``overload`` is set; an empty one is not.
+    """Return whether a flag such as ``overload`` is set; an empty one is not.
 
     Raises:
         InputError: a value that is neither yes nor no.
@@ -338,44 +335,44 @@ def topology_from_records(
     notes: tuple[str, ...] = (),
     no_transit: Collection[str] = (),
 ) -> Topology:
-    """Check the records and build the topology.
+    """Validate the records and build the topology.
 
-    An undirected link becomes two directed ones of the full capacity each.  A link from a node to
-    itself is dropped and noted.  A link without latency gets light's time through fibre along the
-    great circle where both ends have coordinates, else 1 ms.  Metrics are kept where every link has
-    one.
+    An undirected link becomes two directed ones of the full capacity each.  Self-loops are dropped
+    with a note.  A link without latency gets the propagation delay in fibre along the great circle
+    where both ends have coordinates, else 1 ms.  Metrics are kept where every link has one.
 
     Args:
         name: name of the network.
-        where: the file or name, for messages.
-        nodes: name to (longitude, latitude), None where unknown.
-        links: in the order of the file.
-        directed: whether a link leads in one direction only.
+        where: file or name, for messages.
+        nodes: (longitude, latitude) by node name, None where unknown.
+        links: links in the order of the file.
+        directed: whether links are directed.
         geographical: whether coordinates are longitudes and latitudes.
-        default_capacity: Gbit/s for links that have none; None to refuse them.
-        notes: notes of the topology, to which those about dropped links and assumed capacities are
-            added.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
+        notes: notes of the topology, extended by notes on dropped links and assumed capacities.
         no_transit: names of nodes that carry no transit traffic.
 
     Raises:
-        InputError: an unknown node; a missing, zero, negative or NaN capacity; a metric that is no
-            whole number above 0, or one on some of the links only.
+        InputError: an unknown node; a missing, zero, negative or NaN capacity; a metric that is not
+            a positive integer, or metrics on some of the links only.
     """
     index = {canonical_name(node): i for i, node in enumerate(nodes)}
     positions = list(nodes.values())
     rows: list[_Direction] = []
-    loops = assumed = 0
+    num_loops = num_assumed = 0
     cables = set[tuple[int, int]]()
-    repeated = list[str]()  # cables whose ends are those of another one, the other way round
+    # Cables that repeat another one in the opposite direction.
+    repeated = list[str]()
+    # Validate each link, and expand cables into both directions.
     for record in links:
         ends = _ends(record, index, where)
         if ends[0] == ends[1]:
-            loops += 1
+            num_loops += 1
             continue
         capacity = record.capacity
         if capacity is None and not record.has_failed:
-            capacity = _default(record, default_capacity, where)
-            assumed += 1
+            capacity = _default_capacity(record, default_capacity, where)
+            num_assumed += 1
         if capacity is not None and not record.has_failed:
             _check_capacity(capacity, f"{record.field}: capacity", where)
         latency = record.latency
@@ -401,40 +398,43 @@ def topology_from_records(
             )
     if repeated:
         notes += (
-            f"{WARNING}{where}: links in both directions in a network of cables "
-            '(without "directed": true), each read '
-            f"as a cable of its own, so that capacities may count twice: {listed(repeated)}.",
+            f"{WARNING}{where}: links in both directions in a network of cables (without "
+            '"directed": true), each read as a cable of its own, so that capacities may count '
+            f"twice: {listed(repeated)}.",
         )
-    if loops:
-        notes += (f"{loops} links from a node to itself were dropped.",)
-    if assumed and default_capacity != PENDING_CAPACITY:
+    if num_loops:
+        notes += (f"{num_loops} links from a node to itself were dropped.",)
+    if num_assumed and default_capacity != PENDING_CAPACITY:
         notes += (
-            f"{assumed} links have no capacity in the file: {default_capacity:g} Gbit/s assumed.",
+            f"{num_assumed} links have no capacity in the file: {default_capacity:g} Gbit/s "
+            "assumed.",
         )
-    stubs = {index[canonical_name(node)] for node in no_transit}
-    ends_of_all = np.array([row.ends for row in rows], dtype=np.int32).reshape(-1, 2)
-    unknown = (math.nan, math.nan)
+    no_transit_nodes = {index[canonical_name(node)] for node in no_transit}
+    all_ends = np.array([row.ends for row in rows], dtype=np.int32).reshape(-1, 2)
+    unknown_position = (math.nan, math.nan)
     has_te_metrics = any(row.te_metric for row in rows)
     has_affinities = any(row.affinities for row in rows)
     return Topology(
         name=name,
         node_names=tuple(map(canonical_name, nodes)),
-        link_source=np.ascontiguousarray(ends_of_all[:, 0]),
-        link_target=np.ascontiguousarray(ends_of_all[:, 1]),
+        link_source=np.ascontiguousarray(all_ends[:, 0]),
+        link_target=np.ascontiguousarray(all_ends[:, 1]),
         capacity=np.array([row.capacity for row in rows], dtype=np.float64),
         latency=np.array([row.latency for row in rows], dtype=np.float64),
-        coordinates=np.array([point or unknown for point in positions], dtype=np.float64).reshape(
-            -1, 2
-        ),
+        coordinates=np.array(
+            [point or unknown_position for point in positions], dtype=np.float64
+        ).reshape(-1, 2),
         origin=where,
         notes=notes,
-        metric=_metrics(rows, list(index), where),
+        metric=_metric_array(rows, list(index), where),
         te_metric=np.array([row.te_metric for row in rows], dtype=np.int64)
         if has_te_metrics
         else None,
         affinities=tuple(row.affinities for row in rows) if has_affinities else (),
-        no_transit=np.array([node in stubs for node in range(len(nodes))]) if stubs else None,
-        cost=_costs(rows, list(index), where),
+        no_transit=np.array([node in no_transit_nodes for node in range(len(nodes))])
+        if no_transit_nodes
+        else None,
+        cost=_cost_array(rows, list(index), where),
     )
 
 
@@ -445,7 +445,7 @@ _EXPECTED_CAPACITY = (
 
 
 def _check_capacity(capacity: float, field: str, where: str) -> None:
-    """Raise InputError for a capacity that is not above 0, or not finite."""
+    """Raise InputError for a capacity that is not positive and finite."""
     if math.isinf(capacity) and capacity > 0:
         expected = (
             "a finite capacity (networkx takes inf, or none, as unlimited: a number above all "
@@ -457,9 +457,7 @@ def _check_capacity(capacity: float, field: str, where: str) -> None:
 
 
 class _Direction(NamedTuple):
-    """One directed link: ends by number, Gbit/s (0 if it is out of service), ms, metrics and
-    affinities.
-    """
+    """Directed link: node indices, Gbit/s (0 if out of service), ms, metrics and affinities."""
 
     ends: tuple[int, int]
     capacity: float
@@ -493,7 +491,7 @@ def _direction(
 
 
 def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, int]:
-    """Numbers of the two nodes of a link."""
+    """Return the node indices of a link."""
     for field in ("source", "target"):
         node = canonical_name(getattr(record, field))
         if node not in index:
@@ -501,16 +499,15 @@ def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, i
     return index[canonical_name(record.source)], index[canonical_name(record.target)]
 
 
-def _default(record: LinkRecord, default_capacity: float | None, where: str) -> float:
-    """Capacity of a link that has none; InputError where there is no default."""
+def _default_capacity(record: LinkRecord, default_capacity: float | None, where: str) -> float:
+    """Return the capacity of a link without one; raise InputError where there is no default."""
     if default_capacity is None:
         others = f"none among {', '.join(record.others)}" if record.others else "none"
         raise InputError(
             where,
             f"{record.field}: capacity",
             "a capacity > 0 (--default-capacity GBPS gives one to all such links, --attributes "
-            "capacity=NAME "
-            "names the attribute)",
+            "capacity=NAME names the attribute)",
             others,
         )
     return default_capacity
@@ -519,31 +516,31 @@ def _default(record: LinkRecord, default_capacity: float | None, where: str) -> 
 def _latency(
     a: tuple[float, float] | None, b: tuple[float, float] | None, geographical: bool
 ) -> float:
-    """Latency of a link that has none, in ms, from the positions of its ends."""
+    """Return the latency of a link without one, in ms, from the positions of its ends."""
     if geographical and a is not None and b is not None:
         return fibre_latency_ms(great_circle_km(a, b))
     return _DEFAULT_LATENCY_MS
 
 
-def _metrics(rows: list[_Direction], names: list[str], where: str) -> Int64Array | None:
-    """(E,) metrics; None where no link has one."""
-    values = _on_all([row.metric for row in rows], rows, names, where, "metric")
+def _metric_array(rows: list[_Direction], names: list[str], where: str) -> Int64Array | None:
+    """Return (E,) metrics; None where no link has one."""
+    values = _require_on_all([row.metric for row in rows], rows, names, where, "metric")
     return None if values is None else np.array(values, dtype=np.int64)
 
 
-def _costs(rows: list[_Direction], names: list[str], where: str) -> FloatArray | None:
-    """(E,) costs; None where no link has one."""
-    values = _on_all([row.cost for row in rows], rows, names, where, "cost")
+def _cost_array(rows: list[_Direction], names: list[str], where: str) -> FloatArray | None:
+    """Return (E,) costs; None where no link has one."""
+    values = _require_on_all([row.cost for row in rows], rows, names, where, "cost")
     return None if values is None else np.array(values, dtype=np.float64)
 
 
-def _on_all(
+def _require_on_all(
     values: list[float | None], rows: list[_Direction], names: list[str], where: str, field: str
 ) -> list[float | None] | None:
-    """The values of all links; None where no link has one.
+    """Return the values of all links; None where no link has one.
 
     Raises:
-        InputError: some links have one.
+        InputError: only some links have one.
     """
     missing = [row for row, value in zip(rows, values, strict=True) if value is None]
     if len(missing) == len(rows):
@@ -559,7 +556,9 @@ def _on_all(
 def _checked_metric(
     value: float | None, field: str, where: str, name: str = "metric"
 ) -> float | None:
-    """The metric of a record; InputError unless it is a whole number from 1 to _MAX_METRIC."""
+    """Return the metric of a record; raise InputError unless it is an integer from 1 to
+    _MAX_METRIC.
+    """
     if value is not None and not (float(value).is_integer() and 0 < value <= _MAX_METRIC):
         raise InputError(
             where, f"{field}: {name}", f"a whole number from 1 to {_MAX_METRIC}", value
@@ -568,11 +567,11 @@ def _checked_metric(
 
 
 def affinities_of(value: object, where: str, field: str) -> frozenset[str]:
-    """Names of affinities, of a text that separates them by spaces, commas or semicolons, or of a
-    list; None for none.
+    """Parse names of affinities, separated by spaces, commas or semicolons, or in a list; None for
+    none.
 
     Raises:
-        InputError: anything else.
+        InputError: another value.
     """
     names = (
         re.split(r"[\s,;]+", value.strip())
@@ -594,7 +593,7 @@ def affinities_of(value: object, where: str, field: str) -> frozenset[str]:
 
 
 def number(text: object, where: str, field: str, expected: str = "a number") -> float:
-    """``text`` as a number; InputError, naming ``where`` and ``field``, if it is none."""
+    """Parse a number; raise InputError, naming ``where`` and ``field``, for anything else."""
     try:
         return float(str(text))
     except ValueError:

@@ -1,9 +1,9 @@
-"""Repetita (Gay, Schaus & Vissicchio, 2017): a ``.graph`` file for a network, a ``.demands`` file
-for a matrix.
+"""Reader of Repetita files (Gay, Schaus & Vissicchio, 2017): ``.graph`` networks, ``.demands``
+matrices.
 
 A ``.graph`` file lists ``label x y`` for each node, and ``label src dest weight bw delay`` for each
 directed link: node numbers, IGP metric, capacity in kbit/s, delay in microseconds.  A ``.demands``
-file lists ``label src dest bw``: node numbers of its network, kbit/s.  Several demands of one pair
+file lists ``label src dest bw``: node numbers of its network, kbit/s.  Repeated demands of a pair
 are added.
 """
 
@@ -23,20 +23,24 @@ from teal.network import Topology, TrafficMatrices
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import content_key, file_key
 
-TOPOLOGY_SUFFIX, TRAFFIC_SUFFIX = ".graph", ".demands"
+TOPOLOGY_SUFFIX = ".graph"
+TRAFFIC_SUFFIX = ".demands"
 _GBPS_PER_UNIT = gbps_per_unit("kbit/s", "Repetita")
-_MS_PER_UNIT = 1e-3  # delays are in microseconds
-_MIN_DELAY = 1  # microseconds; files round shorter delays to 0, and a latency must be above 0
+# Delays are in microseconds.
+_MS_PER_UNIT = 1e-3
+# Microseconds; files round shorter delays to 0, but latencies are positive.
+_MIN_DELAY = 1
 # The files have no times: matrix i of several gets this time plus i intervals.
-_FIRST_TIME, _INTERVAL_S = np.datetime64("2024-01-01T00:00:00", "s"), 300
+_FIRST_TIME = np.datetime64("2024-01-01T00:00:00", "s")
+_INTERVAL_S = 300
 
 
 def read_repetita_topology(path: Path) -> Topology:
     """Read a network with its IGP metrics.
 
     Raises:
-        InputError: another kind of file, a field that is no number, or what
-            :func:`topology_from_records` refuses.
+        InputError: another kind of file, a field that is not a number, or an error of
+            :func:`topology_from_records`.
     """
     where = str(path)
     nodes: dict[str, tuple[float, float] | None] = {}
@@ -70,14 +74,15 @@ def read_repetita_topology(path: Path) -> Topology:
                 metric=metric,
             )
         )
-    if all(point == (0.0, 0.0) for point in nodes.values()):  # as in the files of Rocketfuel
+    # The Rocketfuel files have no coordinates: all are (0, 0).
+    if all(point == (0.0, 0.0) for point in nodes.values()):
         nodes = dict.fromkeys(nodes)
     return topology_from_records(path.stem, where, nodes, links, directed=True)
 
 
 def demand_files(text: str) -> list[Path]:
-    """The files that ``text``, a ``.demands`` file or a pattern such as ``rf1221.*.demands``,
-    names; [] for none.
+    """Return the files of a ``.demands`` file name or a pattern such as ``rf1221.*.demands``; []
+    for none.
     """
     if not text.endswith(TRAFFIC_SUFFIX):
         return []
@@ -86,23 +91,23 @@ def demand_files(text: str) -> list[Path]:
 
 
 def read_repetita_traffic(files: list[Path], topology: Topology) -> TrafficMatrices:
-    """Read one matrix a file, in the order of ``files``, as consecutive intervals of 5 minutes.
+    """Read one matrix per file, in the order of ``files``, as consecutive intervals of 5 minutes.
 
     Raises:
-        InputError: another kind of file, a node number that the network does not have, or a rate
-            that is negative or no finite number.
+        InputError: another kind of file, an unknown node number, or a rate that is negative or not
+            finite.
     """
     matrices = [_read_matrix(path, topology) for path in files]
     pairs = sorted(set().union(*matrices))
     if not pairs:
         raise InputError(str(files[0]), "DEMANDS", "demands between different nodes", "none")
-    column = {pair: number for number, pair in enumerate(pairs)}
+    column_of_pair = {pair: index for index, pair in enumerate(pairs)}
     key = content_key(*(file_key(path) for path in files), topology.node_names)
 
     def fill(store: RateFile | RateArray) -> None:
         for row, matrix in enumerate(matrices):
             rates: FloatArray = np.zeros(len(pairs))
-            rates[[column[pair] for pair in matrix]] = list(matrix.values())
+            rates[[column_of_pair[pair] for pair in matrix]] = list(matrix.values())
             store.write(row, rates[None])
 
     return TrafficMatrices(
@@ -117,8 +122,9 @@ def read_repetita_traffic(files: list[Path], topology: Topology) -> TrafficMatri
 
 
 def _read_matrix(path: Path, topology: Topology) -> dict[tuple[int, int], float]:
-    """Gbit/s of each pair of nodes in a file."""
-    where, rates = str(path), dict[tuple[int, int], float]()
+    """Return the Gbit/s of each pair of nodes in a file."""
+    where = str(path)
+    rates = dict[tuple[int, int], float]()
     for _, line, parts in _lines(path, {"DEMANDS": 4}):
         field = f"line {line}"
         source, target = (_node(text, topology.node_names, where, field) for text in parts[1:3])
@@ -131,25 +137,28 @@ def _read_matrix(path: Path, topology: Topology) -> dict[tuple[int, int], float]
 
 
 def _node(text: str, names: list[str] | tuple[str, ...], where: str, field: str) -> int:
-    """The number of a node."""
+    """Parse a node index."""
     if not text.isdecimal() or int(text) >= len(names):
         raise InputError(where, field, f"a node number in 0..{len(names) - 1}", repr(text))
     return int(text)
 
 
 def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[str]]]:
-    """Section, line number and fields of every entry.
+    """Yield section, line number and fields of every entry.
 
     Args:
         path: path of the file.
-        fields: number of fields of an entry, by the name of its section; the file has these
-            sections in this order.
+        fields: number of fields of an entry by section, in the order of the sections.
 
     Raises:
-        InputError: no text in UTF-8, another section, another number of fields, or fewer entries
-            than announced.
+        InputError: not UTF-8, another section, another number of fields, or fewer entries than
+            announced.
     """
-    where, wanted, left, section, is_header = str(path), list(fields), 0, "", False
+    where = str(path)
+    pending_sections = list(fields)
+    num_remaining = 0
+    section = ""
+    is_header = False
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -158,19 +167,34 @@ def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[
         parts = text.split()
         if not parts:
             continue
-        if is_header:  # names of the columns
+        # The header row has the column names.
+        if is_header:
             is_header = False
-        elif left:
+        elif num_remaining:
             if len(parts) != fields[section]:
                 raise InputError(where, f"line {line}", f"{fields[section]} fields", len(parts))
             yield section, line, parts
-            left -= 1
+            num_remaining -= 1
         else:
-            expected = f"{wanted[0]} and a number of entries" if wanted else "nothing more"
-            if not wanted or len(parts) != 2 or parts[0] != wanted[0] or not parts[1].isdecimal():
+            expected = (
+                f"{pending_sections[0]} and a number of entries"
+                if pending_sections
+                else "nothing more"
+            )
+            if (
+                not pending_sections
+                or len(parts) != 2
+                or parts[0] != pending_sections[0]
+                or not parts[1].isdecimal()
+            ):
                 raise InputError(where, f"line {line}", expected, repr(text[:80]))
-            section, left, is_header = wanted.pop(0), int(parts[1]), True
-    if left or wanted:
+            section = pending_sections.pop(0)
+            num_remaining = int(parts[1])
+            is_header = True
+    if num_remaining or pending_sections:
         raise InputError(
-            where, section or wanted[0], f"{left} more entries" if left else wanted[0], "the end"
+            where,
+            section or pending_sections[0],
+            f"{num_remaining} more entries" if num_remaining else pending_sections[0],
+            "the end",
         )

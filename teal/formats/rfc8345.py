@@ -1,5 +1,5 @@
-"""Network topologies as YANG data in JSON: RFC 8345, metrics of RFC 8346, bandwidth and delay of
-RFC 8795.
+"""Reader and writer of YANG topologies in JSON: RFC 8345, metrics of RFC 8346, bandwidth and delay
+of RFC 8795.
 
     {"ietf-network:networks": {"network": [{"network-id": "...", "node": [{"node-id": "a"}],
         "ietf-network-topology:link": [{"link-id": "a->b", "source": {"source-node": "a"},
@@ -27,35 +27,36 @@ from teal.formats.records import LinkRecord, is_down, topology_from_records
 from teal.network import Topology
 
 ROOT = "ietf-network:networks"
-_ONE = "ietf-network:network"
-_L3, _TE = "ietf-l3-unicast-topology", "ietf-te-topology"
+_SINGLE_ROOT = "ietf-network:network"
+_L3 = "ietf-l3-unicast-topology"
+_TE = "ietf-te-topology"
 _BYTES_PER_GBIT = 1e9 / 8
 _US_PER_MS = 1000
 
 
 def is_rfc8345(document: Any) -> bool:
-    """Whether a JSON document has networks of RFC 8345, all of them or one (RESTCONF of
+    """Return whether a JSON document has RFC 8345 networks, all or one (RESTCONF of
     ``.../network=ID``).
     """
-    return isinstance(document, dict) and (ROOT in document or _ONE in document)
+    return isinstance(document, dict) and (ROOT in document or _SINGLE_ROOT in document)
 
 
 def read_rfc8345(
     document: dict[str, Any], path: Path, default_capacity: float | None, network_id: str = ""
 ) -> Topology:
-    """Read the network that has links, or the one of an ID.
+    """Read the network with links, or the one of an ID.
 
     Raises:
-        InputError: no such network, several of which none is chosen, a field that the model lacks,
-            or what :func:`topology_from_records` refuses.
+        InputError: no such network, several without a choice, a field that the model lacks, or an
+            error of :func:`topology_from_records`.
     """
     where = str(path)
     network = _network(document, where, network_id)
     nodes: dict[str, tuple[float, float] | None] = {}
-    for number, one in enumerate(objects_of(network.get("node"), where, "node")):
-        nodes[text_of(one.get("node-id"), where, f"node[{number}]: node-id")] = None
+    for index, node in enumerate(objects_of(network.get("node"), where, "node")):
+        nodes[text_of(node.get("node-id"), where, f"node[{index}]: node-id")] = None
     links = objects_of(_get(network, "link", "ietf-network-topology"), where, "link")
-    records = [_record(link, where, f"link[{number}]") for number, link in enumerate(links)]
+    records = [_record(link, where, f"link[{index}]") for index, link in enumerate(links)]
     down = [record.field for record in records if record.has_failed]
     notes = (f"Links whose status is down: {listed(down)}.",) if down else ()
     return topology_from_records(
@@ -70,24 +71,26 @@ def read_rfc8345(
 
 
 def _network(document: dict[str, Any], where: str, network_id: str) -> dict[str, Any]:
-    """The network that is read."""
+    """Select the network to read."""
     if ROOT in document:
         networks = objects_of(
             object_of(document[ROOT], where, ROOT).get("network"), where, "network"
         )
     else:
-        networks = objects_of(document[_ONE], where, _ONE)
-    names = [str(one.get("network-id", "")) for one in networks]
+        networks = objects_of(document[_SINGLE_ROOT], where, _SINGLE_ROOT)
+    names = [str(network.get("network-id", "")) for network in networks]
     if network_id:
-        chosen = [one for one, name in zip(networks, names, strict=True) if name == network_id]
-        if len(chosen) != 1:
+        selected = [
+            network for network, name in zip(networks, names, strict=True) if name == network_id
+        ]
+        if len(selected) != 1:
             raise InputError(where, f"#{network_id}", f"one of: {', '.join(names)}", "none of them")
-        return chosen[0]
-    with_links = [one for one in networks if _get(one, "link", "ietf-network-topology")]
+        return selected[0]
+    with_links = [network for network in networks if _get(network, "link", "ietf-network-topology")]
     if not with_links:
         raise InputError(where, "network", "a network with links", "none")
     if len(with_links) > 1:
-        names = [str(one.get("network-id", "")) for one in with_links]
+        names = [str(network.get("network-id", "")) for network in with_links]
         raise InputError(where, "network", "one network with links, or FILE#ID", ", ".join(names))
     return with_links[0]
 
@@ -122,8 +125,8 @@ def _record(link: dict[str, Any], where: str, field: str) -> LinkRecord:
 
 
 def _get(part: dict[str, Any], name: str, module: str) -> Any:
-    """A member with or without the name of its module, which JSON may leave out where it is that of
-    the parent.
+    """Return a member with or without its module name, which JSON may omit where it is the
+    parent's.
     """
     return part.get(f"{module}:{name}", part.get(name))
 
@@ -138,28 +141,34 @@ def _bytes(text: object, where: str, field: str) -> float:
 
 
 def to_rfc8345(topology: Topology) -> dict[str, Any]:
-    """The document of a network; :func:`read_rfc8345` reads it back."""
-    names, links = topology.node_names, []
-    for e, name in enumerate(topology.link_names()):
+    """Return the document of a network; :func:`read_rfc8345` reads it back."""
+    names = topology.node_names
+    links = []
+    # One link per direction, with TE and IGP attributes.
+    for link_index, name in enumerate(topology.link_names()):
         attributes: dict[str, Any] = {
             "max-link-bandwidth": {
-                "te-bandwidth": {"generic": float(topology.capacity[e] * _BYTES_PER_GBIT).hex()}
+                "te-bandwidth": {
+                    "generic": float(topology.capacity[link_index] * _BYTES_PER_GBIT).hex()
+                }
             },
-            "te-delay-metric": max(1, round(float(topology.latency[e]) * _US_PER_MS)),
+            "te-delay-metric": max(1, round(float(topology.latency[link_index]) * _US_PER_MS)),
         }
-        if topology.te_metric is not None and topology.te_metric[e]:
-            attributes["te-default-metric"] = int(topology.te_metric[e])
+        if topology.te_metric is not None and topology.te_metric[link_index]:
+            attributes["te-default-metric"] = int(topology.te_metric[link_index])
         te: dict[str, Any] = {"te-link-attributes": attributes}
-        if topology.capacity[e] <= 0:
+        if topology.capacity[link_index] <= 0:
             te["oper-status"] = "down"
         link: dict[str, Any] = {
             "link-id": name,
-            "source": {"source-node": names[topology.link_source[e]]},
-            "destination": {"dest-node": names[topology.link_target[e]]},
+            "source": {"source-node": names[topology.link_source[link_index]]},
+            "destination": {"dest-node": names[topology.link_target[link_index]]},
             f"{_TE}:te": te,
         }
         if topology.metric is not None:
-            link[f"{_L3}:l3-link-attributes"] = {"metric1": int(np.asarray(topology.metric)[e])}
+            link[f"{_L3}:l3-link-attributes"] = {
+                "metric1": int(np.asarray(topology.metric)[link_index])
+            }
         links.append(link)
     return {
         ROOT: {

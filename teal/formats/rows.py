@@ -1,4 +1,4 @@
-"""Files of rows: dataclasses of strings, integers and floats as CSV and Parquet."""
+"""CSV and Parquet files of dataclasses with strings, integers and floats."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 
 from teal.errors import InputError
 
-_PARSERS = {"str": str, "int": int, "float": float}  # by the annotation of a field
+# Parser for each field annotation.
+_PARSERS = {"str": str, "int": int, "float": float}
 _T = TypeVar("_T")
 
 
 def column_names(kind: Any) -> list[str]:
-    """Columns of a file of dataclasses, by the class or one of them: its ``COLUMNS`` or, without
-    them, its fields.
-    """
+    """Return the columns of a dataclass or instance: its ``COLUMNS``, or else its fields."""
     return list(
         getattr(kind, "COLUMNS", None) or (field.name for field in dataclasses.fields(kind))
     )
@@ -41,11 +40,10 @@ def write_parquet(path: Path, rows: Sequence[Any]) -> None:
 
 
 def read_csv(path: Path, kind: type[_T]) -> list[_T]:
-    """Read what :func:`write_csv` wrote of dataclasses of type ``kind``, with strings, integers and
-    floats.
+    """Read a file of :func:`write_csv` into dataclasses of type ``kind``.
 
     Raises:
-        InputError: no such file, or one of something else.
+        InputError: a missing file, or another table.
     """
     try:
         with path.open(newline="", encoding="utf-8") as stream:
@@ -57,9 +55,9 @@ def read_csv(path: Path, kind: type[_T]) -> list[_T]:
 
 
 def from_text(kind: type[_T], values: Mapping[str, Any]) -> _T:
-    """A dataclass of strings, integers and floats, from texts or from values of the right types.
+    """Build a dataclass of strings, integers and floats, from texts or values of the right types.
 
-    Fields with a default may be missing, as in files that were written before a column was added.
+    Fields with a default may be missing, as in files written before a column was added.
     """
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     named = [

@@ -1,4 +1,4 @@
-"""Installed segment lists as JSON: what `teal segments` writes and `teal simulate` reads.
+"""Segment routing policies as JSON, written by `teal segments` and read by `teal simulate`.
 
     {"format": 1, "topology": "germany50", "policies": [
         {"source": "a", "target": "b",
@@ -6,9 +6,9 @@
 
 With "transit": true a policy steers all traffic that crosses its source towards its target; with
 "flex_algo", the definition of a flexible algorithm, segments take its shortest paths, and the lists
-steer traffic that is on it.  Other traffic goes along the shortest paths of its own algorithm or of
-the IGP.  A segment is the name of a node, or an adjacency: an object {"link": 17, "from": "a",
-"to": "b"} with the number of the link, which tells parallel links apart.
+steer traffic that is on it.  Other traffic uses the shortest paths of its own algorithm or of the
+IGP.  A segment is the name of a node, or an adjacency: an object {"link": 17, "from": "a",
+"to": "b"} with the index of the link, which distinguishes parallel links.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.runtime.storage import atomic_file, parsed_json
 
 FORMAT = 1
-_SHARE_TOLERANCE = 1e-6  # by which the shares of a demand may differ from 1
+# The shares of a demand may differ from 1 by this much.
+_SHARE_TOLERANCE = 1e-6
 
 
 def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str, Any]:
-    """The policies as JSON, in the format of the module."""
+    """Return the policies as JSON, in the format of the module."""
     names = topology.node_names
     return {
         "format": FORMAT,
@@ -41,8 +42,11 @@ def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str,
                 "source": names[source],
                 "target": names[target],
                 "lists": [
-                    {"share": one.share, "segments": _segments(topology, one, source, target)}
-                    for one in lists
+                    {
+                        "share": segment_list.share,
+                        "segments": _segments(topology, segment_list, source, target),
+                    }
+                    for segment_list in lists
                 ],
             }
             for (source, target), lists in sorted(policies.lists.items())
@@ -50,33 +54,33 @@ def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str,
     }
 
 
-def _segments(topology: Topology, one: SegmentList, source: int, target: int) -> list[Any]:
-    """Names of nodes, and objects for adjacencies; without a segment that leads to where the list
-    is already.
-    """
-    names, result, here = topology.node_names, list[Any](), source
-    for stop, link in (*one.stops, (target, -1)):
+def _segments(topology: Topology, segment_list: SegmentList, source: int, target: int) -> list[Any]:
+    """Return node names, and objects for adjacencies; omits segments to the present node."""
+    names = topology.node_names
+    segments = list[Any]()
+    position = source
+    for stop, link in (*segment_list.stops, (target, -1)):
         end = stop if link < 0 else int(topology.link_source[link])
-        result += [names[end]] if end != here else []
-        result += [] if link < 0 else [{"link": link, "from": names[end], "to": names[stop]}]
-        here = stop
-    return result
+        segments += [names[end]] if end != position else []
+        segments += [] if link < 0 else [{"link": link, "from": names[end], "to": names[stop]}]
+        position = stop
+    return segments
 
 
 def write_policies(
     path: Path, topology: Topology, policies: SegmentPolicies, figures: dict[str, Any]
 ) -> None:
-    """Write the lists, with figures of the result under the key ``figures``."""
+    """Write the policies, with figures of the result under the key ``figures``."""
     with atomic_file(path) as temporary:
         document = {**policies_to_json(topology, policies), "figures": figures}
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
-    """Read the lists.
+    """Read the policies of a file.
 
     Raises:
-        InputError: no such file, another format, an unknown node, a list that does not end at its
+        InputError: a missing file, another format, an unknown node, a list that does not end at its
             target, or shares that do not sum to 1.
     """
     where = str(path)
@@ -85,8 +89,8 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
     except (OSError, ValueError) as error:
         raise InputError(where, "policies", "a .json file of segment lists", str(error)) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        other = f"format {document.get('format')}" if isinstance(document, dict) else "no object"
-        raise InputError(where, "", f"what teal segments --out writes (format {FORMAT})", other)
+        actual = f"format {document.get('format')}" if isinstance(document, dict) else "no object"
+        raise InputError(where, "", f"what teal segments --out writes (format {FORMAT})", actual)
     lists = dict[tuple[int, int], tuple[SegmentList, ...]]()
 
     def node(name: Any, field: str) -> int:
@@ -95,8 +99,9 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
     entries = document.get("policies")
     if not isinstance(entries, list):
         raise InputError(where, "policies", "a list", repr(entries))
-    for number, entry in enumerate(entries):
-        field = f"policies[{number}]"
+    # Policies: source, target, and the lists of each.
+    for index, entry in enumerate(entries):
+        field = f"policies[{index}]"
         if (
             not isinstance(entry, dict)
             or not isinstance(entry.get("lists"), list)
@@ -113,61 +118,81 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
             raise InputError(
                 where, field, "a source and another target", f"{entry['source']} for both"
             )
-        found = []
-        for place, one in enumerate(entry["lists"]):
-            here = f"{field}.lists[{place}]"
-            if not isinstance(one, dict) or not isinstance(one.get("share"), int | float):
-                raise InputError(where, here, "an object with share and segments", repr(one)[:80])
-            segments = one.get("segments", [])
+        segment_lists = []
+        for list_index, entry_list in enumerate(entry["lists"]):
+            location = f"{field}.lists[{list_index}]"
+            if not isinstance(entry_list, dict) or not isinstance(
+                entry_list.get("share"), int | float
+            ):
+                raise InputError(
+                    where, location, "an object with share and segments", repr(entry_list)[:80]
+                )
+            segments = entry_list.get("segments", [])
             if not isinstance(segments, list):
-                raise InputError(where, f"{here}.segments", "a list", repr(segments)[:80])
-            stops = [_stop(segment, topology, where, f"{here}.segments") for segment in segments]
+                raise InputError(where, f"{location}.segments", "a list", repr(segments)[:80])
+            stops = [
+                _stop(segment, topology, where, f"{location}.segments") for segment in segments
+            ]
             if not stops or stops[-1][0] != pair[1]:
                 raise InputError(
                     where,
-                    f"{here}.segments",
+                    f"{location}.segments",
                     f"a list that ends at {entry['target']}",
-                    one.get("segments"),
+                    entry_list.get("segments"),
                 )
-            if not (math.isfinite(one["share"]) and one["share"] >= 0):
-                raise InputError(where, f"{here}.share", "a share in [0, 1]", one["share"])
+            if not (math.isfinite(entry_list["share"]) and entry_list["share"] >= 0):
+                raise InputError(
+                    where, f"{location}.share", "a share in [0, 1]", entry_list["share"]
+                )
             if stops[-1][1] < 0:
                 stops.pop()
             links = tuple(link for _, link in stops)
-            found.append(
+            segment_lists.append(
                 SegmentList(
-                    float(one["share"]),
+                    float(entry_list["share"]),
                     tuple(stop for stop, _ in stops),
                     links if any(e >= 0 for e in links) else (),
                 )
             )
-        if abs(sum(one.share for one in found) - 1) > _SHARE_TOLERANCE:
-            raise InputError(where, field, "shares that sum to 1", sum(one.share for one in found))
+        if abs(sum(entry_list.share for entry_list in segment_lists) - 1) > _SHARE_TOLERANCE:
+            raise InputError(
+                where,
+                field,
+                "shares that sum to 1",
+                sum(entry_list.share for entry_list in segment_lists),
+            )
         if pair in lists:
             raise InputError(
                 where, field, "each pair once", f"{entry['source']} -> {entry['target']} again"
             )
-        lists[pair] = tuple(found)
+        lists[pair] = tuple(segment_lists)
+    # Options of all policies.
     is_transit = document.get("transit", False)
     if not isinstance(is_transit, bool):
         raise InputError(where, "transit", "true or false", repr(is_transit)[:80])
-    text, here = document.get("flex_algo"), f"{where}: flex_algo"
+    text = document.get("flex_algo")
+    location = f"{where}: flex_algo"
     if text is not None and not isinstance(text, str):
         raise InputError(
-            here, "", "the definition of an algorithm, such as 128:metric=delay", repr(text)[:80]
+            location,
+            "",
+            "the definition of an algorithm, such as 128:metric=delay",
+            repr(text)[:80],
         )
-    return SegmentPolicies(lists, is_transit, None if text is None else FlexAlgo.parse(text, here))
+    return SegmentPolicies(
+        lists, is_transit, None if text is None else FlexAlgo.parse(text, location)
+    )
 
 
 def _node(name: Any, topology: Topology, where: str, field: str) -> int:
-    number = topology.node_index().get(name) if isinstance(name, str) else None
-    if number is None:
+    index = topology.node_index().get(name) if isinstance(name, str) else None
+    if index is None:
         raise InputError(where, field, f"a node of {topology.name}", repr(name)[:80])
-    return number
+    return index
 
 
 def _stop(segment: Any, topology: Topology, where: str, field: str) -> tuple[int, int]:
-    """The node to which a segment leads, and its link, -1 for a node segment."""
+    """Return the node to which a segment leads, and its link, -1 for a node segment."""
     if not isinstance(segment, dict):
         return _node(segment, topology, where, field), -1
     link = segment.get("link")

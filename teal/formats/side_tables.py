@@ -1,10 +1,10 @@
-"""Tables beside a network and its traffic: components, groups, weights, costs, promises.
+"""Tables that accompany a network and its traffic: components, groups, weights, costs, guarantees.
 
-All of them are read here, by one set of rules: a .csv file (columns separated by commas, semicolons
-or tabs, with or without a byte order mark), an .xlsx workbook, or a pandas frame; names of columns
-without case; units in a heading (``MTBF (s)``, ``rate_mbps``) or behind a number; decimal commas
-as :mod:`teal.formats.numerals` decides; empty rows are skipped.  A column that is not used is named
-in an :class:`~teal.errors.InputWarning`.
+All are read by the same rules: a .csv file (columns separated by commas, semicolons or tabs, with
+or without a byte order mark), an .xlsx workbook, or a pandas frame; column names without case;
+units in a heading (``MTBF (s)``, ``rate_mbps``) or behind a number; decimal commas as in
+:mod:`teal.formats.numerals`; empty rows are skipped.  An :class:`~teal.errors.InputWarning` names
+unused columns.
 
 A reader declares its columns (:class:`Column`) and gets the values of each row
 (:func:`read_side_table`), numbers in the project's units.
@@ -58,11 +58,11 @@ class Kind(enum.Enum):
 
 
 class Column(NamedTuple):
-    """A column of a side table.
+    """Column of a side table.
 
     Attributes:
-        name: its name, lower case.
-        kind: what its cells hold.
+        name: lower-case name.
+        kind: content of its cells.
         required: whether the table must have it.
         aliases: other names.
     """
@@ -78,38 +78,38 @@ TARGET = Column("target", required=True, aliases=("to",))
 
 
 class Row(NamedTuple):
-    """A row of a side table.
+    """Row of a side table.
 
     Attributes:
         where: file and line, for messages.
-        values: value of each column that the table has; None for an empty cell.
+        values: value of each present column; None for an empty cell.
     """
 
     where: str
     values: dict[str, Any]
 
     def text(self, name: str) -> str:
-        """The text of a column; "" for an empty cell or a column that the table does not have."""
+        """Return the text of a column; "" for an empty cell or a missing column."""
         return self.values.get(name) or ""
 
     def node(self, name: str, topology: Topology) -> int:
-        """Index of the node that a column names.
+        """Return the index of the node in a column.
 
         Raises:
-            InputError: a name that the network does not have.
+            InputError: an unknown node.
         """
         index = topology.node_index()
         node = topology.name_of(self.text(name))
         if node not in index:
-            found = repr(self.text(name)) + did_you_mean(node, index)
-            raise InputError(self.where, name, f"a node of {topology.name}", found)
+            actual = repr(self.text(name)) + did_you_mean(node, index)
+            raise InputError(self.where, name, f"a node of {topology.name}", actual)
         return index[node]
 
     def number(self, name: str, *, least: float | None = None) -> float:
-        """The number of a column: above 0, or of at least ``least``.
+        """Return the number of a column: positive, or at least ``least``.
 
         Raises:
-            InputError: an empty cell, or another number.
+            InputError: an empty cell, or a number out of range.
         """
         value = self.values.get(name)
         expected = "a number above 0" if least is None else f"a number of at least {least:g}"
@@ -125,32 +125,34 @@ def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
 
     Args:
         source: path of a .csv, .tsv or .xlsx file, or a pandas frame.
-        columns: its columns; others are named in a warning.
+        columns: columns of the table; a warning names others.
 
     Raises:
-        InputError: no such file, a required column missing, a column twice, a unit that a column
-            does not take, or a cell that is not what its column holds.
+        InputError: a missing file, a missing required column, a repeated column, an unsupported
+            unit, or an invalid cell.
     """
-    table = _table(source, columns)
-    places, units = _places(table, columns)
-    if not places or any(one.required and one.name not in places for one in columns):
+    table = _read_table(source, columns)
+    indices, units = _column_indices(table, columns)
+    if not indices or any(
+        column_spec.required and column_spec.name not in indices for column_spec in columns
+    ):
         raise InputError(table.where, "columns", _expected(columns), table.columns_text)
     unused = [
         text
-        for place, text in enumerate(table.header)
-        if text.strip() and place not in places.values()
+        for index, text in enumerate(table.header)
+        if text.strip() and index not in indices.values()
     ]
     if unused:
         warn(f"{table.where}: columns that are not used: {listed(unused, 10)}")
     cells: dict[str, list[str]] = {}
     for column in columns:
-        if column.name in places:
+        if column.name in indices:
             is_number = column.kind not in (Kind.TEXT, Kind.YES_NO)
             read = table.numbers if is_number else table.texts
-            cells[column.name] = read(places[column.name])
+            cells[column.name] = read(indices[column.name])
     rows = []
-    for number, (line, _) in enumerate(table.rows):
-        texts = {name: of_column[number].strip() for name, of_column in cells.items()}
+    for row_index, (line, _) in enumerate(table.rows):
+        texts = {name: column_cells[row_index].strip() for name, column_cells in cells.items()}
         if not any(texts.values()):
             continue
         where = f"{table.where}: {table.row_word} {line}"
@@ -174,26 +176,28 @@ def require_once(
     what: str,
     values: Sequence[object] | None = None,
 ) -> None:
-    """Raise InputError where two rows are about the same thing.
+    """Raise InputError where two rows have the same key.
 
     Args:
         rows: the rows.
-        keys: what each is about.
-        what: what must occur once, for the message.
-        values: what each says; rows that say the same are accepted, such as both directions of a
-            cable.  None: no row may be repeated.
+        keys: key of each row.
+        what: description of a key, for the message.
+        values: value of each row; repetitions with the same value are accepted, such as both
+            directions of a cable.  None: no key may be repeated.
     """
     first: dict[object, int] = {}
-    for number, key in enumerate(keys):
-        before = first.setdefault(key, number)
-        if before == number or (values is not None and values[before] == values[number]):
+    for index, key in enumerate(keys):
+        first_index = first.setdefault(key, index)
+        if first_index == index or (values is not None and values[first_index] == values[index]):
             continue
-        row = rows[number]
-        raise InputError(row.where, "", f"{what} once", f"one that {rows[before].where} has too")
+        row = rows[index]
+        raise InputError(
+            row.where, "", f"{what} once", f"one that {rows[first_index].where} has too"
+        )
 
 
-def _table(source: Any, columns: Sequence[Column]) -> CellTable:
-    """The cells of a file or a frame."""
+def _read_table(source: Any, columns: Sequence[Column]) -> CellTable:
+    """Return the cells of a file or a frame."""
     if hasattr(source, "columns") and hasattr(source, "itertuples"):
         return cells_of_frame(source, "data frame")
     if not isinstance(source, str | Path):
@@ -201,9 +205,9 @@ def _table(source: Any, columns: Sequence[Column]) -> CellTable:
         raise InputError("table", "", expected, type(source).__name__)
     path = Path(source)
     if path.suffix.lower() not in SUFFIXES or not path.is_file():
-        found = f"a file of another kind ({path.suffix or 'no suffix'})"
+        actual = f"a file of another kind ({path.suffix or 'no suffix'})"
         expected = "a table: a .csv, .tsv or .xlsx file"
-        raise InputError(str(path), "", expected, found if path.is_file() else "no such file")
+        raise InputError(str(path), "", expected, actual if path.is_file() else "no such file")
     required = [column for column in columns if column.required]
 
     def is_header(cells: list[str]) -> bool:
@@ -216,7 +220,7 @@ def _table(source: Any, columns: Sequence[Column]) -> CellTable:
 
 
 def _expected(columns: Sequence[Column]) -> str:
-    """The columns that a table must or may have, for a message."""
+    """Return the required and optional columns of a table, for a message."""
     required = ", ".join(column.name for column in columns if column.required)
     optional = ", ".join(column.name for column in columns if not column.required)
     if not required:
@@ -225,38 +229,42 @@ def _expected(columns: Sequence[Column]) -> str:
 
 
 def _heading(text: str) -> tuple[str, str]:
-    """Name and unit of a heading such as ``MTBF (s)``; "" for no unit."""
+    """Split a heading such as ``MTBF (s)`` into name and unit, "" for no unit."""
     name, unit = bracketed_heading(text)
     return plain_heading(name), unit
 
 
-def _places(table: CellTable, columns: Sequence[Column]) -> tuple[dict[str, int], dict[str, str]]:
-    """Index and unit of each column that the table has.
+def _column_indices(
+    table: CellTable, columns: Sequence[Column]
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return index and unit of each present column.
 
     Raises:
-        InputError: a column twice, or a unit that it does not take.
+        InputError: a repeated column, or an unsupported unit.
     """
-    places: dict[str, int] = {}
+    indices: dict[str, int] = {}
     units: dict[str, str] = {}
-    for place, text in enumerate(table.header):
+    for index, text in enumerate(table.header):
         for column in columns:
             unit = _unit_in(text, column)
             if unit is None:
                 continue
-            if column.name in places:
-                found = f"{table.header[places[column.name]]!r} and {text!r}"
-                raise InputError(table.where, column.name, "this column once", found)
-            if unit and not _takes(column.kind, unit):
+            if column.name in indices:
+                actual = f"{table.header[indices[column.name]]!r} and {text!r}"
+                raise InputError(table.where, column.name, "this column once", actual)
+            if unit and not _accepts_unit(column.kind, unit):
                 expected = f"in the heading no unit, or one of {column.kind.value}"
                 raise InputError(table.where, column.name, expected, repr(text))
-            places[column.name] = place
+            indices[column.name] = index
             units[column.name] = unit
             break
-    return places, units
+    return indices, units
 
 
 def _unit_in(heading: str, column: Column) -> str | None:
-    """The unit in a heading of this column, "" for none; None if it is another column's."""
+    """Return the unit in a heading of this column, "" for none; None for another column's
+    heading.
+    """
     plain = plain_heading(heading)
     named, unit = _heading(heading)
     for name in (column.name, *column.aliases):
@@ -271,7 +279,7 @@ def _unit_in(heading: str, column: Column) -> str | None:
 
 
 def _is_unit(kind: Kind, text: str) -> bool:
-    """Whether a text is a unit of this kind."""
+    """Return whether a text is a unit of this kind."""
     match kind:
         case Kind.RATE:
             return is_rate_unit(text)
@@ -284,11 +292,11 @@ def _is_unit(kind: Kind, text: str) -> bool:
     return False
 
 
-def _takes(kind: Kind, unit: str) -> bool:
-    """Whether a heading of this kind may have this text in brackets.
+def _accepts_unit(kind: Kind, unit: str) -> bool:
+    """Return whether a heading of this kind may have this text in brackets.
 
-    A plain number has no unit that is known here: a currency, say.  A rate in it would change the
-    number, and is refused.
+    A plain number may have an arbitrary unit, such as a currency, but not a rate unit that would
+    scale the number.
     """
     if kind in (Kind.TEXT, Kind.YES_NO):
         return True
@@ -301,16 +309,16 @@ def _takes(kind: Kind, unit: str) -> bool:
 
 
 def _value(text: str, column: Column, unit: str, where: str) -> Any:
-    """The value of a cell; None for an empty one.
+    """Parse the value of a cell; None for an empty one.
 
     Args:
-        text: the cell; a number as Python writes it.
-        column: its column.
+        text: the cell; numbers in Python's notation.
+        column: column of the cell.
         unit: unit in the heading; "" for none.
         where: file and line, for messages.
 
     Raises:
-        InputError: another text.
+        InputError: an invalid text.
     """
     if not text:
         return None
@@ -323,16 +331,16 @@ def _value(text: str, column: Column, unit: str, where: str) -> Any:
         return word in _YES
     match = _NUMBER_AND_UNIT.fullmatch(text)
     number = float(match[1]) if match else math.nan
-    own_unit = match[2].strip() if match else ""
-    is_short_rate = column.kind is Kind.RATE and own_unit.upper() in ("K", "M", "G", "T")
-    is_known = not own_unit or is_short_rate or _is_unit(column.kind, own_unit)
+    cell_unit = match[2].strip() if match else ""
+    is_short_rate = column.kind is Kind.RATE and cell_unit.upper() in ("K", "M", "G", "T")
+    is_known = not cell_unit or is_short_rate or _is_unit(column.kind, cell_unit)
     if not math.isfinite(number) or not is_known:
         raise InputError(where, column.name, column.kind.value, repr(text))
-    return number * _factor(column.kind, own_unit or unit, where, column.name)
+    return number * _factor(column.kind, cell_unit or unit, where, column.name)
 
 
 def _factor(kind: Kind, unit: str, where: str, field: str) -> float:
-    """Number of the project's units in one of these."""
+    """Return the conversion factor of a unit to the project's unit."""
     if not unit or kind is Kind.NUMBER:
         return 1.0
     match kind:
@@ -342,4 +350,5 @@ def _factor(kind: Kind, unit: str, where: str, field: str) -> float:
             return ms_per_unit(unit, where, field)
         case Kind.DURATION:
             return _HOURS[unit.lower()]
-    return 0.01  # a share in per cent
+    # One per cent as a fraction.
+    return 0.01

@@ -1,9 +1,9 @@
-"""SNDlib (Orlowski et al., 2010): XML topologies, and dynamic traffic as one XML a matrix in a .tgz
-or folder.
+"""Reader of SNDlib (Orlowski et al., 2010): XML topologies, and dynamic traffic as one XML file per
+matrix in a .tgz or folder.
 
-Units come from ``<meta><unit>``; a file without one is read as Mbit/s, SNDlib's usual unit, and
-says so. A link's capacity is its pre-installed module; where there is none, the first of its
-additional modules, installed once.
+Units come from ``<meta><unit>``; a file without one is read as Mbit/s, SNDlib's usual unit, with a
+note.  The capacity of a link is its pre-installed module; without one, its first additional module,
+installed once.  Entry points: :func:`read_sndlib_topology`, :func:`read_sndlib_traffic`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from teal.runtime.progress import progress_bar
 from teal.runtime.storage import content_key, file_key
 
 _NAMESPACE = "{http://sndlib.zib.de/network}"
-_DEFAULT_UNIT = "MBITPERSEC"  # of a file that names none
+# Unit of a file that names none.
+_DEFAULT_UNIT = "MBITPERSEC"
 _SECONDS_PER_UNIT = {"min": 60, "hour": 3600, "day": 86400, "month": 2592000, "year": 31536000}
-_MAX_XML_BYTES = 64 << 20  # of the file of one matrix; a larger one is refused
+# Maximum size of the file of one matrix.
+_MAX_XML_BYTES = 64 << 20
 
 
 def is_sndlib(path: Path) -> bool:
-    """Whether an XML file names SNDlib's namespace near its beginning."""
+    """Return whether an XML file names SNDlib's namespace near its beginning."""
     with path.open("rb") as stream:
         return b"sndlib.zib.de/network" in stream.read(4096)
 
@@ -45,7 +47,7 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
     """Read a topology; an undirected link becomes two directed ones.
 
     Raises:
-        InputError: not SNDlib XML, or what :func:`topology_from_records` refuses.
+        InputError: not SNDlib XML, or an error of :func:`topology_from_records`.
     """
     where = str(path)
     root = _parse(path.read_bytes(), where)
@@ -60,14 +62,14 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
         nodes[str(node.get("id"))] = (
             (number(x, where, field), number(y, where, field)) if x and y else None
         )
-    listed = structure.find(f"{_NAMESPACE}nodes")
-    geographical = listed is not None and listed.get("coordinatesType") == "geographical"
+    node_list = structure.find(f"{_NAMESPACE}nodes")
+    geographical = node_list is not None and node_list.get("coordinatesType") == "geographical"
     links = []
     for link in structure.iterfind(f"{_NAMESPACE}links/{_NAMESPACE}link"):
         field = f"link {link.get('id')}"
         capacity = None
-        for place in ("preInstalledModule", f"additionalModules/{_NAMESPACE}addModule"):
-            text = link.findtext(f"{_NAMESPACE}{place}/{_NAMESPACE}capacity")
+        for module in ("preInstalledModule", f"additionalModules/{_NAMESPACE}addModule"):
+            text = link.findtext(f"{_NAMESPACE}{module}/{_NAMESPACE}capacity")
             if text is not None and (capacity is None or capacity == 0):
                 capacity = number(text, where, f"{field}: capacity") * unit
         ends = [(link.findtext(f"{_NAMESPACE}{end}") or "").strip() for end in ("source", "target")]
@@ -86,31 +88,46 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
 
 @dataclasses.dataclass(frozen=True)
 class _Matrix:
-    """One parsed file; it has no demands where the measurement had a gap."""
+    """Parsed file of a matrix; without demands where the measurement had a gap.
+
+    Attributes:
+        name: name of the file.
+        time: time of the matrix.
+        interval_s: seconds between matrices; 0 if unknown.
+        pairs: source * N + target of each demand, sorted.
+        rates: rate of each demand, Gbit/s.
+    """
 
     name: str
     time: np.datetime64
     interval_s: int
-    pairs: Int64Array  # source * N + target of each demand, sorted
+    pairs: Int64Array
     rates: FloatArray
 
 
 def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) -> TrafficMatrices:
     """Read a dynamic traffic archive: a .tgz, or a folder with its files at any depth.
 
-    A file without demands, as in GEANT's archive, is skipped and named in ``skipped``.
+    A file without demands, as in GEANT's archive, is listed in ``skipped``.
 
     Raises:
-        InputError: a truncated archive; a file that is not SNDlib XML; a node that the topology
-            does not have; a negative or NaN rate; two matrices of one time; no matrix at all.
+        InputError: a truncated archive, a file that is not SNDlib XML, an unknown node, a negative
+            or NaN rate, two matrices of one time, or no matrix at all.
     """
-    where, index = str(path), topology.node_index()
+    where = str(path)
+    index = topology.node_index()
     rows: dict[np.datetime64, tuple[Int64Array, FloatArray]] = {}
-    skipped, intervals = [], []
-    total = None if path.is_file() else sum(1 for _ in path.rglob("*.xml"))
+    skipped = []
+    intervals = []
+    num_files = None if path.is_file() else sum(1 for _ in path.rglob("*.xml"))
     members = progress_bar(
-        _files(path), desc=f"reading {path.name}", unit="matrix", total=total, disable=not progress
+        _files(path),
+        desc=f"reading {path.name}",
+        unit="matrix",
+        total=num_files,
+        disable=not progress,
     )
+    # Parse one matrix per file.
     for name, content in members:
         matrix = _read_matrix(name, content, where, index, topology)
         intervals.append(matrix.interval_s)
@@ -126,10 +143,11 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
         raise InputError(where, "", "XML files with demands", "none")
     name = re.sub(r"\.(tgz|tar\.gz|tar)$", "", path.name, flags=re.IGNORECASE)
     key = content_key(file_key(path), topology.node_names)
+    # Union of the pairs of all matrices.
     times = np.array(sorted(rows), dtype="datetime64[s]")
     pairs = reduce(np.union1d, (matrix[0] for matrix in rows.values()))
 
-    def fill(store: RateFile | RateArray) -> None:
+    def write_rates(store: RateFile | RateArray) -> None:
         for row, time in enumerate(sorted(rows)):
             matrix_pairs, rates = rows[time]
             all_rates = np.zeros(len(pairs))
@@ -140,7 +158,7 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
         name=name,
         pairs=np.stack(np.divmod(pairs, topology.num_nodes), 1).astype(np.int32),
         timestamps=times,
-        rates=make_rates((len(times), len(pairs)), key, fill),
+        rates=make_rates((len(times), len(pairs)), key, write_rates),
         interval_s=int(np.median(intervals)),
         skipped=tuple(skipped),
         key=key,
@@ -149,7 +167,7 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
 
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of every XML file of a folder or archive, one at a time."""
+    """Yield name and content of every XML file of a folder or archive."""
     if path.is_dir():
         for file in sorted(path.rglob("*.xml")):
             yield file.name, file.read_bytes()
@@ -177,6 +195,7 @@ def _read_matrix(
     where = f"{archive}: {name}"
     root = _parse(content, where)
     unit, _ = _unit(root, where)
+    # Time and interval.
     text = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}time", "").strip()
     match = re.fullmatch(r"(\d{4})(\d\d)(\d\d)(?:-(\d\d)(\d\d))?", text)
     if not match:
@@ -189,6 +208,7 @@ def _read_matrix(
     granularity = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}granularity", "").strip()
     step = re.fullmatch(r"(\d+)\s*(min|hour|day|month|year)s?", granularity)
     interval_s = int(step[1]) * _SECONDS_PER_UNIT[step[2]] if step else 0
+    # Demands; repeated ones of a pair are added, self-loops dropped.
     rates: dict[tuple[int, int], float] = {}
     for demand in root.iterfind(f"{_NAMESPACE}demands/{_NAMESPACE}demand"):
         field = f"demand {demand.get('id')}"
@@ -205,10 +225,20 @@ def _read_matrix(
         if source != target:
             pair = (index[source], index[target])
             rates[pair] = rates.get(pair, 0.0) + rate * unit
-    order = sorted(rates)
-    pairs = np.array([s * topology.num_nodes + t for s, t in order], dtype=np.int64)
+    sorted_pairs = sorted(rates)
+    pairs = np.array(
+        [
+            source_index * topology.num_nodes + target_index
+            for source_index, target_index in sorted_pairs
+        ],
+        dtype=np.int64,
+    )
     return _Matrix(
-        name, time, interval_s, pairs, np.array([rates[pair] for pair in order], dtype=np.float64)
+        name,
+        time,
+        interval_s,
+        pairs,
+        np.array([rates[pair] for pair in sorted_pairs], dtype=np.float64),
     )
 
 
@@ -219,7 +249,8 @@ def _parse(content: bytes, where: str) -> ElementTree.Element:
         ElementTree.ParseError,
         LookupError,
         ValueError,
-    ) as error:  # the last two: an unknown encoding
+    ) as error:
+        # The last two exceptions report an unknown encoding.
         raise InputError(where, "", "SNDlib XML", f"invalid XML: {error}") from None
     if root.tag != f"{_NAMESPACE}network":
         raise InputError(where, "root element", "SNDlib's <network>", f"<{root.tag}>")

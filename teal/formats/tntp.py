@@ -1,11 +1,10 @@
-"""Road networks in the TNTP format (Transportation Networks for Research): ``NAME_net.tntp`` and
-``NAME_trips.tntp``, also compressed by gzip.
+"""Reader of road networks in the TNTP format (Transportation Networks for Research):
+``NAME_net.tntp`` and ``NAME_trips.tntp``, also compressed by gzip.
 
-A network begins with ``<KEY> value`` lines; behind them each line is a link: start, end, capacity,
-length, free flow time and more, with a semicolon at its end.  Its cost is the free flow time.
-Zones, the nodes below ``<FIRST THRU NODE>``, carry no transit traffic.  Trips are lists ``target :
-rate;`` behind ``Origin source``; trips within a zone are left out.  Capacities and trips are read
-as Gbit/s.
+A network starts with ``<KEY> value`` lines, followed by one line per link: start, end, capacity,
+length, free flow time and more, terminated by a semicolon.  Its cost is the free flow time.  Zones,
+the nodes below ``<FIRST THRU NODE>``, carry no transit traffic.  Trips are lists ``target : rate;``
+after ``Origin source``; trips within a zone are dropped.  Capacities and trips are read as Gbit/s.
 """
 
 from __future__ import annotations
@@ -28,39 +27,49 @@ _KEY = re.compile(r"<([^>]+)>\s*(\S*)")
 _ORIGIN = re.compile(r"Origin\s*:?\s*(\d+)", re.IGNORECASE)
 _TRIP = re.compile(r"(\d+)\s*:\s*(\S+)")
 _TOTAL = "TOTAL OD FLOW"
-_TOTAL_TOLERANCE = 0.005  # relative: publishers round the total
-_SHOWN = 40  # characters of a text in a message
-_FIELDS = 5  # of a link that are read: start, end, capacity, length, free flow time
+# Relative tolerance, since publishers round the total.
+_TOTAL_TOLERANCE = 0.005
+# Maximum number of characters of a text in a message.
+_MAX_EXCERPT = 40
+# Fields of a link that are read: start, end, capacity, length, free flow time.
+_LINK_FIELDS = 5
 
 
 def read_tntp_topology(path: Path) -> Topology:
     """Read a network.
 
     Raises:
-        InputError: a fault in the file, or what :class:`teal.Topology` refuses.
+        InputError: an invalid file, or an error of :class:`teal.Topology`.
     """
-    where, (keys, lines) = str(path), _parts(path)
-    nodes, first = (_whole(keys, key, where) for key in ("NUMBER OF NODES", "FIRST THRU NODE"))
+    where = str(path)
+    (keys, lines) = _read_file(path)
+    num_nodes, first_through_node = (
+        _positive_integer(keys, key, where) for key in ("NUMBER OF NODES", "FIRST THRU NODE")
+    )
     rows = [line.split(";")[0].split() for _, line in lines if not line.startswith("~")]
-    count = _whole(keys, "NUMBER OF LINKS", where) if "NUMBER OF LINKS" in keys else len(rows)
-    if count != len(rows):
-        raise InputError(where, "links", f"{count}, as <NUMBER OF LINKS> says", len(rows))
-    short = next((number for number, row in enumerate(rows, 1) if len(row) < _FIELDS), 0)
-    if short or not rows:
-        expected = f"links of {_FIELDS} numbers: start, end, capacity, length, free flow time"
-        raise InputError(where, f"link {short}" if short else "", expected, "fewer")
+    num_links = (
+        _positive_integer(keys, "NUMBER OF LINKS", where)
+        if "NUMBER OF LINKS" in keys
+        else len(rows)
+    )
+    if num_links != len(rows):
+        raise InputError(where, "links", f"{num_links}, as <NUMBER OF LINKS> says", len(rows))
+    short_row = next((index for index, row in enumerate(rows, 1) if len(row) < _LINK_FIELDS), 0)
+    if short_row or not rows:
+        expected = f"links of {_LINK_FIELDS} numbers: start, end, capacity, length, free flow time"
+        raise InputError(where, f"link {short_row}" if short_row else "", expected, "fewer")
     try:
-        links = np.array([row[:_FIELDS] for row in rows], np.float64)
+        links = np.array([row[:_LINK_FIELDS] for row in rows], np.float64)
     except ValueError as error:
         raise InputError(where, "links", "numbers", str(error)) from None
     return network_of_costs(
         _name(path),
         where,
-        nodes,
+        num_nodes,
         ends=links[:, :2],
         cost=links[:, 4],
         capacity=links[:, 2],
-        no_transit=first - 1,
+        no_transit=first_through_node - 1,
     )
 
 
@@ -68,11 +77,14 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
     """Read the trips as one matrix.
 
     Raises:
-        InputError: a fault in the file, or a zone that the network does not have.
+        InputError: an invalid file, or an unknown zone.
     """
-    where, (keys, lines) = str(path), _parts(path)
-    source, ends, rates = 0, list[tuple[int, int]](), list[float]()
-    for number, line in lines:
+    where = str(path)
+    (keys, lines) = _read_file(path)
+    source = 0
+    ends = list[tuple[int, int]]()
+    rates = list[float]()
+    for line_number, line in lines:
         if line.startswith("~"):
             continue
         origin = _ORIGIN.match(line)
@@ -80,15 +92,15 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
             source = int(origin[1])
             continue
         for trip in filter(None, map(str.strip, line.split(";"))):
-            found = _TRIP.fullmatch(trip)
+            match = _TRIP.fullmatch(trip)
             try:
-                rates.append(float(found[2]) if found else math.nan)
+                rates.append(float(match[2]) if match else math.nan)
             except ValueError:
-                found = None
-            if found is None:
+                match = None
+            if match is None:
                 expected = "trips such as 12 : 3.5; or Origin 7"
-                raise InputError(where, f"line {number}", expected, repr(trip[:_SHOWN]))
-            ends.append((source, int(found[1])))
+                raise InputError(where, f"line {line_number}", expected, repr(trip[:_MAX_EXCERPT]))
+            ends.append((source, int(match[1])))
     if not ends:
         raise InputError(where, "", "Origin lines with trips", "none")
     _warn_of_total(keys.get(_TOTAL, ""), sum(rates), where)
@@ -97,7 +109,9 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
 
 
 def _warn_of_total(text: str, total: float, where: str) -> None:
-    """Warn where the trips do not add up to what the file says, as after a broken download."""
+    """Warn where the trips do not add up to the total in the file, as after a truncated
+    download.
+    """
     try:
         stated = float(text.rstrip(";"))
     except ValueError:
@@ -110,29 +124,30 @@ def _warn_of_total(text: str, total: float, where: str) -> None:
 
 
 def _name(path: Path) -> str:
-    """The name of a network or of its trips."""
+    """Return the name of a network or of its trips."""
     return re.sub(r"(_net|_trips)?\.tntp(\.gz)?$", "", path.name, flags=re.IGNORECASE)
 
 
-def _parts(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
-    """The keys at the begin of a file, and the numbers and texts of the other lines."""
+def _read_file(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
+    """Return the keys at the beginning of a file, and number and text of the other lines."""
     opener = gzip.open if path.name.lower().endswith(".gz") else open
     try:
         with opener(path, "rt", encoding="utf-8", errors="replace") as stream:
             texts = [line.strip() for line in stream]
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(str(path), "", "a file of gzip, whole", str(error)) from None
-    keys, lines = dict[str, str](), list[tuple[int, str]]()
-    for number, text in enumerate(texts, 1):
-        found = _KEY.match(text)
-        if found is not None:
-            keys[found[1].strip().upper()] = found[2]
+    keys = dict[str, str]()
+    lines = list[tuple[int, str]]()
+    for line_number, text in enumerate(texts, 1):
+        match = _KEY.match(text)
+        if match is not None:
+            keys[match[1].strip().upper()] = match[2]
         elif text:
-            lines.append((number, text))
+            lines.append((line_number, text))
     return keys, lines
 
 
-def _whole(keys: dict[str, str], key: str, where: str) -> int:
+def _positive_integer(keys: dict[str, str], key: str, where: str) -> int:
     text = keys.get(key, "")
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
         raise InputError(where, f"<{key}>", "a whole number above 0", repr(text))

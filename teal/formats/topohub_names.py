@@ -1,8 +1,8 @@
 """Topologies of the package ``topohub`` (Jurkiewicz, 2023) by name: ``topohub:sndlib/geant``.
 
-topohub has positions and link lengths but no capacities.  Every link gets the same one: 100 Gbit/s,
-or the one in ``topohub:NAME,capacity=40``.  Latency is the time of light through fibre of the
-link's length.
+topohub has positions and link lengths but no capacities.  All links get the same capacity, 100
+Gbit/s by default or that of ``topohub:NAME,capacity=40``.  Latency is the propagation delay in
+fibre of the link's length.  Entry point: :func:`load_topohub`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PREFIX = "topohub:"
 
 
 def topohub_folder(where: str, field: str) -> Traversable:
-    """The folder of the package's files, which contains a folder for each group.
+    """Return the folder of the package's files, with a subfolder per group.
 
     Raises:
         InputError: the package is not installed; the message names ``where`` and ``field``.
@@ -37,9 +37,9 @@ def topohub_folder(where: str, field: str) -> Traversable:
         ) from None
 
 
-def _stored(text: str, name: str) -> dict[str, Any]:
-    """The package's JSON for ``name``.  It is read as a file, because the package's reader leaves
-    the file open.
+def _read_network(text: str, name: str) -> dict[str, Any]:
+    """Read the package's JSON for ``name`` as a file, because the package's reader leaves it
+    open.
     """
     folder = topohub_folder(text, "topology")
     parts = name.split("/")
@@ -53,14 +53,14 @@ def _stored(text: str, name: str) -> dict[str, Any]:
             "a name such as sndlib/geant, topozoo/Abilene, caida/2024-08/7018, backbone/africa "
             "(teal topology list)"
         )
-        hint += did_you_mean(name, (one for one, _ in stored_files(folder)))
+        hint += did_you_mean(name, (known_name for known_name, _ in stored_files(folder)))
         raise InputError(text, "topology", hint, repr(name))
     data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return data
 
 
 def known_topologies() -> list[tuple[str, int]]:
-    """The name and number of nodes of b4 and every network of topohub, sorted.
+    """Return name and number of nodes of b4 and every network of topohub, sorted.
 
     Raises:
         InputError: topohub is not installed.
@@ -72,46 +72,48 @@ def known_topologies() -> list[tuple[str, int]]:
     return [("b4", 12), *sorted((PREFIX + name, size) for name, size in sizes)]
 
 
-def stored_files(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
-    """The name and file of every network in a folder of the package, as ``GROUP/NAME``.
+def stored_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    """Yield name and file of every network in a folder of the package, as ``GROUP/NAME``.
 
     Args:
-        folder: see :func:`topohub_folder`.
-        above: what the names begin with.
+        folder: a folder within :func:`topohub_folder`.
+        prefix: prefix of the names.
     """
-    for inner in folder.iterdir():
-        if inner.is_dir():
-            yield from stored_files(inner, f"{above}{inner.name}/")
-        elif inner.name.endswith(".json"):
-            yield f"{above}{inner.name.removesuffix('.json')}", inner
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from stored_files(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".json"):
+            yield f"{prefix}{entry.name.removesuffix('.json')}", entry
 
 
 def load_topohub(text: str) -> Topology:
-    """The topology named by ``topohub:GROUP/NAME[,capacity=GBPS]``; some groups contain folders.
+    """Load the topology ``topohub:GROUP/NAME[,capacity=GBPS]``; some groups contain folders.
 
     Raises:
         InputError: the package is not installed, an unknown name, a capacity that is not positive.
     """
     spec = parse_spec(text, prefix=PREFIX)
     capacity = float(spec.parse_options(capacity=100.0)["capacity"])
-    data = _stored(text, spec.name)
+    data = _read_network(text, spec.name)
     names = [str(node.get("name", node["id"])) for node in data["nodes"]]
     if len(set(names)) < len(names):
         names = [str(node["id"]) for node in data["nodes"]]
-    by_id = {node["id"]: name for node, name in zip(data["nodes"], names, strict=True)}
+    name_of_id = {node["id"]: name for node, name in zip(data["nodes"], names, strict=True)}
     nodes = {
-        by_id[node["id"]]: (float(node["pos"][0]), float(node["pos"][1])) if "pos" in node else None
+        name_of_id[node["id"]]: (float(node["pos"][0]), float(node["pos"][1]))
+        if "pos" in node
+        else None
         for node in data["nodes"]
     }
     links = [
         LinkRecord(
-            by_id[link["source"]],
-            by_id[link["target"]],
+            name_of_id[link["source"]],
+            name_of_id[link["target"]],
             capacity,
             fibre_latency_ms(float(link["dist"])) if "dist" in link else None,
-            f"edges[{i}]",
+            f"edges[{index}]",
         )
-        for i, link in enumerate(data["edges"])
+        for index, link in enumerate(data["edges"])
     ]
     notes = (f"topohub has no capacities: every link is given {capacity:g} Gbit/s.",)
     name = spec.name.replace("/", "-")

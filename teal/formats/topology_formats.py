@@ -1,8 +1,7 @@
-"""The formats of networks as files: their suffixes, how they are read and written, and what they do
-not hold.
+"""Registry of network file formats: suffixes, readers, writers, and what each format omits.
 
-Code adds one by :func:`register_topology_format`, an installed package by an entry point in the
-group ``teal.topology_formats``.
+Code adds a format by :func:`register_topology_format`, an installed package by an entry point in
+the group ``teal.topology_formats``.
 """
 
 from __future__ import annotations
@@ -36,18 +35,17 @@ from teal.spec import Registry
 
 @dataclasses.dataclass(frozen=True)
 class TopologyFormat:
-    """One format.
+    """File format of networks.
 
     Attributes:
-        suffixes: endings of file names, in lower case; of several formats the one with the longest
-            ending is taken.
-        read: makes the network of a file, the capacity of links without one (Gbit/s; None to refuse
+        suffixes: lower-case endings of file names; the longest matching ending of all formats wins.
+        read: reads a network from the file, the capacity of links without one (Gbit/s; None refuses
             them) and the names of attributes; raises InputError.
-        write: text of a file; None for a format that is only read.
-        holds_failures: whether a file can say that a link has failed.
-        left_out: names of parts of a network that a file does not hold.
-        attributes: the fields of :class:`Attributes` that ``read`` follows; None for all.
-        recognises: whether a file whose ending no format has is of this one, by its content.
+        write: text of a file; None for a read-only format.
+        holds_failures: whether the format can express failed links.
+        left_out: names of the parts of a network that the format omits.
+        attributes: fields of :class:`Attributes` that ``read`` supports; None for all.
+        recognises: whether a file with an unknown ending has this format, by its content.
     """
 
     suffixes: tuple[str, ...]
@@ -75,7 +73,7 @@ def _read(
 
 
 def register_topology_format(name: str, form: TopologyFormat, *, replace: bool = False) -> None:
-    """Make a format known in this process.
+    """Register a format in this process.
 
     Raises:
         InputError: another format has the name, and ``replace`` is false.
@@ -84,30 +82,30 @@ def register_topology_format(name: str, form: TopologyFormat, *, replace: bool =
 
 
 def topology_suffixes(*, written: bool = False, with_failures: bool = False) -> tuple[str, ...]:
-    """The suffixes of all formats, or of those that are written, or that can say that a link has
-    failed.
+    """Return the suffixes of all formats, of the writable ones, or of those that can express
+    failures.
     """
     forms = [_FORMATS[name] for name in _FORMATS.names()]
-    fitting = [
-        one
-        for one in forms
-        if (one.write or not written) and (one.holds_failures or not with_failures)
+    matching = [
+        file_format
+        for file_format in forms
+        if (file_format.write or not written) and (file_format.holds_failures or not with_failures)
     ]
-    return tuple(suffix for form in fitting for suffix in form.suffixes)
+    return tuple(suffix for form in matching for suffix in form.suffixes)
 
 
 def topology_format(path: Path) -> TopologyFormat | None:
-    """The format of a file by its name, or by its content; None for an unknown one."""
+    """Return the format of a file by its name, or by its content; None for an unknown one."""
     forms = [_FORMATS[name] for name in _FORMATS.names()]
-    fitting = [
+    matching = [
         (suffix, form)
         for form in forms
         for suffix in form.suffixes
         if path.name.lower().endswith(suffix)
     ]
-    if not fitting:
+    if not matching:
         return next((form for form in forms if form.recognises(path)), None)
-    return max(fitting, key=lambda one: len(one[0]))[1]
+    return max(matching, key=lambda match: len(match[0]))[1]
 
 
 def _read_xml(path: Path, default_capacity: float | None, _: Attributes) -> Topology:
@@ -117,16 +115,21 @@ def _read_xml(path: Path, default_capacity: float | None, _: Attributes) -> Topo
     return read_sndlib_topology(path, default_capacity)
 
 
-def _table(topology: Topology) -> str:
-    """A row for each link, with columns for what some link has."""
+def _table_text(topology: Topology) -> str:
+    """Return a table with a row per link, and columns for attributes that some link has."""
     frame = topology.to_frame().drop(columns="link")
     attributes = [topology.igp_attributes(link) for link in range(topology.num_links)]
     for field in ("metric", "te_metric", "affinity", "cost"):
-        if any(field in one for one in attributes):
-            values = [one.get(field, "") for one in attributes]
-            frame[field] = [";".join(one) for one in values] if field == "affinity" else values
+        if any(field in link_attributes for link_attributes in attributes):
+            values = [link_attributes.get(field, "") for link_attributes in attributes]
+            frame[field] = (
+                [";".join(link_attributes) for link_attributes in values]
+                if field == "affinity"
+                else values
+            )
     one_way = topology.one_way_links()
-    if 2 * len(one_way) >= topology.num_links:  # as a table of cables
+    # Typical for a table of cables.
+    if 2 * len(one_way) >= topology.num_links:
         frame["one_way"] = [
             "yes" if link in set(one_way) else "no" for link in range(topology.num_links)
         ]
@@ -135,31 +138,36 @@ def _table(topology: Topology) -> str:
     return str(frame.to_csv(index=False))
 
 
-def _positions(topology: Topology) -> list[str]:
-    """The positions of nodes, which most formats do not hold."""
+def _omitted_positions(topology: Topology) -> list[str]:
+    """Name the positions of nodes, which most formats omit."""
     return ["positions of nodes"] if np.isfinite(topology.coordinates).any() else []
 
 
-def _left_out_of_table(topology: Topology) -> list[str]:
-    alone = ["nodes without a link"] if topology.isolated_nodes() else []
-    return [*_positions(topology), *alone, *_overloads(topology)]
+def _omitted_by_table(topology: Topology) -> list[str]:
+    isolated = ["nodes without a link"] if topology.isolated_nodes() else []
+    return [*_omitted_positions(topology), *isolated, *_omitted_overloads(topology)]
 
 
-def _left_out_of_containerlab(topology: Topology) -> list[str]:
-    return [*_positions(topology), *_overloads(topology), *_costs(topology)]
+def _omitted_by_containerlab(topology: Topology) -> list[str]:
+    return [*_omitted_positions(topology), *_omitted_overloads(topology), *_omitted_costs(topology)]
 
 
-def _costs(topology: Topology) -> list[str]:
+def _omitted_costs(topology: Topology) -> list[str]:
     return ["costs of links"] if topology.cost is not None else []
 
 
-def _overloads(topology: Topology) -> list[str]:
+def _omitted_overloads(topology: Topology) -> list[str]:
     return ["routers that carry no transit traffic"] if topology.no_transit is not None else []
 
 
-def _left_out_of_rfc8345(topology: Topology) -> list[str]:
+def _omitted_by_rfc8345(topology: Topology) -> list[str]:
     affinities = ["affinities"] if topology.affinities else []
-    return [*_positions(topology), *affinities, *_overloads(topology), *_costs(topology)]
+    return [
+        *_omitted_positions(topology),
+        *affinities,
+        *_omitted_overloads(topology),
+        *_omitted_costs(topology),
+    ]
 
 
 _JSON_ATTRIBUTES = (*node_link.ATTRIBUTES, INSIDE)
@@ -170,21 +178,21 @@ _FORMATS: Registry[TopologyFormat] = Registry(
         "json": TopologyFormat(
             (".json",),
             json_kinds.read_json,
-            lambda one: json.dumps(node_link.topology_to_node_link(one)) + "\n",
+            lambda topology: json.dumps(node_link.topology_to_node_link(topology)) + "\n",
             attributes=_JSON_ATTRIBUTES,
         ),
         "rfc8345": TopologyFormat(
             (".rfc8345.json",),
             json_kinds.read_json,
-            lambda one: json.dumps(rfc8345.to_rfc8345(one)) + "\n",
-            left_out=_left_out_of_rfc8345,
+            lambda topology: json.dumps(rfc8345.to_rfc8345(topology)) + "\n",
+            left_out=_omitted_by_rfc8345,
             attributes=_JSON_ATTRIBUTES,
         ),
         "table": TopologyFormat(
             (".csv",),
             link_tables.read_link_table,
-            _table,
-            left_out=_left_out_of_table,
+            _table_text,
+            left_out=_omitted_by_table,
             attributes=link_tables.ATTRIBUTES,
         ),
         "spreadsheet": TopologyFormat(
@@ -201,7 +209,7 @@ _FORMATS: Registry[TopologyFormat] = Registry(
             containerlab.SUFFIXES,
             containerlab.read_containerlab,
             containerlab.containerlab_text,
-            left_out=_left_out_of_containerlab,
+            left_out=_omitted_by_containerlab,
             attributes=containerlab.ATTRIBUTES,
         ),
         "graphml": TopologyFormat(

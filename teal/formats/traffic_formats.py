@@ -1,6 +1,6 @@
-"""Formats of traffic matrices by a suffix or by content, to which packages add.
+"""Registry of traffic file formats, by suffix or content.
 
-Code adds one by :func:`register_traffic_format`, an installed package by an entry point in the
+Code adds a format by :func:`register_traffic_format`, an installed package by an entry point in the
 group ``teal.traffic_formats``.
 """
 
@@ -18,13 +18,13 @@ from teal.spec import Registry
 
 @dataclasses.dataclass(frozen=True)
 class TrafficFormat:
-    """One format.
+    """File format of traffic matrices.
 
     Attributes:
-        suffixes: endings of file names, in lower case.
-        read: makes the matrices of a file over the nodes of a network, in Gbit/s; raises
+        suffixes: lower-case endings of file names.
+        read: reads the matrices of a file over the nodes of a network, in Gbit/s; raises
             InputError.
-        recognises: whether a file whose ending no format has is of this one, by its content.
+        recognises: whether a file with an unknown ending has this format, by its content.
     """
 
     suffixes: tuple[str, ...]
@@ -39,7 +39,7 @@ class TrafficFormat:
             topology: the network.
 
         Raises:
-            InputError: a fault in the file.
+            InputError: an invalid file.
         """
         return _read(path, self, topology)
 
@@ -62,7 +62,7 @@ _FORMATS: Registry[TrafficFormat] = Registry(
 
 
 def register_traffic_format(name: str, form: TrafficFormat, *, replace: bool = False) -> None:
-    """Make a format known in this process.
+    """Register a format in this process.
 
     Raises:
         InputError: another format has the name, and ``replace`` is false.
@@ -71,7 +71,7 @@ def register_traffic_format(name: str, form: TrafficFormat, *, replace: bool = F
 
 
 def traffic_format(path: Path) -> TrafficFormat | None:
-    """The format of a file by its name, or by its content; None for an unknown one."""
+    """Return the format of a file by its name, or by its content; None for an unknown one."""
     forms = [_FORMATS[name] for name in _FORMATS.names()]
     by_name = next((form for form in forms if path.name.lower().endswith(form.suffixes)), None)
     return by_name or next((form for form in forms if form.recognises(path)), None)

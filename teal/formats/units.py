@@ -1,4 +1,4 @@
-"""Conversion of the units in files to Gbit/s and ms, which all other code uses."""
+"""Conversion of the units in files to Gbit/s and ms."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MS_PER_UNIT = {
     "ns": 1e-6,
     "s": 1e3,
 }
-# Names of rates that people give to interfaces: 10G, 100GE, 100 GbE, 400 Gig.
-_SHORT = re.compile(r"([KMGT])(?:E|BE|BASE-?\w*|IG|IGE|B|BIT)?", re.IGNORECASE)
-_BYTES = re.compile(r"B(yte)?s?(ps|/s)|[KMGT]?octets?(/s)?", re.IGNORECASE)
-_TO_GBPS = {
+# Short rates of interfaces: 10G, 100GE, 100 GbE, 400 Gig.
+_SHORT_RATE = re.compile(r"([KMGT])(?:E|BE|BASE-?\w*|IG|IGE|B|BIT)?", re.IGNORECASE)
+_BYTE_RATE = re.compile(r"B(yte)?s?(ps|/s)|[KMGT]?octets?(/s)?", re.IGNORECASE)
+_GBPS_PER_UNIT = {
     "BITPERSEC": 1e-9,
     "KBITPERSEC": 1e-6,
     "MBITPERSEC": 1e-3,
@@ -29,12 +29,14 @@ _TO_GBPS = {
 }
 _ALIASES = {"BPS": "BITPERSEC", "BITS": "BITPERSEC", "BIT": "BITPERSEC"}
 _EARTH_RADIUS_KM = 6371.0
-_MS_PER_KM = 1 / 200.0  # time of light in fibre
-MIN_LATENCY_MS = 0.01  # of a link: latencies must be positive
+# Propagation delay in fibre.
+_MS_PER_KM = 1 / 200.0
+# Minimum latency of a link: latencies must be positive.
+MIN_LATENCY_MS = 0.01
 
 
 def gbps_per_unit(unit: str, where: str) -> float:
-    """Gbit/s in one ``unit``, such as MBITPERSEC, Mbit/s, Mbps, Gb/s or G.
+    """Return the Gbit/s in one ``unit``, such as MBITPERSEC, Mbit/s, Mbps, Gb/s or G.
 
     Raises:
         InputError: a unit that is not a rate of bits.
@@ -53,32 +55,30 @@ def gbps_per_unit(unit: str, where: str) -> float:
 
 
 def _gbps(unit: str) -> float | None:
-    """Gbit/s in one unit; None for what is no rate of bits."""
-    short = _SHORT.fullmatch(unit.strip())
+    """Return the Gbit/s in one unit; None for a text that is not a rate of bits."""
+    short = _SHORT_RATE.fullmatch(unit.strip())
     if short:
-        return _TO_GBPS[f"{short[1].upper()}BITPERSEC"]
+        return _GBPS_PER_UNIT[f"{short[1].upper()}BITPERSEC"]
     name = unit.strip().upper().replace("/SEC", "/S").replace("BITS/S", "BIT/S")
     name = name.replace("BIT/S", "BITPERSEC").replace("B/S", "BITPERSEC")
     name = _ALIASES.get(name, name).replace("BPS", "BITPERSEC")
-    return _TO_GBPS.get(name)
+    return _GBPS_PER_UNIT.get(name)
 
 
 def is_rate_unit(text: str) -> bool:
-    """Whether a text is a unit of rates, of bits (which are read) or of bytes (which are
-    refused).
-    """
-    return _BYTES.fullmatch(text.strip()) is not None or (
+    """Return whether a text is a unit of rates, of bits (accepted) or bytes (refused)."""
+    return _BYTE_RATE.fullmatch(text.strip()) is not None or (
         len(text.strip()) > 1 and _gbps(text) is not None
     )
 
 
 def is_time_unit(text: str) -> bool:
-    """Whether a text is a unit of delays."""
+    """Return whether a text is a unit of delays."""
     return text.strip().lower() in _MS_PER_UNIT
 
 
 def ms_per_unit(unit: str, where: str, field: str) -> float:
-    """Milliseconds in one ``unit``; "" for ms.
+    """Return the milliseconds in one ``unit``; "" for ms.
 
     Raises:
         InputError: another unit.
@@ -89,12 +89,14 @@ def ms_per_unit(unit: str, where: str, field: str) -> float:
 
 
 def fibre_latency_ms(kilometres: float) -> float:
-    """Time of light through fibre of this length, at least 0.01 ms."""
+    """Return the propagation delay in fibre of this length, at least 0.01 ms."""
     return max(kilometres * _MS_PER_KM, MIN_LATENCY_MS)
 
 
 def great_circle_km(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Distance between two (longitude, latitude) points, which are in degrees."""
+    """Return the great-circle distance between two (longitude, latitude) points in degrees
+    (haversine).
+    """
     (lon1, lat1), (lon2, lat2) = (tuple(map(math.radians, point)) for point in (a, b))
     h = (
         math.sin((lat2 - lat1) / 2) ** 2

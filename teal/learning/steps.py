@@ -29,7 +29,7 @@ from teal.nn.adam import Adam
 from teal.problem import Problem
 from teal.problem.fixed import FixedProgram, ProgramShape
 from teal.runtime.arrays import FloatArray, Int64Array
-from teal.runtime.latest import Latest
+from teal.runtime.lru_cache import LruCache
 from teal.solvers.pdhg.samples import sample
 
 _MOST_GRAPHS = 100  # for parts of a size: PriceGNN has 81 pairs of numbers of rounds
@@ -282,7 +282,7 @@ class _Place:
         self.program = program
         self.seeds = torch.zeros(batch, dtype=torch.int64, device=program.device)
         self._pool = pool
-        self._graphs = Latest[Hashable, cuda.LaunchGraph](_MOST_GRAPHS)
+        self._graphs = LruCache[Hashable, cuda.LaunchGraph](_MOST_GRAPHS)
 
     def run(self, matrices: Matrices, form: Hashable, work: Callable[[], None]) -> None:
         """Copy a part in, and do the work, which is the same for parts of a form."""

@@ -1,8 +1,6 @@
-"""Networks: topologies, traffic matrices, candidate paths.  Validated when they are made, trusted
-afterwards.
-"""
+"""Networks: topologies, traffic matrices and candidate paths, validated on construction."""
 
 import lazy_loader
 
-# The names and their homes stand in __init__.pyi.
+# __init__.pyi lists the names and their modules.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""The columns that a program's demands may use: explicit paths, or segment lists."""
+"""Type of a program's columns: explicit paths or segment lists."""
 
 from typing import TYPE_CHECKING
 
@@ -8,8 +8,8 @@ from teal.network.path_set import PathSet
 AnyPaths = PathSet | CandidateLists
 
 if TYPE_CHECKING:
-    # Most code walks explicit paths.  Where PathOps.is_over_paths is false it does not run; mypy
-    # cannot know that.
+    # Most code handles explicit paths and does not run where PathOps.is_over_paths is false, which
+    # mypy cannot know.
     ProblemPaths = PathSet
 else:
     ProblemPaths = AnyPaths

@@ -1,10 +1,12 @@
-"""Numba kernels that find disjoint paths between two nodes.
+"""Compiled kernels for disjoint paths between two nodes, by successive shortest paths.
 
-The first paths share no group of links that fail together: cables, which are all links between two
-nodes, and groups that are given.  Where no such path is left, further paths share no link with
-those before them: a second member of a cable adds capacity, though it fails with the first.
+The first paths share no group of links that fail together: cables (all links between two nodes) and
+the given groups.  Where no such path is left, further paths share no link with the earlier ones: a
+parallel link of a used cable adds capacity, although it fails with the first.
 
-A path is an array of link numbers; bans are stamps (see :mod:`teal.network.shortest`).
+A path is an array of link indices; bans are stamps (see :mod:`teal.network.shortest`).  Entry
+points: :func:`disjoint_by_hops` (bidirectional breadth-first search), :func:`disjoint_by_weight`
+(A*).
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ from teal.network.shortest import Adjacency, SearchScratch, best_first, walk_bac
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import inner_kernel
 
-ZERO = cast(
-    int, np.int64(0)
-)  # not the literal 0, for which, as for any literal, Numba compiles a callee once more
-NO_STAMP = -2  # a stamp that no entry ever carries: nothing is banned
+# A variable instead of the literal 0: Numba compiles a callee once more for any literal.
+ZERO = cast(int, np.int64(0))
+# No entry ever has this stamp, so that nothing is banned.
+NO_STAMP = -2
 
 
 class FoundPaths(NamedTuple):
-    """Up to K paths: ``links`` (K, N) link numbers, ``length`` (K,) number of links, ``weight``
-    (K,) sum of weights.
+    """Paths of a demand, at most K: ``links`` (K, N) link indices, ``length`` (K,) number of links,
+    ``weight`` (K,) sum of weights.
     """
 
     links: IntArray
@@ -36,7 +38,7 @@ class FoundPaths(NamedTuple):
 
 @inner_kernel
 def empty_paths(num_paths: int, num_nodes: int) -> FoundPaths:
-    """Memory for so many paths."""
+    """Allocate memory for ``num_paths`` paths."""
     return FoundPaths(
         np.empty((num_paths, num_nodes), dtype=np.int32),
         np.zeros(num_paths, dtype=np.int64),
@@ -45,37 +47,44 @@ def empty_paths(num_paths: int, num_nodes: int) -> FoundPaths:
 
 
 class TwoSided(NamedTuple):
-    """Memory of a breadth-first search from both ends; row 0 belongs to the source's side, row 1 to
-    the target's.
+    """Scratch memory of a bidirectional breadth-first search; row 0 is the source's side, row 1 the
+    target's.
 
     Attributes:
-        seen: (2, N) stamp of the search that reached a node last.
-        into: (2, N) the link by which a node was reached.
+        seen: (2, N) stamp of the last search that reached a node.
+        pred_link: (2, N) link by which a node was reached (predecessor link).
         queue: (2, N) nodes in the order in which they were reached.
     """
 
     seen: IntArray
-    into: IntArray
+    pred_link: IntArray
     queue: IntArray
 
 
 @inner_kernel
 def grow_tree(
-    source: int, graph: Adjacency, banned: IntArray, ban: int, into: IntArray, queue: IntArray
+    source: int,
+    graph: Adjacency,
+    banned: IntArray,
+    ban_stamp: int,
+    pred_link: IntArray,
+    queue: IntArray,
 ) -> None:
-    """Paths of fewest hops from ``source`` without banned links.
+    """Compute a tree of fewest-hop paths from ``source`` without banned links (breadth-first
+    search).
 
     Args:
         source: node where the paths begin.
         graph: the network.
         banned: (E,) stamps.
-        ban: stamp of the links that are banned.
-        into: (N,) receives the link into each node, -1 where there is none.
-        queue: (N,) memory.
+        ban_stamp: stamp of banned links.
+        pred_link: (N,) receives the link into each node, -1 where there is none.
+        queue: (N,) scratch memory.
     """
-    into[:] = -1
+    pred_link[:] = -1
     queue[0] = source
-    begin, end = 0, 1
+    begin = 0
+    end = 1
     while begin < end:
         node = queue[begin]
         begin += 1
@@ -83,10 +92,10 @@ def grow_tree(
             continue
         for i in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
             link = graph.out_link[i]
-            other = graph.head[link]
-            if banned[link] != ban and into[other] < 0 and other != source:
-                into[other] = link
-                queue[end] = other
+            neighbour = graph.head[link]
+            if banned[link] != ban_stamp and pred_link[neighbour] < 0 and neighbour != source:
+                pred_link[neighbour] = link
+                queue[end] = neighbour
                 end += 1
 
 
@@ -99,34 +108,35 @@ def _expand(
     far_end: IntArray,
     has_transit: BoolArray,
     banned: IntArray,
-    ban: int,
+    ban_stamp: int,
     mark: int,
     search: TwoSided,
     side: int,
 ) -> tuple[int, int]:
     """Expand ``queue[side, begin:end]`` by one level of breadth-first search; ``queue[:, 0]`` are
-    both ends.
+    the two ends.
 
     Returns:
-        the new end of the queue, and the first node that the other side has seen too, or -1.
+        the new end of the queue, and the first node that both sides have reached, or -1.
     """
-    last = end
+    queue_end = end
     for i in range(begin, end):
         node = search.queue[side, i]
         if i > 0 and not has_transit[node]:
             continue
-        for at in range(ptr[node], ptr[node + 1]):
-            link = links[at]
-            other = far_end[link]
-            if banned[link] != ban and search.seen[side, other] != mark:
-                search.seen[side, other], search.into[side, other] = mark, link
-                if search.seen[1 - side, other] == mark and (
-                    has_transit[other] or other == search.queue[1 - side, 0]
+        for position in range(ptr[node], ptr[node + 1]):
+            link = links[position]
+            neighbour = far_end[link]
+            if banned[link] != ban_stamp and search.seen[side, neighbour] != mark:
+                search.seen[side, neighbour] = mark
+                search.pred_link[side, neighbour] = link
+                if search.seen[1 - side, neighbour] == mark and (
+                    has_transit[neighbour] or neighbour == search.queue[1 - side, 0]
                 ):
-                    return last, other
-                search.queue[side, last] = other
-                last += 1
-    return last, -1
+                    return queue_end, neighbour
+                search.queue[side, queue_end] = neighbour
+                queue_end += 1
+    return queue_end, -1
 
 
 @inner_kernel
@@ -135,21 +145,27 @@ def _meet(
     target: int,
     graph: Adjacency,
     banned: IntArray,
-    ban: int,
+    ban_stamp: int,
     mark: int,
     search: TwoSided,
     path: IntArray,
 ) -> int:
-    """Write a path of fewest hops without banned links into ``path``; its number of links, 0 if
-    there is none.
+    """Write a fewest-hop path without banned links to ``path``; return its number of links, 0 for
+    none.
 
-    Breadth-first search from both ends.  Each round expands the smaller frontier by one level.  The
-    first node that both sides have seen lies on a shortest path: a shorter one would have met at an
-    earlier level.
+    Bidirectional breadth-first search: each round expands the smaller frontier by one level.  The
+    first node that both sides have reached lies on a shortest path, since a shorter one would have
+    met at an earlier level.
     """
-    search.seen[0, source], search.seen[1, target] = mark, mark
-    search.queue[0, 0], search.queue[1, 0] = source, target
-    begin0, end0, begin1, end1 = ZERO, ZERO + 1, ZERO, ZERO + 1
+    search.seen[0, source] = mark
+    search.seen[1, target] = mark
+    search.queue[0, 0] = source
+    search.queue[1, 0] = target
+    begin0 = ZERO
+    end0 = ZERO + 1
+    begin1 = ZERO
+    end1 = ZERO + 1
+    # Expand the smaller frontier by one level until the sides meet.
     while begin0 < end0 and begin1 < end1:
         if end0 - begin0 <= end1 - begin1:
             last, middle = _expand(
@@ -160,12 +176,13 @@ def _meet(
                 graph.head,
                 graph.has_transit,
                 banned,
-                ban,
+                ban_stamp,
                 mark,
                 search,
                 ZERO,
             )
-            begin0, end0 = end0, last
+            begin0 = end0
+            end0 = last
         else:
             last, middle = _expand(
                 begin1,
@@ -175,43 +192,44 @@ def _meet(
                 graph.tail,
                 graph.has_transit,
                 banned,
-                ban,
+                ban_stamp,
                 mark,
                 search,
                 ZERO + 1,
             )
-            begin1, end1 = end1, last
+            begin1 = end1
+            end1 = last
         if middle >= 0:
-            return _join(source, target, middle, search.into, graph, path)
+            return _join(source, target, middle, search.pred_link, graph, path)
     return 0
 
 
 @inner_kernel
 def _join(
-    source: int, target: int, middle: int, into: IntArray, graph: Adjacency, path: IntArray
+    source: int, target: int, middle: int, pred_link: IntArray, graph: Adjacency, path: IntArray
 ) -> int:
-    """Write the links from ``source`` to ``middle`` and on to ``target`` into ``path``; their
+    """Write the links from ``source`` via ``middle`` to ``target`` to ``path``; return their
     number.
     """
-    length = walk_back(source, middle, into[0], graph.tail, path)
+    length = walk_back(source, middle, pred_link[0], graph.tail, path)
     while middle != target:
-        path[length] = into[1, middle]
+        path[length] = pred_link[1, middle]
         middle = graph.head[path[length]]
         length += 1
     return length
 
 
 @inner_kernel
-def _most_disjoint(source: int, target: int, graph: Adjacency, max_paths: int) -> int:
-    """No more disjoint paths than links that leave the source or enter the target."""
+def _max_disjoint_paths(source: int, target: int, graph: Adjacency, max_paths: int) -> int:
+    """Return an upper bound on the number of disjoint paths: the degrees of source and target."""
     out_degree = graph.out_ptr[source + 1] - graph.out_ptr[source]
     return min(max_paths, out_degree, graph.in_ptr[target + 1] - graph.in_ptr[target])
 
 
 @inner_kernel
-def _ban_links(paths: FoundPaths, count: int, stamp: int, banned: IntArray) -> None:
-    """Stamp the links of the first ``count`` paths in ``banned`` (E,)."""
-    for k in range(count):
+def _ban_links(paths: FoundPaths, num_paths: int, stamp: int, banned: IntArray) -> None:
+    """Stamp the links of the first ``num_paths`` paths in ``banned`` (E,)."""
+    for k in range(num_paths):
         for i in range(paths.length[k]):
             banned[paths.links[k, i]] = stamp
 
@@ -220,8 +238,8 @@ def _ban_links(paths: FoundPaths, count: int, stamp: int, banned: IntArray) -> N
 def _ban_path(
     paths: FoundPaths, k: int, groups: Groups, by_groups: bool, stamp: int, banned: IntArray
 ) -> None:
-    """Stamp the links of path ``k`` in ``banned`` (E,) and, ``by_groups``, those that fail with
-    them.
+    """Stamp the links of path ``k`` in ``banned`` (E,) and, if ``by_groups``, the links of their
+    groups.
     """
     for i in range(paths.length[k]):
         if by_groups:
@@ -242,26 +260,32 @@ def disjoint_by_hops(
     search: TwoSided,
     paths: FoundPaths,
 ) -> int:
-    """Up to K disjoint paths, each of fewest hops without the links that those before it ban; their
-    number.
+    """Find up to K disjoint paths, each of fewest hops without banned links; return their number.
 
-    The first path follows ``tree``.  The stamps from ``stamp`` to ``stamp + K + 1`` are used.
+    The first path follows ``tree``.  Uses the stamps from ``stamp`` to ``stamp + K + 1``.
     """
-    max_paths = _most_disjoint(source, target, graph, len(paths.length))
+    max_paths = _max_disjoint_paths(source, target, graph, len(paths.length))
     if max_paths == 0 or tree[target] < 0:
         return 0
     paths.length[0] = walk_back(source, target, tree, graph.tail, paths.links[0])
-    by_groups, ban, mark, k = True, stamp, stamp, 1
-    _ban_path(paths, 0, groups, by_groups, ban, banned)
+    by_groups = True
+    ban_stamp = stamp
+    mark = stamp
+    k = 1
+    # Ban whole groups first; once no path is left, ban only the links of the paths found.
+    _ban_path(paths, 0, groups, by_groups, ban_stamp, banned)
     while k < max_paths:
         mark += 1
-        paths.length[k] = _meet(source, target, graph, banned, ban, mark, search, paths.links[k])
+        paths.length[k] = _meet(
+            source, target, graph, banned, ban_stamp, mark, search, paths.links[k]
+        )
         if paths.length[k]:
-            _ban_path(paths, k, groups, by_groups, ban, banned)
+            _ban_path(paths, k, groups, by_groups, ban_stamp, banned)
             k += 1
         elif by_groups:
-            by_groups, ban = False, stamp + 1
-            _ban_links(paths, k, ban, banned)
+            by_groups = False
+            ban_stamp = stamp + 1
+            _ban_links(paths, k, ban_stamp, banned)
         else:
             break
     return k
@@ -277,25 +301,30 @@ def disjoint_by_weight(
     potential: FloatArray,
     stamp: int,
     scratch: SearchScratch,
-    into: IntArray,
+    pred_link: IntArray,
     paths: FoundPaths,
 ) -> int:
-    """Up to K disjoint paths, each of least weight without the links that those before it ban;
-    their number.
+    """Find up to K disjoint paths, each of minimum weight without banned links; return their
+    number.
 
-    The stamps ``stamp`` and ``stamp + 1`` are used.
+    Uses the stamps ``stamp`` and ``stamp + 1``.
     """
-    max_paths = _most_disjoint(source, target, graph, len(paths.length))
-    by_groups, ban, k = True, stamp, ZERO
+    max_paths = _max_disjoint_paths(source, target, graph, len(paths.length))
+    by_groups = True
+    ban_stamp = stamp
+    k = ZERO
     while k < max_paths:
-        total = best_first(source, target, graph, weight, potential, ban, NO_STAMP, scratch, into)
-        if np.isfinite(total):
-            paths.length[k] = walk_back(source, target, into, graph.tail, paths.links[k])
-            _ban_path(paths, k, groups, by_groups, ban, scratch.banned_links)
+        path_weight = best_first(
+            source, target, graph, weight, potential, ban_stamp, NO_STAMP, scratch, pred_link
+        )
+        if np.isfinite(path_weight):
+            paths.length[k] = walk_back(source, target, pred_link, graph.tail, paths.links[k])
+            _ban_path(paths, k, groups, by_groups, ban_stamp, scratch.banned_links)
             k += 1
         elif by_groups and k:
-            by_groups, ban = False, stamp + 1
-            _ban_links(paths, k, ban, scratch.banned_links)
+            by_groups = False
+            ban_stamp = stamp + 1
+            _ban_links(paths, k, ban_stamp, scratch.banned_links)
         else:
             break
     return k

@@ -1,6 +1,6 @@
-"""Changes to matrices and networks for experiments: failures, flash crowds, noise, moved demand.
+"""Perturbations of matrices and networks for experiments: failures, flash crowds, noise, skew.
 
-The caller passes the random generator, so that every change can be repeated.
+The caller passes the random generator, so that every perturbation is reproducible.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import numpy as np
 from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray
 
-_LARGEST_SHARE = (
-    0.1  # share of the demands, the largest ones, whose part of the volume `redistribute` sets
-)
+# Share of the demands, the largest ones, whose part of the volume `redistribute` sets.
+_LARGEST_SHARE = 0.1
 
 
 def fail_cables(topology: Topology, count: int, rng: np.random.Generator) -> list[int]:
-    """The links of ``count`` random cables, both directions of each (see :meth:`Topology.cables`).
+    """Return the links of ``count`` random cables, both directions of each
+    (:meth:`Topology.cables`).
 
     Raises:
         ValueError: the network has fewer cables.
     """
     cables = topology.cables()
-    chosen = rng.choice(len(cables), count, replace=False)
-    return sorted(link for cable in chosen.tolist() for link in cables[cable])
+    selected = rng.choice(len(cables), count, replace=False)
+    return sorted(link for cable in selected.tolist() for link in cables[cable])
 
 
 def flash_crowd(
@@ -36,7 +36,8 @@ def flash_crowd(
 def temporal_noise(
     demand: FloatArray, variance: FloatArray, factor: float, rng: np.random.Generator
 ) -> FloatArray:
-    """max(0, demand + N(0, factor * variance)) (Xu et al., "Teal", SIGCOMM 2023, section 5.3).
+    """Add temporal noise: max(0, demand + N(0, factor * variance)) (Xu et al., "Teal", SIGCOMM
+    2023, section 5.3).
 
     Args:
         demand: (D,) Gbit/s.
@@ -48,10 +49,11 @@ def temporal_noise(
 
 
 def redistribute(demand: FloatArray, share: float) -> FloatArray:
-    """Scale the largest tenth of the demands to ``share`` of the volume and the others to the rest.
+    """Scale the largest tenth of the demands to ``share`` of the volume, and the others to the
+    remainder.
 
-    The total and the proportions inside both parts stay (Xu et al., "Teal", SIGCOMM 2023, section
-    5.3).
+    The total and the proportions within both parts are preserved (Xu et al., "Teal", SIGCOMM 2023,
+    section 5.3).
 
     Args:
         demand: (D,) Gbit/s.
@@ -61,10 +63,14 @@ def redistribute(demand: FloatArray, share: float) -> FloatArray:
     is_large[np.argsort(-demand, kind="stable")[: max(1, round(_LARGEST_SHARE * len(demand)))]] = (
         True
     )
-    total, large = demand.sum(), demand[is_large].sum()
-    small = total - large
-    if not large or not small:  # one part is 0 and cannot be scaled
+    volume = demand.sum()
+    large_volume = demand[is_large].sum()
+    small_volume = volume - large_volume
+    # One of the two parts is 0 and cannot be scaled.
+    if not large_volume or not small_volume:
         return demand
     return np.where(
-        is_large, demand * (share * total / large), demand * ((1 - share) * total / small)
+        is_large,
+        demand * (share * volume / large_volume),
+        demand * ((1 - share) * volume / small_volume),
     )

@@ -1,18 +1,19 @@
-"""Shortest paths of an interior gateway protocol (IGP) with equal-cost multipath (ECMP), towards
-every node.
+"""Shortest paths of an interior gateway protocol (IGP) with equal-cost multipath (ECMP), to every
+node.
 
-A router sends a packet for node t to any of its *next hops*: the links (u, v) out of u with
+A router forwards a packet for node t over any of its *next hops*: the links (u, v) out of u with
 
     distance(u, t) = metric(u, v) + distance(v, t).
 
-It divides the traffic evenly over them, parallel links counted one by one, or in proportion to
-weights (unequal-cost sharing by bandwidth, UCMP).  The next hops of all nodes towards t form a
-directed acyclic graph (DAG); an *arc* is a link of it.  With A arcs towards all N destinations,
-every pass over all DAGs costs A additions, whatever the number of demands; on measured networks A
-is 1.1 to 1.4 times N^2.
+It divides the traffic evenly over them, parallel links counted separately, or in proportion to
+weights (unequal-cost multipath, UCMP).  The next hops of all nodes towards t form a directed
+acyclic graph (DAG); an *arc* is a link of it.  With A arcs towards all N destinations, a pass over
+all DAGs costs A additions, whatever the number of demands; on measured networks A is 1.1 to 1.4
+times N^2.
 
-Metrics are whole numbers, and float64 holds their sums exactly, so that equal costs are recognised
-by ``==``.
+Metrics are integers, and float64 holds their sums exactly, so that equal costs are recognised by
+``==``.  Entry point: :meth:`EcmpDag.of` (Dijkstra's algorithm per destination); after metric
+changes :meth:`EcmpDag.rebuilt` updates only affected nodes (Ramalingam and Reps 1996).
 """
 
 from __future__ import annotations
@@ -29,31 +30,32 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import as_int64, inner_kernel, kernel, partitioned_kernel, threads_for
 
 METRICS = "file", "hops", "latency", "inverse-capacity"
-_REFERENCE_GBPS = 10_000.0  # capacity whose inverse-capacity metric is 1
-_MS_PER_METRIC = 0.01  # latency of a metric of 1
+# Reference bandwidth: the capacity whose inverse-capacity metric is 1.
+_REFERENCE_GBPS = 10_000.0
+# Latency that corresponds to a metric of 1.
+_MS_PER_METRIC = 0.01
 # The largest wide metric of IS-IS has 24 bits, that of OSPF 16; some files have 32.
 MAX_METRIC = 2**32 - 1
-_OPERATIONS_PER_VISIT = (
-    20  # scalar operations for each link and destination of a search, approximately
-)
+# Approximate scalar operations for each link and destination of a search.
+_OPERATIONS_PER_VISIT = 20
 
-# The same where only the nodes behind a change are searched anew.
+# Likewise for an incremental update, which searches only affected nodes.
 _OPERATIONS_PER_CHANGE = 4
 
 
 class IgpLinks(NamedTuple):
-    """The links and metrics that routers know: E links between N nodes.
+    """Link-state database in CSR form: E links between N nodes, with metrics.
 
     Attributes:
         out_ptr: (N + 1,) the links out of node n are ``out_link[out_ptr[n]:out_ptr[n + 1]]``.
-        out_link: (E,) link numbers.
+        out_link: (E,) link indices.
         in_ptr: (N + 1,) the links into node n are ``in_link[in_ptr[n]:in_ptr[n + 1]]``.
-        in_link: (E,) link numbers.
+        in_link: (E,) link indices.
         tail: (E,) node where each link starts.
-        head: (E,) node where it ends.
-        metric: (E,) whole numbers above 0; infinite for a link that has failed.
-        weight: (E,) > 0, in proportion to which next hops share traffic.
-        has_transit: (N,) whether a router sends on what it receives from others.
+        head: (E,) node where each link ends.
+        metric: (E,) positive integers; infinite for a failed link.
+        weight: (E,) positive load-balancing weights of next hops.
+        has_transit: (N,) whether a router forwards transit traffic.
     """
 
     out_ptr: IntArray
@@ -68,16 +70,16 @@ class IgpLinks(NamedTuple):
 
 
 class Dags(NamedTuple):
-    """The DAGs towards D destinations; rows of entries behind the last one in use are undefined.
+    """DAGs towards D destinations; entries beyond the used part of a row are undefined.
 
     Attributes:
-        distance: (D, N) to each destination; infinite where there is no path.
+        distance: (D, N) distance to each destination; infinite where there is no path.
         order: (D, N) nodes by distance, the destination first.
-        reached: (D,) number of nodes with a path to the destination, itself included.
+        reached: (D,) number of nodes with a path to the destination, including itself.
         arc_start: (D, N + 1) the arcs of the i-th node of ``order`` are
             ``arc[arc_start[i]:arc_start[i + 1]]``.
-        arc: (D, E) link numbers.
-        share: (D, E) of the traffic at a node that each of its arcs takes.
+        arc: (D, E) link indices.
+        share: (D, E) share of a node's traffic on each of its arcs.
     """
 
     distance: FloatArray
@@ -90,7 +92,7 @@ class Dags(NamedTuple):
 
 @kernel
 def new_dags(destinations: int, nodes: int, links: int) -> Dags:
-    """Memory for DAGs."""
+    """Allocate memory for DAGs."""
     return Dags(
         np.empty((destinations, nodes)),
         np.empty((destinations, nodes), dtype=np.int32),
@@ -105,60 +107,67 @@ def new_dags(destinations: int, nodes: int, links: int) -> Dags:
 def grow_dag(
     target: int, row: int, links: IgpLinks, dags: Dags, keys: FloatArray, nodes: IntArray
 ) -> None:
-    """Fill a row of ``dags`` with the DAG towards a node, by Dijkstra's algorithm against the
-    links' directions.
+    """Compute the DAG towards a node, by Dijkstra's algorithm against the links' directions.
 
     Args:
-        target: the destination.
-        row: row of ``dags``.
+        target: destination node.
+        row: row of ``dags`` to fill.
         links: links of the network.
-        dags: to fill.
-        keys: (2 E + 2,) scratch of the heap.
-        nodes: (2 E + 2,) scratch.
+        dags: receives the DAG.
+        keys: (2 E + 2,) scratch memory of the heap.
+        nodes: (2 E + 2,) scratch memory of the heap.
     """
-    distance, order = dags.distance[row], dags.order[row]
+    distance = dags.distance[row]
+    order = dags.order[row]
     distance[:] = np.inf
     distance[target] = 0.0
-    size, reached = heap_push(keys, nodes, as_int64(0), 0.0, target), 0
+    size = heap_push(keys, nodes, as_int64(0), 0.0, target)
+    reached = 0
     while size:
-        key, node = keys[0], nodes[0]
+        key = keys[0]
+        node = nodes[0]
         size = heap_pop(keys, nodes, size)
         if key > distance[node]:
-            continue  # the node was reached by a shorter path since this entry was pushed
+            # Stale heap entry: a shorter path has reached the node since it was pushed.
+            continue
         order[reached] = node
         reached += 1
         if node != target and not links.has_transit[node]:
-            continue  # the node has a path, and no other node has one through it
+            # The node has a path, and no other node has one through it.
+            continue
         for i in range(links.in_ptr[node], links.in_ptr[node + 1]):
             link = links.in_link[i]
-            length, other = key + links.metric[link], links.tail[link]
-            if length < distance[other]:
-                distance[other] = length
-                size = heap_push(keys, nodes, size, length, other)
+            new_distance = key + links.metric[link]
+            neighbour = links.tail[link]
+            if new_distance < distance[neighbour]:
+                distance[neighbour] = new_distance
+                size = heap_push(keys, nodes, size, new_distance, neighbour)
     dags.reached[row] = reached
     find_arcs(row, links, dags)
 
 
 @inner_kernel
 def is_on_dag(distance: FloatArray, links: IgpLinks, link: int) -> bool:
-    """Whether a link is a next hop towards the destination of these distances (N,)."""
+    """Return whether a link is a next hop towards the destination with these distances (N,)."""
     head = links.head[link]
     length = links.metric[link] + distance[head]
-    is_allowed = (
-        links.has_transit[head] or distance[head] == 0.0
-    )  # that of the destination alone is 0
+    # Only the destination has distance 0.
+    is_allowed = links.has_transit[head] or distance[head] == 0.0
     return length < np.inf and distance[links.tail[link]] == length and is_allowed
 
 
 @inner_kernel
 def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
-    """The next hops of a row of ``dags``, from its distances and order.
+    """Compute the next hops of a row of ``dags`` from its distances and order.
 
-    The rule is that of :func:`is_on_dag`, written out over arrays that are bound once: to read them
-    from the tuple for each link takes twice as long.
+    Implements :func:`is_on_dag` over arrays that are bound once: reading them from the tuple for
+    each link takes twice as long.
     """
-    distance, order, arc_start = dags.distance[row], dags.order[row], dags.arc_start[row]
-    arc, share = dags.arc[row], dags.share[row]
+    distance = dags.distance[row]
+    order = dags.order[row]
+    arc_start = dags.arc_start[row]
+    arc = dags.arc[row]
+    share = dags.share[row]
     out_ptr = links.out_ptr
     out_link = links.out_link
     head = links.head
@@ -166,38 +175,42 @@ def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
     weight = links.weight
     has_transit = links.has_transit
     target = order[0]
-    count = 0
+    num_arcs = 0
     arc_start[0] = 0
     arc_start[1] = 0  # the destination has no next hop
     for i in range(1, dags.reached[row]):
-        node, first, total = order[i], count, 0.0
+        node = order[i]
+        first = num_arcs
+        total_weight = 0.0
         for j in range(out_ptr[node], out_ptr[node + 1]):
             link = out_link[j]
             end = head[link]
             if metric[link] + distance[end] == distance[node] and (
                 has_transit[end] or end == target
             ):
-                arc[count], share[count] = link, weight[link]
-                total += weight[link]
-                count += 1
-        for a in range(first, count):
-            share[a] /= total
-        arc_start[i + 1] = count
+                arc[num_arcs] = link
+                share[num_arcs] = weight[link]
+                total_weight += weight[link]
+                num_arcs += 1
+        for a in range(first, num_arcs):
+            share[a] /= total_weight
+        arc_start[i + 1] = num_arcs
 
 
 @partitioned_kernel("blocks", int)
-def _grow_all(
+def _compute_dags(
     begin: int, end: int, targets: IntArray, links: IgpLinks, dags: Dags, blocks: int
 ) -> None:
     for block in range(begin, end):
         size = 2 * len(links.tail) + 2
-        keys, nodes = np.empty(size), np.empty(size, dtype=np.int32)
+        keys = np.empty(size)
+        nodes = np.empty(size, dtype=np.int32)
         for i in range(block, len(targets), blocks):
             grow_dag(targets[i], targets[i], links, dags, keys, nodes)
 
 
 @partitioned_kernel("blocks", int)
-def _lengthen_all(
+def _update_dags(
     begin: int,
     end: int,
     targets: IntArray,
@@ -206,9 +219,10 @@ def _lengthen_all(
     dags: Dags,
     blocks: int,
 ) -> None:
-    nodes, size = len(links.has_transit), len(links.tail) + len(links.has_transit) + 1
+    nodes = len(links.has_transit)
+    size = len(links.tail) + len(links.has_transit) + 1
     for block in range(begin, end):
-        scratch = _Scratch(
+        scratch = _UpdateScratch(
             np.zeros(nodes, dtype=np.bool_),
             np.empty(nodes, dtype=np.int32),
             np.empty(nodes, dtype=np.int32),
@@ -217,43 +231,45 @@ def _lengthen_all(
             np.empty(size, dtype=np.int32),
         )
         for i in range(block, len(targets), blocks):
-            _lengthen(targets[i], links, has_risen, dags, scratch)
+            _update_dag(targets[i], links, has_risen, dags, scratch)
 
 
-class _Scratch(NamedTuple):
-    """Memory of :func:`_lengthen`.
+class _UpdateScratch(NamedTuple):
+    """Scratch memory of :func:`_update_dag`.
 
     Attributes:
-        is_cut: (N,) false of all nodes before and after a call.
+        is_cut: (N,) all false before and after a call.
         cut: (N,) cut nodes.
         settled: (N,) cut nodes that have a path, by distance.
-        kept: (N,) the other nodes, by distance.
-        keys: (E + N + 1,) of the heap.
-        heap_nodes: (E + N + 1,) of the heap.
+        intact: (N,) the other nodes, by distance.
+        keys: (E + N + 1,) priorities of the heap.
+        heap_nodes: (E + N + 1,) nodes of the heap.
     """
 
     is_cut: BoolArray
     cut: IntArray
     settled: IntArray
-    kept: IntArray
+    intact: IntArray
     keys: FloatArray
     heap_nodes: IntArray
 
 
 @inner_kernel
-def _lengthen(
-    row: int, links: IgpLinks, has_risen: BoolArray, dags: Dags, scratch: _Scratch
+def _update_dag(
+    row: int, links: IgpLinks, has_risen: BoolArray, dags: Dags, scratch: _UpdateScratch
 ) -> None:
-    """Change a row of ``dags`` after metrics have risen: a node whose next hops are all on risen
-    links, or lead over such nodes, is cut, and cut nodes alone are searched anew (Ramalingam and
-    Reps, "An incremental algorithm for a generalization of the shortest-path problem", 1996).
+    """Update a row of ``dags`` after metrics have increased (Ramalingam and Reps, "An incremental
+    algorithm for a generalization of the shortest-path problem", 1996).
+
+    A node is cut if all its next hops are on increased links or lead to cut nodes; only cut nodes
+    are searched again.
 
     Args:
-        row: the destination.
+        row: destination node.
         links: links of the network under the new metrics.
-        has_risen: (E,) whether the metric of a link has risen.
-        dags: under the metrics before; the row is changed.
-        scratch: memory.
+        has_risen: (E,) whether the metric of a link has increased.
+        dags: DAGs under the previous metrics; the row is updated.
+        scratch: scratch memory.
     """
     distance = dags.distance[row]
     order = dags.order[row]
@@ -262,40 +278,46 @@ def _lengthen(
     head = links.head
     is_cut = scratch.is_cut
     cut = scratch.cut
-    kept = scratch.kept
+    intact = scratch.intact
     settled = scratch.settled
-    cuts = 0
-    kept[0] = order[0]  # the destination is never cut
-    count = 1
+    num_cut = 0
+    intact[0] = order[0]  # the destination is never cut
+    num_intact = 1
+    # Cut the nodes without an intact next hop, by increasing distance.
     for i in range(1, dags.reached[row]):
         has_hop = False
-        for a in range(arc_start[i], arc_start[i + 1]):
-            has_hop = has_hop or not (has_risen[arc[a]] or is_cut[head[arc[a]]])
+        for position in range(arc_start[i], arc_start[i + 1]):
+            has_hop = has_hop or not (has_risen[arc[position]] or is_cut[head[arc[position]]])
         if has_hop:
-            kept[count] = order[i]
-            count += 1
+            intact[num_intact] = order[i]
+            num_intact += 1
         else:
             is_cut[order[i]] = True
-            cut[cuts] = order[i]
-            cuts += 1
-    paths = _settle(row, links, dags, scratch, cuts)
+            cut[num_cut] = order[i]
+            num_cut += 1
+    num_settled = _search_cut_nodes(row, links, dags, scratch, num_cut)
     i = 0
     j = 0
-    while i + j < count + paths:  # both by distance
-        is_next = j == paths or (i < count and distance[kept[i]] <= distance[settled[j]])
-        order[i + j] = kept[i] if is_next else settled[j]
-        i += is_next
-        j += not is_next
-    dags.reached[row] = count + paths
-    for c in range(cuts):
-        is_cut[cut[c]] = False
+    # Merge two lists, both sorted by distance.
+    while i + j < num_intact + num_settled:
+        takes_intact = j == num_settled or (
+            i < num_intact and distance[intact[i]] <= distance[settled[j]]
+        )
+        order[i + j] = intact[i] if takes_intact else settled[j]
+        i += takes_intact
+        j += not takes_intact
+    dags.reached[row] = num_intact + num_settled
+    for cut_index in range(num_cut):
+        is_cut[cut[cut_index]] = False
     find_arcs(row, links, dags)
 
 
 @inner_kernel
-def _settle(row: int, links: IgpLinks, dags: Dags, scratch: _Scratch, cuts: int) -> int:
-    """Find the distances of so many cut nodes, by Dijkstra's algorithm from the nodes that are not
-    cut; the number of those that have a path, which ``scratch.settled`` lists.
+def _search_cut_nodes(
+    row: int, links: IgpLinks, dags: Dags, scratch: _UpdateScratch, num_cut: int
+) -> int:
+    """Compute the distances of cut nodes by Dijkstra's algorithm from the intact nodes; return the
+    number of nodes with a path, listed in ``scratch.settled``.
     """
     distance = dags.distance[row]
     is_cut = scratch.is_cut
@@ -308,45 +330,49 @@ def _settle(row: int, links: IgpLinks, dags: Dags, scratch: _Scratch, cuts: int)
     metric = links.metric
     has_transit = links.has_transit
     size = as_int64(0)
-    count = 0
-    for c in range(cuts):
-        distance[cut[c]] = np.inf
-    for c in range(cuts):
-        node, best = cut[c], np.inf
+    num_settled = 0
+    for cut_index in range(num_cut):
+        distance[cut[cut_index]] = np.inf
+    for cut_index in range(num_cut):
+        node = cut[cut_index]
+        min_distance = np.inf
         for j in range(links.out_ptr[node], links.out_ptr[node + 1]):
             link = links.out_link[j]
             end = head[link]
             if not is_cut[end] and (has_transit[end] or end == row):
-                best = min(best, metric[link] + distance[end])
-        if best < np.inf:
-            distance[node] = best
-            size = heap_push(keys, nodes, size, best, node)
+                min_distance = min(min_distance, metric[link] + distance[end])
+        if min_distance < np.inf:
+            distance[node] = min_distance
+            size = heap_push(keys, nodes, size, min_distance, node)
     while size:
-        key, node = keys[0], nodes[0]
+        key = keys[0]
+        node = nodes[0]
         size = heap_pop(keys, nodes, size)
         if key > distance[node]:
-            continue  # the node was reached by a shorter path since this entry was pushed
-        settled[count] = node
-        count += 1
+            # Stale heap entry: a shorter path has reached the node since it was pushed.
+            continue
+        settled[num_settled] = node
+        num_settled += 1
         if not has_transit[node]:
             continue
         for j in range(links.in_ptr[node], links.in_ptr[node + 1]):
             link = links.in_link[j]
-            length, other = key + metric[link], tail[link]
-            if is_cut[other] and length < distance[other]:
-                distance[other] = length
-                size = heap_push(keys, nodes, size, length, other)
-    return count
+            new_distance = key + metric[link]
+            neighbour = tail[link]
+            if is_cut[neighbour] and new_distance < distance[neighbour]:
+                distance[neighbour] = new_distance
+                size = heap_push(keys, nodes, size, new_distance, neighbour)
+    return num_settled
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EcmpDag:
-    """The DAGs towards all N nodes of a network under one set of metrics.
+    """DAGs towards all N nodes of a network under one set of metrics.
 
     Attributes:
         topology: the network.
-        links: its links as kernels take them; a link of capacity 0 has failed.
-        dags: a row for each destination.
+        links: its links in CSR form; a link of capacity 0 has failed.
+        dags: a row per destination.
     """
 
     topology: Topology
@@ -357,15 +383,15 @@ class EcmpDag:
     def of(
         cls, topology: Topology, metric: FloatArray | Int64Array, weight: FloatArray | None = None
     ) -> EcmpDag:
-        """Find all shortest paths.
+        """Compute all shortest paths.
 
         Args:
             topology: the network; links of capacity 0 have failed.
-            metric: (E,) whole numbers above 0.
-            weight: (E,) > 0, in proportion to which next hops share traffic; None for equal parts.
+            metric: (E,) positive integers.
+            weight: (E,) positive load-balancing weights of next hops; None for equal shares.
 
         Raises:
-            InputError: a metric that is no whole number above 0, or a weight that is not above 0.
+            InputError: a metric that is not a positive integer, or a weight that is not positive.
         """
         links = igp_links(topology, check_metric(topology, metric), weight)
         dag = cls(
@@ -377,25 +403,24 @@ class EcmpDag:
     def _grow(self, targets: IntArray) -> None:
         operations = _OPERATIONS_PER_VISIT * len(targets) * self.topology.num_links
         with threads_for(operations):
-            _grow_all(targets, self.links, self.dags, max(1, min(len(targets), 16)))
+            _compute_dags(targets, self.links, self.dags, max(1, min(len(targets), 16)))
 
     def rebuilt(self, metric: FloatArray) -> EcmpDag:
-        """The DAGs under other metrics, infinite for failed links; only destinations that change
-        are searched anew, and of those that only become farther the nodes behind the change.
+        """Return the DAGs under other metrics, infinite for failed links; only affected parts are
+        searched.
 
-        A destination changes if a link whose metric rises is on its DAG, or one whose metric falls
-        leads to paths at least as short as the present ones.
+        A destination is affected if a link whose metric increases is on its DAG, or if a link whose
+        metric decreases leads to paths at least as short.  Where distances only increase, only the
+        nodes behind the change are searched.
 
         Args:
-            metric: (E,) of all links.
+            metric: (E,) new metrics.
         """
         changed = np.flatnonzero(metric != self.links.metric)
         rises = metric[changed] > self.links.metric[changed]
         distance = self.dags.distance
-        to_start, to_end = (
-            distance[:, self.links.tail[changed]],
-            distance[:, self.links.head[changed]],
-        )
+        to_start = distance[:, self.links.tail[changed]]
+        to_end = distance[:, self.links.head[changed]]
         reaches = np.isfinite(to_end)
         is_worse = rises & reaches & (to_start == self.links.metric[changed] + to_end)
         is_better = ~rises & reaches & (metric[changed] + to_end <= to_start)
@@ -404,17 +429,17 @@ class EcmpDag:
         links = self.links._replace(metric=np.ascontiguousarray(metric, dtype=np.float64))
         dag = EcmpDag(self.topology, links, Dags._make(array.copy() for array in self.dags))
         dag._grow(np.flatnonzero(comes_nearer).astype(np.int32))
-        dag._lengthen(farther, metric > self.links.metric)
+        dag._update_dag(farther, metric > self.links.metric)
         return dag
 
-    def _lengthen(self, targets: IntArray, has_risen: BoolArray) -> None:
+    def _update_dag(self, targets: IntArray, has_risen: BoolArray) -> None:
         operations = _OPERATIONS_PER_CHANGE * len(targets) * self.topology.num_links
         with threads_for(operations):
             blocks = max(1, min(len(targets), 16))
-            _lengthen_all(targets, self.links, has_risen, self.dags, blocks)
+            _update_dags(targets, self.links, has_risen, self.dags, blocks)
 
     def without(self, failed: IntArray | Int64Array | list[int]) -> EcmpDag:
-        """The DAGs after the failure of some links, by their numbers."""
+        """Return the DAGs after the failure of links, by index."""
         metric = self.links.metric.copy()
         metric[failed] = np.inf
         return self.rebuilt(metric)
@@ -426,20 +451,24 @@ class EcmpDag:
 
     @property
     def num_arcs(self) -> int:
-        """A, arcs of all DAGs."""
-        return int(sum(self.dags.arc_start[t, n] for t, n in enumerate(self.dags.reached.tolist())))
+        """A, the number of arcs of all DAGs."""
+        return int(
+            sum(
+                self.dags.arc_start[target, num_reached]
+                for target, num_reached in enumerate(self.dags.reached.tolist())
+            )
+        )
 
     def next_hops(self, node: int, target: int) -> dict[int, float]:
-        """The share of each link of a node that leads towards a target; {} at the target and
-        without a path.
+        """Return the traffic share of each next-hop link of a node towards a target; {} at the
+        target and without a path.
         """
-        dags, place = (
-            self.dags,
-            np.flatnonzero(self.dags.order[target, : self.dags.reached[target]] == node),
-        )
-        if not len(place) or node == target:
+        dags = self.dags
+        positions = np.flatnonzero(self.dags.order[target, : self.dags.reached[target]] == node)
+        if not len(positions) or node == target:
             return {}
-        first, end = dags.arc_start[target, place[0]], dags.arc_start[target, place[0] + 1]
+        first = dags.arc_start[target, positions[0]]
+        end = dags.arc_start[target, positions[0] + 1]
         return dict(
             zip(
                 dags.arc[target, first:end].tolist(),
@@ -452,10 +481,10 @@ class EcmpDag:
 def igp_links(
     topology: Topology, metric: FloatArray | Int64Array, weight: FloatArray | None = None
 ) -> IgpLinks:
-    """The links as kernels take them; those of capacity 0 have failed.
+    """Return the links in CSR form; links of capacity 0 have failed.
 
     Raises:
-        InputError: a weight that is not above 0.
+        InputError: a weight that is not positive.
     """
     weight = np.ones(topology.num_links) if weight is None else np.asarray(weight, dtype=np.float64)
     if weight.shape != (topology.num_links,) or not (np.isfinite(weight) & (weight > 0)).all():
@@ -465,7 +494,7 @@ def igp_links(
     graph = make_graph(
         topology.num_nodes, topology.link_source, topology.link_target, topology.no_transit
     )
-    live = np.where(topology.capacity > 0, np.asarray(metric, dtype=np.float64), np.inf)
+    live_metric = np.where(topology.capacity > 0, np.asarray(metric, dtype=np.float64), np.inf)
     return IgpLinks(
         graph.out_ptr,
         graph.out_link,
@@ -473,18 +502,18 @@ def igp_links(
         graph.in_link,
         np.ascontiguousarray(graph.tail, dtype=np.int32),
         np.ascontiguousarray(graph.head, dtype=np.int32),
-        np.ascontiguousarray(live),
+        np.ascontiguousarray(live_metric),
         np.ascontiguousarray(weight),
         graph.has_transit,
     )
 
 
 def igp_metric(topology: Topology, kind: str) -> FloatArray:
-    """(E,) metrics: whole numbers of at least 1, in float64.
+    """Return (E,) metrics: integers of at least 1, in float64.
 
     Args:
         topology: the network.
-        kind: ``file`` (those of the topology; 1 where it has none), ``hops`` (1), ``latency``
+        kind: ``file`` (metrics of the topology; 1 where it has none), ``hops`` (1), ``latency``
             (units of 0.01 ms), or ``inverse-capacity`` (10,000 Gbit/s over the capacity).
     """
     match kind:
@@ -501,22 +530,24 @@ def igp_metric(topology: Topology, kind: str) -> FloatArray:
 
 
 def check_metric(topology: Topology, metric: FloatArray | Int64Array) -> FloatArray:
-    """(E,) the metrics in float64.
+    """Return (E,) validated metrics in float64.
 
     Raises:
-        InputError: one that is no whole number from 1 to 2^32 - 1.
+        InputError: a metric that is not an integer from 1 to 2^32 - 1.
     """
     values = np.asarray(metric, dtype=np.float64)
     where = topology.origin or topology.name
     if values.shape != (topology.num_links,):
         raise InputError(where, "metric", f"shape {(topology.num_links,)}", values.shape)
-    wrong = np.flatnonzero(~((values >= 1) & (values <= MAX_METRIC) & (values == np.floor(values))))
-    if len(wrong):
-        link = topology.link_name(int(wrong[0]))
+    invalid = np.flatnonzero(
+        ~((values >= 1) & (values <= MAX_METRIC) & (values == np.floor(values)))
+    )
+    if len(invalid):
+        link = topology.link_name(int(invalid[0]))
         raise InputError(
             where,
             f"link {link}: metric",
             f"a whole number from 1 to {MAX_METRIC}",
-            values[wrong[0]],
+            values[invalid[0]],
         )
     return values

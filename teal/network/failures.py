@@ -1,4 +1,8 @@
-"""Failures: cables, members of a cable, nodes, groups that share a risk, pairs of cables."""
+"""Failure scenarios: cables, parallel links, nodes, shared-risk groups, and pairs of cables.
+
+:func:`failures_of` lists the :class:`Failure` records of given kinds; :class:`Groups` holds groups
+of links that fail together in CSR form, for compiled kernels.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,9 @@ class Failure(NamedTuple):
     """Links that fail together.
 
     Attributes:
-        name: such as ``a - b``; ``""`` for no failure.
+        name: name such as ``a - b``; ``""`` for no failure.
         kind: cable, link, node, group, pair, or none.
-        links: their numbers.
+        links: indices of the links.
     """
 
     name: str
@@ -31,8 +35,9 @@ NO_FAILURE = Failure("", "none", ())
 
 
 def cable_failures(topology: Topology) -> list[Failure]:
-    """One failure for each cable."""
-    names, ends = topology.node_names, (topology.link_source, topology.link_target)
+    """Return one failure per cable."""
+    names = topology.node_names
+    ends = (topology.link_source, topology.link_target)
     return [
         Failure(" - ".join(names[end[cable[0]]] for end in ends), "cable", tuple(cable))
         for cable in topology.cables()
@@ -40,22 +45,23 @@ def cable_failures(topology: Topology) -> list[Failure]:
 
 
 def group_failures(groups: Mapping[str, Sequence[int]]) -> list[Failure]:
-    """One failure for each group of links, by its name."""
+    """Return one failure per named group of links."""
     return [Failure(name, "group", tuple(links)) for name, links in groups.items()]
 
 
 def pair_failures(
     cables: Sequence[Failure], cost: Mapping[str, float], limit: int
 ) -> list[Failure]:
-    """Failures of two cables at once, those first whose cables cost most alone.
+    """Return failures of two cables at once, by decreasing cost.
 
     Args:
-        cables: the single failures.
-        cost: cost of each, by its name; pairs are ranked by the sum.
-        limit: number of pairs, at most; 0 for all.
+        cables: single failures.
+        cost: cost of each single failure by name; pairs are ranked by the sum.
+        limit: maximum number of pairs; 0 for all.
     """
     ranked = sorted(
-        itertools.combinations(cables, 2), key=lambda pair: -sum(cost[one.name] for one in pair)
+        itertools.combinations(cables, 2),
+        key=lambda pair: -sum(cost[failure.name] for failure in pair),
     )
     return [
         Failure(f"{a.name} + {b.name}", "pair", (*a.links, *b.links))
@@ -64,9 +70,9 @@ def pair_failures(
 
 
 def link_failures(topology: Topology) -> Iterator[Failure]:
-    """One failure for each member of a cable.
+    """Yield one failure per link of a cable, with its reverse link.
 
-    A link and one in the other direction, paired in the order of the file; parallel ones remain.
+    Parallel links are paired in the order of the file, and the others stay up.
     """
     names = topology.link_names()
     for pair in topology.link_pairs():
@@ -74,42 +80,49 @@ def link_failures(topology: Topology) -> Iterator[Failure]:
 
 
 def node_failures(topology: Topology) -> Iterator[Failure]:
-    """One failure for each node: of all its links."""
-    for n, name in enumerate(topology.node_names):
-        ends = (topology.link_source == n) | (topology.link_target == n)
-        yield Failure(name, "node", tuple(np.flatnonzero(ends).tolist()))
+    """Yield one failure per node, with all its links."""
+    for node, name in enumerate(topology.node_names):
+        is_incident = (topology.link_source == node) | (topology.link_target == node)
+        yield Failure(name, "node", tuple(np.flatnonzero(is_incident).tolist()))
 
 
 def failures_of(
     kinds: Sequence[str], topology: Topology, groups: Mapping[str, Sequence[int]]
 ) -> Iterator[Failure]:
-    """The failures of these kinds (cables, links, nodes, pairs), then the groups; links of capacity
-    0 fail no more.
+    """Yield the failures of these kinds (cables, links, nodes, pairs), then the groups.
 
-    What fails the same links as an earlier one, such as the only link of a cable, is left out; a
-    node is one of its own, since its traffic fails too.
+    Failures of links with capacity 0 are skipped, and so are repetitions of the same links, such as
+    the only link of a cable.  Node failures are distinct, since the node's traffic fails too.
     """
     seen = set[tuple[bool, frozenset[int]]]()
-    for one in _each_of(kinds, topology, groups):
-        key = one.kind == "node", frozenset(one.links)
+    for failure in _all_failures(kinds, topology, groups):
+        key = failure.kind == "node", frozenset(failure.links)
         if key not in seen:
             seen.add(key)
-            yield one
+            yield failure
 
 
-def _each_of(
+def _all_failures(
     kinds: Sequence[str], topology: Topology, groups: Mapping[str, Sequence[int]]
 ) -> Iterator[Failure]:
-    live = topology.capacity > 0
-    cables = [one for one in cable_failures(topology) if live[list(one.links)].any()]
+    is_up = topology.capacity > 0
+    cables = [failure for failure in cable_failures(topology) if is_up[list(failure.links)].any()]
     for kind in dict.fromkeys(kinds):
         match kind:
             case "cables":
                 yield from cables
             case "links":
-                yield from (one for one in link_failures(topology) if live[list(one.links)].any())
+                yield from (
+                    failure
+                    for failure in link_failures(topology)
+                    if is_up[list(failure.links)].any()
+                )
             case "nodes":
-                yield from (one for one in node_failures(topology) if live[list(one.links)].any())
+                yield from (
+                    failure
+                    for failure in node_failures(topology)
+                    if is_up[list(failure.links)].any()
+                )
             case "pairs":
                 for a, b in itertools.combinations(cables, 2):
                     yield Failure(f"{a.name} + {b.name}", "pair", (*a.links, *b.links))
@@ -117,13 +130,13 @@ def _each_of(
 
 
 class Groups(NamedTuple):
-    """G groups of links that fail together; a link may be in several, or in none.
+    """G groups of links that fail together, in CSR form; groups may overlap.
 
     Attributes:
         group_ptr: (G + 1,) the links of group g are ``group_link[group_ptr[g]:group_ptr[g + 1]]``.
-        group_link: link numbers.
+        group_link: link indices.
         link_ptr: (E + 1,) the groups of link e are ``link_group[link_ptr[e]:link_ptr[e + 1]]``.
-        link_group: group numbers.
+        link_group: group indices.
     """
 
     group_ptr: Int64Array
@@ -133,15 +146,17 @@ class Groups(NamedTuple):
 
 
 def make_groups(groups: Sequence[Sequence[int]], num_links: int) -> Groups:
-    """Groups of links (numbers, each once a group) among E links."""
-    size = [len(group) for group in groups]
+    """Return groups of links in CSR form, from link indices that are distinct within a group."""
+    sizes = [len(group) for group in groups]
     group_link = np.array([link for group in groups for link in group], np.int64)
-    of_entry = np.repeat(np.arange(len(groups), dtype=np.int64), size)
-    group_ptr = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+    entry_group = np.repeat(np.arange(len(groups), dtype=np.int64), sizes)
+    group_ptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     link_ptr = np.concatenate(
         [[0], np.cumsum(np.bincount(group_link, minlength=num_links))]
     ).astype(np.int64)
-    return Groups(group_ptr, group_link, link_ptr, of_entry[np.argsort(group_link, kind="stable")])
+    return Groups(
+        group_ptr, group_link, link_ptr, entry_group[np.argsort(group_link, kind="stable")]
+    )
 
 
 @inner_kernel
@@ -153,7 +168,7 @@ def ban_group(group: int, groups: Groups, stamp: int, banned: IntArray) -> None:
 
 @inner_kernel
 def ban_groups_of(link: int, groups: Groups, stamp: int, banned: IntArray) -> None:
-    """Stamp a link, and those of all groups that it is in."""
+    """Stamp a link, and the links of all its groups."""
     banned[link] = stamp
     for i in range(groups.link_ptr[link], groups.link_ptr[link + 1]):
         ban_group(groups.link_group[i], groups, stamp, banned)

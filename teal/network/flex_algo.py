@@ -1,10 +1,10 @@
-"""Definitions of flexible algorithms of the IGP (RFC 9350): shortest paths by another metric, over
-part of the links.
+"""Flexible algorithms of the IGP (RFC 9350): shortest paths by another metric over a subset of
+links.
 
-An algorithm is a number from 128 to 255, a metric (of the IGP, the delay of links in whole
-microseconds, or their TE metric) and rules for links by their affinities: ``exclude`` leaves out
-links with any of the names, ``include-any`` those with none of them, ``include-all`` those that
-lack one; a link without the metric is left out too.
+A definition has a number from 128 to 255, a metric (the IGP's, the link delay in whole
+microseconds, or the TE metric) and affinity rules: ``exclude`` excludes links with any of the
+names, ``include-any`` requires at least one of the names, ``include-all`` requires all of them.
+Links without the metric are excluded too.
 """
 
 from __future__ import annotations
@@ -19,30 +19,32 @@ from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.spec import parse_spec
 
-FLEX_ALGO = "--flex-algo"  # option of a definition, for messages
+# Name of the option in messages.
+FLEX_ALGO = "--flex-algo"
 _EXPECTED = "such as 128:metric=delay,exclude=red+blue,include-any=core,include-all=a+b"
-_FIRST, _LAST = 128, 255  # numbers of flexible algorithms; 0 is the IGP's own
+# Range of flexible algorithm numbers; 0 is the IGP's own.
+_MIN_NUMBER = 128
+_MAX_NUMBER = 255
 METRICS = ("igp", "delay", "te")
 _RULES = {"exclude", "include_any", "include_all"}
 _US_PER_MS = 1000.0
 
 
 def delay_us(topology: Topology) -> FloatArray:
-    """(E,) delays in whole microseconds, at least 1, as routers advertise them."""
+    """Return (E,) link delays in whole microseconds, at least 1, as routers advertise them."""
     return np.maximum(1.0, np.round(topology.latency * _US_PER_MS))
 
 
 @dataclasses.dataclass(frozen=True)
 class FlexAlgo:
-    """The definition of an algorithm.
+    """Definition of a flexible algorithm.
 
     Attributes:
         number: 128 to 255.
         metric: igp, delay or te.
-        exclude: affinities that no link of the algorithm has.
-        include_any: affinities of which each link of the algorithm has at least one; empty for no
-            such rule.
-        include_all: affinities that each link of the algorithm has.
+        exclude: links with any of these affinities are excluded.
+        include_any: links must have at least one of these affinities; empty for no such rule.
+        include_all: links must have all of these affinities.
     """
 
     number: int
@@ -53,22 +55,22 @@ class FlexAlgo:
 
     @classmethod
     def parse(cls, text: str, where: str = FLEX_ALGO) -> FlexAlgo:
-        """The algorithm that ``128:metric=delay,exclude=red+blue`` defines.
+        """Parse a definition such as ``128:metric=delay,exclude=red+blue``.
 
         Args:
             text: the definition.
-            where: place of the text, for messages.
+            where: location of the text, for messages.
 
         Raises:
-            InputError: another text.
+            InputError: an invalid definition.
         """
         try:
             spec = parse_spec(text.strip())
         except InputError:
             raise InputError(where, "", _EXPECTED, repr(text)) from None
-        if not spec.name.isdecimal() or not _FIRST <= int(spec.name) <= _LAST:
+        if not spec.name.isdecimal() or not _MIN_NUMBER <= int(spec.name) <= _MAX_NUMBER:
             raise InputError(
-                where, "", f"a number from {_FIRST} to {_LAST}, {_EXPECTED}", repr(text)
+                where, "", f"a number from {_MIN_NUMBER} to {_MAX_NUMBER}, {_EXPECTED}", repr(text)
             )
         rules = {
             name: frozenset(value.split("+"))
@@ -83,40 +85,40 @@ class FlexAlgo:
         return cls(int(spec.name), metric, **rules)
 
     def __str__(self) -> str:
-        """The text that :meth:`parse` reads."""
+        """Return the definition in the format of :meth:`parse`."""
         rules = [
             (name, getattr(self, name.replace("-", "_")))
             for name in ("exclude", "include-any", "include-all")
         ]
-        given = [f"{name}={'+'.join(sorted(names))}" for name, names in rules if names]
-        return f"{self.number}:{','.join([f'metric={self.metric}', *given])}"
+        rule_texts = [f"{name}={'+'.join(sorted(names))}" for name, names in rules if names]
+        return f"{self.number}:{','.join([f'metric={self.metric}', *rule_texts])}"
 
     def admits(self, topology: Topology) -> BoolArray:
-        """(E,) the links of the algorithm, up or down.
+        """Return (E,) whether the algorithm uses each link, up or down.
 
         Raises:
-            InputError: an affinity that no link has, which is most often a wrong name.
+            InputError: an affinity that no link has, which usually is a misspelt name.
         """
         affinities = topology.affinities or (frozenset[str](),) * topology.num_links
         unknown = (self.exclude | self.include_any | self.include_all) - frozenset().union(
             *affinities
         )
         if unknown:
-            known = (
+            known_text = (
                 listed(sorted(frozenset().union(*affinities)))
                 or "none: no link of the file has any"
             )
             raise InputError(
                 FLEX_ALGO,
                 str(self.number),
-                f"affinities of the links ({known})",
+                f"affinities of the links ({known_text})",
                 listed(sorted(unknown)),
             )
         is_allowed = [
-            not self.exclude & own
-            and self.include_all <= own
-            and (self.include_any & own or not self.include_any)
-            for own in affinities
+            not self.exclude & link_affinities
+            and self.include_all <= link_affinities
+            and (self.include_any & link_affinities or not self.include_any)
+            for link_affinities in affinities
         ]
         has_metric = np.ones(topology.num_links, dtype=bool)
         if self.metric == "te":
@@ -124,15 +126,14 @@ class FlexAlgo:
         return np.array(is_allowed, dtype=bool) & has_metric
 
     def metrics(self, topology: Topology, igp_metric: FloatArray) -> FloatArray:
-        """(E,) metrics of the algorithm, also of links that it does not use.
+        """Return (E,) metrics of the algorithm, also for links that it does not use.
 
         Args:
             topology: the network; links of capacity 0 have failed.
-            igp_metric: (E,) metrics of the IGP in force, infinite on failed links.
+            igp_metric: (E,) current IGP metrics, infinite on failed links.
         """
-        metric = np.where(
-            np.isfinite(igp_metric), igp_metric, 1.0
-        )  # infinite on failed links, which stay left out
+        # Infinite on failed links, which stay excluded.
+        metric = np.where(np.isfinite(igp_metric), igp_metric, 1.0)
         if self.metric == "delay":
             metric = delay_us(topology)
         elif self.metric == "te" and topology.te_metric is not None:
@@ -140,19 +141,22 @@ class FlexAlgo:
         return metric
 
     def dag(self, topology: Topology, igp_metric: FloatArray) -> EcmpDag:
-        """Shortest paths of the algorithm; arguments as in :meth:`metrics`, errors as of
+        """Compute the shortest paths of the algorithm; arguments as in :meth:`metrics`, errors as
+        in
         :meth:`admits`.
         """
         unused = np.flatnonzero(~self.admits(topology))
         return EcmpDag.of(topology, self.metrics(topology, igp_metric)).without(unused)
 
     def dag_alone(self, topology: Topology, igp_metric: FloatArray) -> EcmpDag:
-        """Shortest paths as of :meth:`dag`, of a network where all other links have capacity 0.
+        """Compute the shortest paths as :meth:`dag`, on a network where all other links have
+        capacity 0.
 
-        So bounds over any paths, and adjacencies, use links of the algorithm alone.
+        Hence bounds over any paths, and adjacencies, use only links of the algorithm.
         """
-        metric, unused = self.metrics(topology, igp_metric), np.flatnonzero(~self.admits(topology))
-        own = dataclasses.replace(
+        metric = self.metrics(topology, igp_metric)
+        unused = np.flatnonzero(~self.admits(topology))
+        restricted = dataclasses.replace(
             topology.with_failed_links(unused.tolist()), metric=metric.astype(np.int64)
         )
-        return EcmpDag.of(own, metric)
+        return EcmpDag.of(restricted, metric)

@@ -1,10 +1,8 @@
-"""Path sets made from another one: with more paths, as column generation adds them, or with some of
-its paths only.
+"""Path sets derived from others: with more paths (column generation), fewer paths, or merged rows.
 
-Demands between the same nodes that may use the same paths, as one row: the demands of several
-classes.
-
-Rows are found by a 64-bit hash of a demand's nodes and of the links of its paths, in their order.
+:func:`with_more_paths` and :func:`with_columns` add and select paths.  :func:`merged_rows` merges
+demands with the same nodes and candidate paths, such as those of several classes, by a 64-bit hash
+of nodes and paths.  :func:`with_moves` duplicates every path for programs that limit churn.
 """
 
 from __future__ import annotations
@@ -26,109 +24,123 @@ from teal.runtime.storage import content_key
 
 
 def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet:
-    """``paths`` with one more path for each demand that is given one which it does not have yet.
+    """Add one path to each demand for which a new one is given; duplicates are skipped.
 
-    Tries of sources without a new path are copied as they are.
+    Tries of sources without a new path are copied unchanged.
 
     Args:
         paths: paths of D demands.
-        ptr: (D + 1,) the new path of demand d is ``links[ptr[d]:ptr[d + 1]]``; none if that is
-            empty.
-        links: link numbers from source to target.
+        ptr: (D + 1,) the new path of demand d is ``links[ptr[d]:ptr[d + 1]]``; none if empty.
+        links: link indices from source to target.
     """
-    trie, max_paths = paths.trie, min(paths.num_paths + 1, MAX_PATHS)
-    demand_ptr, source_ptr = paths.demand_ptr.astype(np.int64), trie.source_ptr.astype(np.int64)
-    # Room for each source's nodes if its new paths share no prefix.
-    room = np.concatenate([[0], np.cumsum(np.diff(source_ptr) + np.diff(ptr[demand_ptr]))])
-    leaf = np.full((paths.num_demands, max_paths), -1, dtype=np.int32)
-    leaf[:, : paths.num_paths] = paths.leaf
-    parent, link = np.empty((2, int(room[-1])), dtype=np.int32)
-    count = np.zeros(len(source_ptr) - 1, dtype=np.int64)
+    trie = paths.trie
+    max_paths = min(paths.num_paths + 1, MAX_PATHS)
+    demand_ptr = paths.demand_ptr.astype(np.int64)
+    source_ptr = trie.source_ptr.astype(np.int64)
+    # Space for each source's nodes if its new paths share no prefix.
+    capacity_ptr = np.concatenate([[0], np.cumsum(np.diff(source_ptr) + np.diff(ptr[demand_ptr]))])
+    leaves = np.full((paths.num_demands, max_paths), -1, dtype=np.int32)
+    leaves[:, : paths.num_paths] = paths.leaf
+    parent, link = np.empty((2, int(capacity_ptr[-1])), dtype=np.int32)
+    num_nodes = np.zeros(len(source_ptr) - 1, dtype=np.int64)
     _extend(
-        trie.parent, trie.link, source_ptr, demand_ptr, ptr, links, room, parent, link, leaf, count
+        trie.parent,
+        trie.link,
+        source_ptr,
+        demand_ptr,
+        ptr,
+        links,
+        capacity_ptr,
+        parent,
+        link,
+        leaves,
+        num_nodes,
     )
-    new_ptr = np.concatenate([[0], np.cumsum(count)])
-    _close_gaps(room, new_ptr, demand_ptr, parent, link, leaf)
-    used_columns = int((leaf >= 0).sum(1).max(initial=1))
-    leaf = np.ascontiguousarray(leaf[:, : max(used_columns, paths.num_paths)])
+    new_ptr = np.concatenate([[0], np.cumsum(num_nodes)])
+    _close_gaps(capacity_ptr, new_ptr, demand_ptr, parent, link, leaves)
+    num_columns = int((leaves >= 0).sum(1).max(initial=1))
+    leaves = np.ascontiguousarray(leaves[:, : max(num_columns, paths.num_paths)])
     new_trie = Trie(
         parent[: new_ptr[-1]].copy(), link[: new_ptr[-1]].copy(), new_ptr.astype(np.int32)
     )
-    return _path_set(paths, leaf, new_trie)
+    return _path_set(paths, leaves, new_trie)
 
 
 def with_listed_paths(paths: PathSet, more: Mapping[int, Sequence[Sequence[int]]]) -> PathSet:
-    """``paths`` with several more paths of some demands; those that a demand has already are left
-    out.
+    """Add several paths to some demands; duplicates are skipped.
 
     Args:
         paths: paths of D demands.
-        more: links of the paths, from source to target, by the number of their demand.
+        more: new paths by demand index, as links from source to target.
     """
-    for place in range(max(map(len, more.values()), default=0)):
-        new = [
-            more[d][place] if place < len(more.get(d, ())) else () for d in range(paths.num_demands)
+    for k in range(max(map(len, more.values()), default=0)):
+        new_paths = [
+            more[d][k] if k < len(more.get(d, ())) else () for d in range(paths.num_demands)
         ]
-        ptr = np.concatenate([[0], np.cumsum([len(links) for links in new])]).astype(np.int64)
+        ptr = np.concatenate([[0], np.cumsum([len(links) for links in new_paths])]).astype(np.int64)
         paths = with_more_paths(
-            paths, ptr, np.fromiter(itertools.chain.from_iterable(new), np.int32, int(ptr[-1]))
+            paths,
+            ptr,
+            np.fromiter(itertools.chain.from_iterable(new_paths), np.int32, int(ptr[-1])),
         )
     return paths
 
 
 def with_columns(paths: PathSet, columns: IntArray) -> PathSet:
-    """``paths`` with some of its paths, in another order.
+    """Select and reorder paths of each demand.
 
     Args:
         paths: paths of D demands, K paths each.
-        columns: (D, J) number in 0..K - 1 of each path that is kept, -1 for none; none stands
-            before a number.
+        columns: (D, J) index in 0..K - 1 of each selected path, -1 for none; -1 only behind all
+            others.
     """
-    chosen = np.take_along_axis(paths.leaf, np.maximum(columns, 0).astype(np.int64), 1)
-    leaf = np.where(columns >= 0, chosen, -1).astype(np.int32)
+    selected = np.take_along_axis(paths.leaf, np.maximum(columns, 0).astype(np.int64), 1)
+    leaves = np.where(columns >= 0, selected, -1).astype(np.int32)
     trie = paths.trie
-    is_used = _nodes_of(trie.parent, leaf)
-    before = np.concatenate([[0], np.cumsum(is_used)])  # used nodes before each node
+    is_used = _used_nodes(trie.parent, leaves)
+    # Number of used nodes before each node.
+    num_used_before = np.concatenate([[0], np.cumsum(is_used)])
     parent = trie.parent[is_used]
     new_trie = Trie(
-        np.where(parent >= 0, before[parent], -1).astype(np.int32),
+        np.where(parent >= 0, num_used_before[parent], -1).astype(np.int32),
         trie.link[is_used],
-        before[trie.source_ptr].astype(np.int32),
+        num_used_before[trie.source_ptr].astype(np.int32),
     )
-    return _path_set(paths, np.where(leaf >= 0, before[leaf], -1).astype(np.int32), new_trie)
+    return _path_set(
+        paths, np.where(leaves >= 0, num_used_before[leaves], -1).astype(np.int32), new_trie
+    )
 
 
-def first_columns(paths: PathSet, count: int) -> PathSet:
-    """The first ``count`` paths of each demand; K is ``count``, also where no demand has so
-    many.
-    """
-    columns = np.where(paths.mask, np.arange(paths.num_paths), -1)[:, :count]
+def first_columns(paths: PathSet, num_paths: int) -> PathSet:
+    """Select the first ``num_paths`` paths of each demand; K becomes ``num_paths`` in any case."""
+    columns = np.where(paths.mask, np.arange(paths.num_paths), -1)[:, :num_paths]
     return with_columns(
-        paths, np.pad(columns, ((0, 0), (0, count - columns.shape[1])), constant_values=-1)
+        paths, np.pad(columns, ((0, 0), (0, num_paths - columns.shape[1])), constant_values=-1)
     )
 
 
 @kernel
 def paths_in_trees(  # type: ignore[no-untyped-def]
-    chosen, pairs, source_row, into, tail
+    demands, pairs, source_row, pred_link, tail
 ) -> tuple[Int64Array, IntArray]:
-    """The shortest paths of some demands: pointers (D + 1,) into an array of links, and that array.
+    """Return the shortest paths of some demands: pointers (D + 1,) into an array of links, and the
+    array.
 
     Args:
-        chosen: (n,) numbers of the demands, ascending.
+        demands: (n,) indices of the demands, ascending.
         pairs: (D, 2) source and target of each demand.
-        source_row: (D,) row of each demand's source in ``into``.
-        into: (S, N) link into each node on a shortest path from each source.
+        source_row: (D,) row of each demand's source in ``pred_link``.
+        pred_link: (S, N) link into each node on a shortest path from each source.
         tail: (E,) node where each link starts.
     """
     ptr = np.zeros(len(pairs) + 1, dtype=np.int64)
-    path = np.empty(into.shape[1], dtype=np.int32)
-    for d in chosen:
-        ptr[d + 1] = walk_back(pairs[d, 0], pairs[d, 1], into[source_row[d]], tail, path)
+    path = np.empty(pred_link.shape[1], dtype=np.int32)
+    for d in demands:
+        ptr[d + 1] = walk_back(pairs[d, 0], pairs[d, 1], pred_link[source_row[d]], tail, path)
     ptr = np.cumsum(ptr)
     links = np.empty(ptr[-1], dtype=np.int32)
-    for d in chosen:
-        walk_back(pairs[d, 0], pairs[d, 1], into[source_row[d]], tail, links[ptr[d] :])
+    for d in demands:
+        walk_back(pairs[d, 0], pairs[d, 1], pred_link[source_row[d]], tail, links[ptr[d] :])
     return ptr, links
 
 
@@ -141,89 +153,109 @@ def _path_set(paths: PathSet, leaf: IntArray, trie: Trie) -> PathSet:
 
 @kernel
 def _extend(  # type: ignore[no-untyped-def]
-    old_parent, old_link, source_ptr, demand_ptr, ptr, links, room, parent, link, leaf, count
+    old_parent,
+    old_link,
+    source_ptr,
+    demand_ptr,
+    ptr,
+    links,
+    capacity_ptr,
+    parent,
+    link,
+    leaves,
+    num_nodes,
 ) -> None:
-    """Write each source's trie with its new paths to ``parent`` and ``link`` from ``room[source]``
-    on.
+    """Write each source's trie with its new paths into its part of ``parent`` and ``link``.
 
     Args:
-        old_parent: (T,) of the trie.
-        old_link: (T,) of the trie.
-        source_ptr: (S + 1,) of the trie.
-        demand_ptr: (S + 1,) of the path set.
-        ptr: (D + 1,) of :func:`with_more_paths`.
-        links: links of :func:`with_more_paths`.
-        room: (S + 1,) places of each source's nodes.
-        parent: (room[-1],) receives local node numbers.
-        link: (room[-1],) receives link numbers.
-        leaf: (D, K') node numbers of the old trie; receives local ones.
-        count: (S,) receives the number of nodes of each source.
+        old_parent: (T,) parents in the trie.
+        old_link: (T,) links of the trie.
+        source_ptr: (S + 1,) pointers of the trie.
+        demand_ptr: (S + 1,) pointers of the path set.
+        ptr: (D + 1,) as in :func:`with_more_paths`.
+        links: as in :func:`with_more_paths`.
+        capacity_ptr: (S + 1,) source s uses ``capacity_ptr[s]:capacity_ptr[s + 1]``.
+        parent: (capacity_ptr[-1],) receives local node indices.
+        link: (capacity_ptr[-1],) receives link indices.
+        leaves: (D, K') node indices of the old trie; receives local ones.
+        num_nodes: (S,) receives the number of nodes of each source.
     """
-    for s in range(len(count)):
-        first, nodes, begin = source_ptr[s], source_ptr[s + 1] - source_ptr[s], room[s]
-        for i in range(nodes):
-            above = old_parent[first + i]
-            parent[begin + i] = above - first if above >= 0 else -1
+    for s in range(len(num_nodes)):
+        first = source_ptr[s]
+        num_old_nodes = source_ptr[s + 1] - source_ptr[s]
+        begin = capacity_ptr[s]
+        # Copy the old trie with local node indices.
+        for i in range(num_old_nodes):
+            parent_node = old_parent[first + i]
+            parent[begin + i] = parent_node - first if parent_node >= 0 else -1
             link[begin + i] = old_link[first + i]
         for d in range(demand_ptr[s], demand_ptr[s + 1]):
-            for k in range(leaf.shape[1]):
-                if leaf[d, k] >= 0:
-                    leaf[d, k] -= first
-        count[s] = nodes
+            for k in range(leaves.shape[1]):
+                if leaves[d, k] >= 0:
+                    leaves[d, k] -= first
+        num_nodes[s] = num_old_nodes
         if ptr[demand_ptr[s]] == ptr[demand_ptr[s + 1]]:
             continue
-        its_parent, its_link = parent[begin : room[s + 1]], link[begin : room[s + 1]]
-        first_child = np.full(len(its_parent) + 1, -1, dtype=np.int32)
-        next_sibling = np.full(len(its_parent), -1, dtype=np.int32)
-        for i in range(nodes):
-            next_sibling[i] = first_child[its_parent[i] + 1]
-            first_child[its_parent[i] + 1] = i
+        source_parent = parent[begin : capacity_ptr[s + 1]]
+        source_link = link[begin : capacity_ptr[s + 1]]
+        # Build the child lists, then insert the new paths.
+        first_child = np.full(len(source_parent) + 1, -1, dtype=np.int32)
+        next_sibling = np.full(len(source_parent), -1, dtype=np.int32)
+        for i in range(num_old_nodes):
+            next_sibling[i] = first_child[source_parent[i] + 1]
+            first_child[source_parent[i] + 1] = i
         for d in range(demand_ptr[s], demand_ptr[s + 1]):
             new_path = links[ptr[d] : ptr[d + 1]]
             if len(new_path) == 0:
                 continue
             k = 0
-            while k < leaf.shape[1] and leaf[d, k] >= 0:
+            while k < leaves.shape[1] and leaves[d, k] >= 0:
                 k += 1
-            if k == leaf.shape[1]:
+            if k == leaves.shape[1]:
                 continue
-            end, count[s] = insert_path(
-                new_path, len(new_path), its_parent, its_link, first_child, next_sibling, count[s]
+            end_node, num_nodes[s] = insert_path(
+                new_path,
+                len(new_path),
+                source_parent,
+                source_link,
+                first_child,
+                next_sibling,
+                num_nodes[s],
             )
             is_known = False
             for j in range(k):
-                is_known = is_known or leaf[d, j] == end
+                is_known = is_known or leaves[d, j] == end_node
             if not is_known:
-                leaf[d, k] = end
+                leaves[d, k] = end_node
         sort_by_depth(
-            its_parent[: count[s]], its_link[: count[s]], leaf[demand_ptr[s] : demand_ptr[s + 1]]
+            source_parent[: num_nodes[s]],
+            source_link[: num_nodes[s]],
+            leaves[demand_ptr[s] : demand_ptr[s + 1]],
         )
 
 
 @kernel
-def _close_gaps(room, source_ptr, demand_ptr, parent, link, leaf) -> None:  # type: ignore[no-untyped-def]
-    """Move the tries of all sources together and turn local node numbers into those of the whole;
-    in place.
-    """
+def _close_gaps(capacity_ptr, source_ptr, demand_ptr, parent, link, leaves) -> None:  # type: ignore[no-untyped-def]
+    """Compact the tries of all sources and convert local node indices to global ones, in place."""
     for s in range(len(source_ptr) - 1):
         first = source_ptr[s]
         for i in range(source_ptr[s + 1] - first):
-            above = parent[room[s] + i]
-            parent[first + i] = above + first if above >= 0 else -1
-            link[first + i] = link[room[s] + i]
+            parent_node = parent[capacity_ptr[s] + i]
+            parent[first + i] = parent_node + first if parent_node >= 0 else -1
+            link[first + i] = link[capacity_ptr[s] + i]
         for d in range(demand_ptr[s], demand_ptr[s + 1]):
-            for k in range(leaf.shape[1]):
-                if leaf[d, k] >= 0:
-                    leaf[d, k] += first
+            for k in range(leaves.shape[1]):
+                if leaves[d, k] >= 0:
+                    leaves[d, k] += first
 
 
 @kernel
-def _nodes_of(parent, leaf):  # type: ignore[no-untyped-def]
-    """(T,) whether a node is on one of the paths that end in ``leaf`` (D, J)."""
+def _used_nodes(parent, leaves):  # type: ignore[no-untyped-def]
+    """Return (T,) whether a node is on one of the paths that end in ``leaves`` (D, J)."""
     is_used = np.zeros(len(parent), dtype=np.bool_)
-    for d in range(leaf.shape[0]):
-        for k in range(leaf.shape[1]):
-            node = leaf[d, k]
+    for d in range(leaves.shape[0]):
+        for k in range(leaves.shape[1]):
+            node = leaves[d, k]
             while node >= 0 and not is_used[node]:
                 is_used[node] = True
                 node = parent[node]
@@ -232,12 +264,12 @@ def _nodes_of(parent, leaf):  # type: ignore[no-untyped-def]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MergedRows:
-    """R rows for D demands.
+    """R rows that represent D demands: demands with the same nodes and paths share a row.
 
     Attributes:
-        paths: paths of the rows, in the order of the first demand of each.
-        row: (D,) number of each demand's row.
-        first: (R,) number of the first demand of each row, ascending.
+        paths: paths of the rows, in the order of their first demands.
+        row: (D,) row of each demand.
+        first: (R,) first demand of each row, ascending.
     """
 
     paths: PathSet
@@ -246,11 +278,11 @@ class MergedRows:
 
 
 def merged_rows(paths: PathSet) -> MergedRows:
-    """The rows of all demands; computed once for a path set, and kept with it."""
-    known = paths.__dict__.get("merged_rows")
-    if known is None:
-        known = paths.__dict__["merged_rows"] = _merged_rows(paths)
-    return known
+    """Return the merged rows of all demands; computed once for a path set."""
+    cached = paths.__dict__.get("merged_rows")
+    if cached is None:
+        cached = paths.__dict__["merged_rows"] = _merged_rows(paths)
+    return cached
 
 
 def _merged_rows(paths: PathSet) -> MergedRows:
@@ -258,18 +290,19 @@ def _merged_rows(paths: PathSet) -> MergedRows:
     key = np.empty(paths.num_demands, np.uint64)
     _hash_demands(scan, paths.pairs.astype(np.uint64), paths.packed.max_slots, key)
     _, first, row = np.unique(key, return_index=True, return_inverse=True)
-    order = np.argsort(first)  # of the rows, by their first demands
+    # Sort the rows by their first demands.
+    order = np.argsort(first)
     first = first[order].astype(np.int64)
     if len(first) == paths.num_demands:
         return MergedRows(paths, np.arange(len(first)), first)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return MergedRows(of_demands(paths, first), place[row.reshape(-1)], first)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return MergedRows(of_demands(paths, first), rank[row.reshape(-1)], first)
 
 
 @inlined_kernel
-def _mixed(key, number):  # type: ignore[no-untyped-def]
-    """``key`` with ``number`` mixed in (splitmix64, Steele et al. 2014); all uint64."""
+def _mix(key, number):  # type: ignore[no-untyped-def]
+    """Mix ``number`` into the hash ``key`` (splitmix64, Steele et al. 2014); all uint64."""
     z = key * np.uint64(0x9E3779B97F4A7C15) + number + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -283,63 +316,70 @@ def _hash_demands(
     """Hash each demand's pair and paths.
 
     Args:
-        scan: scan of all demands.
+        scan: packed paths of all demands.
         pairs: (D, 2) uint64.
-        max_slots: the largest number of trie nodes of a source, and one for the source itself.
+        max_slots: maximum number of trie nodes of a source, including the source itself.
         out: (D,) uint64, receives the hashes.
     """
     for s in range(begin, end):
         node_key = np.zeros(max_slots, np.uint64)
-        first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
-        for i in range(nodes):
-            node_key[i + 1] = _mixed(
+        first = scan.node_ptr[s]
+        num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+        for i in range(num_nodes):
+            node_key[i + 1] = _mix(
                 node_key[scan.parent[first + i]], np.uint64(scan.link[first + i])
             )
-        p = scan.path_ptr[s]
+        path = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            key = _mixed(_mixed(np.uint64(0), pairs[d, 0]), pairs[d, 1])
+            key = _mix(_mix(np.uint64(0), pairs[d, 0]), pairs[d, 1])
             for _ in range(scan.path_count[d]):
-                key = _mixed(key, node_key[scan.end_node[p]])
-                p += 1
+                key = _mix(key, node_key[scan.end_node[path]])
+                path += 1
             out[d] = key
 
 
 def with_moves(paths: PathSet) -> PathSet:
-    """The paths k of each demand as paths 2 k, and as paths 2 k + 1 with link E at their end.
+    """Duplicate each path k as paths 2 k and 2 k + 1, the second with link E appended.
 
-    Computed once for a path set, and kept with it.
+    Link E counts the traffic that moves onto a path.  Computed once for a path set.
 
     Args:
-        paths: over E links.
+        paths: paths over E links.
     """
-    known: PathSet | None = paths.__dict__.get("with_moves")
-    if known is None:
-        known = paths.__dict__["with_moves"] = _with_moves(paths)
-    return known
+    cached: PathSet | None = paths.__dict__.get("with_moves")
+    if cached is None:
+        cached = paths.__dict__["with_moves"] = _with_moves(paths)
+    return cached
 
 
 def _with_moves(paths: PathSet) -> PathSet:
-    trie, exists = paths.trie, paths.mask
-    count = exists.sum(1)
-    first_path = np.concatenate([[0], np.cumsum(count)])  # (D + 1,)
-    before = first_path[paths.demand_ptr]  # (S + 1,) paths of all sources before
-    sizes = np.diff(trie.source_ptr)
-    renumbered = np.arange(trie.num_nodes) + np.repeat(before[:-1], sizes)
+    trie = paths.trie
+    exists = paths.mask
+    num_paths = exists.sum(1)
+    first_path = np.concatenate([[0], np.cumsum(num_paths)])  # (D + 1,)
+    num_paths_before = first_path[paths.demand_ptr]  # (S + 1,) paths of all sources before
+    num_source_nodes = np.diff(trie.source_ptr)
+    renumbered = np.arange(trie.num_nodes) + np.repeat(num_paths_before[:-1], num_source_nodes)
     # The new nodes of a source follow its old ones: parents still come before their children.
-    source_of = np.repeat(np.arange(len(sizes)), np.diff(paths.demand_ptr))  # (D,)
-    first_new = trie.source_ptr[1:][source_of] + first_path[:-1]
-    new = first_new[:, None] + np.cumsum(exists, 1) - 1
-    total = trie.num_nodes + int(first_path[-1])
-    parent, link = np.empty(total, np.int32), np.empty(total, np.int32)
+    source_of_demand = np.repeat(
+        np.arange(len(num_source_nodes)), np.diff(paths.demand_ptr)
+    )  # (D,)
+    first_new = trie.source_ptr[1:][source_of_demand] + first_path[:-1]
+    new_node = first_new[:, None] + np.cumsum(exists, 1) - 1
+    num_nodes = trie.num_nodes + int(first_path[-1])
+    parent = np.empty(num_nodes, np.int32)
+    link = np.empty(num_nodes, np.int32)
     parent[renumbered] = np.where(trie.parent >= 0, renumbered[trie.parent], -1)
     link[renumbered] = trie.link
-    parent[new[exists]], link[new[exists]] = renumbered[paths.leaf[exists]], paths.num_links
-    leaf = np.full((paths.num_demands, 2 * paths.num_paths), -1, np.int32)
-    leaf[:, 0::2][exists], leaf[:, 1::2][exists] = renumbered[paths.leaf[exists]], new[exists]
-    source_ptr = (trie.source_ptr + before).astype(trie.source_ptr.dtype)
+    parent[new_node[exists]] = renumbered[paths.leaf[exists]]
+    link[new_node[exists]] = paths.num_links
+    leaves = np.full((paths.num_demands, 2 * paths.num_paths), -1, np.int32)
+    leaves[:, 0::2][exists] = renumbered[paths.leaf[exists]]
+    leaves[:, 1::2][exists] = new_node[exists]
+    source_ptr = (trie.source_ptr + num_paths_before).astype(trie.source_ptr.dtype)
     return dataclasses.replace(
         paths,
-        leaf=leaf,
+        leaf=leaves,
         trie=Trie(parent, link, source_ptr),
         num_links=paths.num_links + 1,
         key=f"{paths.key}-moves",

@@ -1,5 +1,6 @@
-"""Files of candidate paths.  They are checked as they are read, because kernels test no index of a
-path set.
+"""Files of candidate paths (.npz): :func:`save_paths`, :func:`load_paths`.
+
+A file is validated when it is read, because kernels do not check the indices of a path set.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from teal.network.topology import Topology
 from teal.network.trie import Trie
 from teal.runtime.archives import check_npz
 from teal.runtime.arrays import IntArray
-from teal.runtime.storage import atomic_file, is_passing
+from teal.runtime.storage import atomic_file, is_transient
 
-_EXPECTED_FILE = "a file of paths, as `teal paths improve` writes it"
+_EXPECTED_FILE = "a path file, as written by `teal paths improve`"
 
 
 def save_paths(file: Path | str, paths: PathSet) -> None:
@@ -38,11 +39,11 @@ def save_paths(file: Path | str, paths: PathSet) -> None:
 
 
 def load_paths(file: Path | str, topology: Topology) -> PathSet:
-    """Read what :func:`save_paths` wrote.
+    """Read a file of :func:`save_paths`.
 
     Raises:
-        InputError: no such file, a damaged one, or paths over another network.
-        OSError: the machine lacks something now that it may have again.
+        InputError: a missing or damaged file, or paths over another network.
+        OSError: a transient failure, such as too many open files.
     """
     file = Path(file)
     try:
@@ -60,7 +61,7 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
                 network,
             )
     except OSError as error:
-        if is_passing(error):
+        if is_transient(error):
             raise
         raise InputError(str(file), "", _EXPECTED_FILE, error.strerror or error) from None
     except (
@@ -86,8 +87,8 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
 
 
 def check_pairs(topology: Topology, pairs: IntArray) -> None:
-    """Raise InputError unless ``pairs`` (D, 2) are node pairs sorted by source and target, each
-    once.
+    """Raise InputError unless ``pairs`` (D, 2) are distinct node pairs sorted by source and
+    target.
     """
     if pairs.ndim != 2 or pairs.shape[1] != 2 or len(pairs) == 0:
         raise InputError("paths", "pairs", "(D, 2) node pairs, D >= 1", pairs.shape)
@@ -95,8 +96,8 @@ def check_pairs(topology: Topology, pairs: IntArray) -> None:
         raise InputError(
             "paths", "pairs", f"node indices below {topology.num_nodes}", int(pairs.max())
         )
-    order = pairs[:, 0].astype(np.int64) * topology.num_nodes + pairs[:, 1]
-    if (np.diff(order) <= 0).any():
+    sort_key = pairs[:, 0].astype(np.int64) * topology.num_nodes + pairs[:, 1]
+    if (np.diff(sort_key) <= 0).any():
         raise InputError(
             "paths", "pairs", "pairs sorted by source and target, each once", "another order"
         )
@@ -107,14 +108,16 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
     target.
     """
 
-    def require(good: bool, field: str, expected: str) -> None:
-        if not good:
+    def require(is_valid: bool, field: str, expected: str) -> None:
+        if not is_valid:
             raise InputError(where, field, expected, "another file")
 
-    trie, leaf = paths.trie, paths.leaf
+    trie = paths.trie
+    leaves = paths.leaf
+    # Types and shapes of the arrays.
     for field, array, axes in (
         ("pairs", paths.pairs, 2),
-        ("leaf", leaf, 2),
+        ("leaf", leaves, 2),
         ("parent", trie.parent, 1),
         ("link", trie.link, 1),
         ("source_ptr", trie.source_ptr, 1),
@@ -125,7 +128,7 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
         )
     check_pairs(topology, paths.pairs)
     require(
-        len(leaf) == len(paths.pairs) and 1 <= leaf.shape[1] <= MAX_PATHS,
+        len(leaves) == len(paths.pairs) and 1 <= leaves.shape[1] <= MAX_PATHS,
         "leaf",
         "a row for each pair",
     )
@@ -133,9 +136,10 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
     require(
         len(paths.demand_ptr) == len(trie.source_ptr) > 1, "demand_ptr", "as many as source_ptr"
     )
+    # Pointers: sources and demands.
     for field, ptr, end in (
         ("source_ptr", trie.source_ptr, trie.num_nodes),
-        ("demand_ptr", paths.demand_ptr, len(leaf)),
+        ("demand_ptr", paths.demand_ptr, len(leaves)),
     ):
         is_rising = ptr[0] == 0 and ptr[-1] == end and (np.diff(ptr) >= 0).all()
         require(bool(is_rising), field, f"numbers that rise from 0 to {end}")
@@ -143,6 +147,7 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
     require(len(sources) == len(paths.demand_ptr) - 1, "demand_ptr", "the demands by source")
     by_source = np.repeat(sources, np.diff(paths.demand_ptr))
     require(np.array_equal(by_source, paths.pairs[:, 0]), "demand_ptr", "the demands by source")
+    # Trie nodes: parents of the same source, links that continue the parent's link.
     source_of_node = np.repeat(np.arange(len(sources)), np.diff(trie.source_ptr))
     node = np.arange(trie.num_nodes)
     is_earlier = (trie.parent >= -1) & (trie.parent < node)
@@ -165,22 +170,24 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
         "link",
         "links that start where the parent node's link ends",
     )
-    mask = leaf >= 0
+    # Leaves: one node a path, at the demand's target.
+    mask = leaves >= 0
     require(
         bool((np.diff(mask.astype(np.int8), axis=1) <= 0).all()),
         "leaf",
         "paths in the first places",
     )
-    ends, row = leaf[mask], np.nonzero(mask)[0]
-    require(bool((ends < trie.num_nodes).all()), "leaf", f"nodes below {trie.num_nodes}")
-    require(int(np.bincount(ends).max(initial=0)) <= 1, "leaf", "a node for each path")
+    end_nodes = leaves[mask]
+    demand = np.nonzero(mask)[0]
+    require(bool((end_nodes < trie.num_nodes).all()), "leaf", f"nodes below {trie.num_nodes}")
+    require(int(np.bincount(end_nodes).max(initial=0)) <= 1, "leaf", "a node for each path")
     require(
-        np.array_equal(sources[source_of_node[ends]], paths.pairs[row, 0]),
+        np.array_equal(sources[source_of_node[end_nodes]], paths.pairs[demand, 0]),
         "leaf",
         "nodes of the demand's source",
     )
     require(
-        np.array_equal(topology.link_target[trie.link[ends]], paths.pairs[row, 1]),
+        np.array_equal(topology.link_target[trie.link[end_nodes]], paths.pairs[demand, 1]),
         "leaf",
         "nodes at the target",
     )

@@ -1,19 +1,17 @@
-"""How candidate paths are chosen: the names and usual numbers of it, which settings need without
-any search.
-"""
+"""Options of the candidate path search, without the search itself."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-FIRST_PATHS = 4  # edge-disjoint paths of a demand, from which a choice for some matrices begins
-USUAL_MOST_PATHS = (
-    8  # paths of a demand after a choice, at most, unless somebody says otherwise: 16 gain nothing
-)
+# Edge-disjoint paths of a demand with which column generation starts.
+FIRST_PATHS = 4
+# Default maximum number of paths a demand after column generation: 16 paths gain nothing.
+USUAL_MOST_PATHS = 8
 
 
 class PathMethod(StrEnum):
-    """How the K paths of a demand are chosen."""
+    """Method by which the K paths of a demand are found."""
 
     DISJOINT = "edge-disjoint"
     YEN = "yen"
@@ -22,7 +20,7 @@ class PathMethod(StrEnum):
 
 
 class PathWeight(StrEnum):
-    """Measures of the length of a path."""
+    """Measure of path length."""
 
     HOPS = "hops"
     LATENCY = "latency"

@@ -1,4 +1,9 @@
-"""Numba kernels that find the candidate paths of sources and put them into their tries."""
+"""Compiled kernels of the candidate path search: one source at a time, into its path trie.
+
+Entry points, one per method: :func:`search_by_hops` and :func:`search_by_weight` (disjoint paths,
+:mod:`teal.network.disjoint`), :func:`search_yen` (Yen 1971).  :class:`TargetChunk` holds a chunk of
+sources and their demands.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ from teal.runtime.parallel import inner_kernel, kernel, partitioned_kernel
 
 @inner_kernel
 def _same_prefix(a: IntArray, b: IntArray, length: int) -> bool:
-    """Whether two paths have the same first ``length`` links."""
+    """Return whether two paths share their first ``length`` links."""
     for i in range(length):
         if a[i] != b[i]:
             return False
@@ -41,76 +46,87 @@ def yen(
     potential: FloatArray,
     stamp: int,
     scratch: SearchScratch,
-    into: IntArray,
+    pred_link: IntArray,
     paths: FoundPaths,
     candidates: FoundPaths,
 ) -> tuple[int, int]:
-    """Yen's K shortest loopless paths (Yen 1971).
+    """Find the K shortest loopless paths (Yen 1971).
 
-    Only the K best candidates are kept: more are never needed.
+    At most K candidates are stored: no more are ever needed.
 
     Returns:
-        the number of paths found, and the next unused stamp.
+        number of paths found, and the next unused stamp.
     """
     max_paths = len(paths.length)
-    total = best_first(source, target, graph, weight, potential, stamp, stamp, scratch, into)
+    path_weight = best_first(
+        source, target, graph, weight, potential, stamp, stamp, scratch, pred_link
+    )
     stamp += 1
-    if not np.isfinite(total):
+    if not np.isfinite(path_weight):
         return 0, stamp
-    paths.length[0] = walk_back(source, target, into, graph.tail, paths.links[0])
-    count, kept = 1, 0  # paths found, candidates kept
-    while count < max_paths:
-        last, root_weight = paths.links[count - 1], 0.0
-        for i in range(
-            paths.length[count - 1]
-        ):  # the new path leaves the last one at the node before its link i
-            spur = graph.tail[last[i]]
-            for j in range(count):
-                if paths.length[j] > i and _same_prefix(paths.links[j], last, i):
+    paths.length[0] = walk_back(source, target, pred_link, graph.tail, paths.links[0])
+    # Paths found, and candidates stored.
+    num_found = 1
+    num_candidates = 0
+    while num_found < max_paths:
+        last_path = paths.links[num_found - 1]
+        root_weight = 0.0
+        # The new path leaves the last one at the node before its link i (the spur node).
+        for i in range(paths.length[num_found - 1]):
+            # Ban the links by which known paths with this root leave it, and the root's nodes.
+            spur = graph.tail[last_path[i]]
+            for j in range(num_found):
+                if paths.length[j] > i and _same_prefix(paths.links[j], last_path, i):
                     scratch.banned_links[paths.links[j, i]] = stamp
             for j in range(i):
-                scratch.banned_nodes[graph.tail[last[j]]] = stamp
-            total = best_first(spur, target, graph, weight, potential, stamp, stamp, scratch, into)
+                scratch.banned_nodes[graph.tail[last_path[j]]] = stamp
+            path_weight = best_first(
+                spur, target, graph, weight, potential, stamp, stamp, scratch, pred_link
+            )
             stamp += 1
-            if np.isfinite(total):
-                slot = kept
-                if kept == max_paths:
+            if np.isfinite(path_weight):
+                # Store the spur path as a candidate, in place of the worst one if all slots are
+                # used.
+                slot = num_candidates
+                if num_candidates == max_paths:
                     slot = int(np.argmax(candidates.weight))
-                if kept < max_paths or root_weight + total < candidates.weight[slot]:
+                if (
+                    num_candidates < max_paths
+                    or root_weight + path_weight < candidates.weight[slot]
+                ):
                     path = np.empty(len(scratch.banned_nodes), dtype=np.int32)
-                    path[:i] = last[:i]
-                    length = i + walk_back(spur, target, into, graph.tail, path[i:])
+                    path[:i] = last_path[:i]
+                    length = i + walk_back(spur, target, pred_link, graph.tail, path[i:])
                     is_known = False
-                    for j in range(kept):
+                    for j in range(num_candidates):
                         if candidates.length[j] == length and _same_prefix(
                             candidates.links[j], path, length
                         ):
                             is_known = True
                     if not is_known:
                         candidates.links[slot, :length] = path[:length]
-                        candidates.length[slot], candidates.weight[slot] = (
-                            length,
-                            root_weight + total,
-                        )
-                        kept = min(kept + 1, max_paths)
-            root_weight += weight[last[i]]
-        if kept == 0:
+                        candidates.length[slot] = length
+                        candidates.weight[slot] = root_weight + path_weight
+                        num_candidates = min(num_candidates + 1, max_paths)
+            root_weight += weight[last_path[i]]
+        if num_candidates == 0:
             break
-        best = int(np.argmin(candidates.weight[:kept]))
-        paths.length[count] = candidates.length[best]
-        paths.links[count, : paths.length[count]] = candidates.links[best, : paths.length[count]]
-        count += 1
-        kept -= 1
-        candidates.links[best], candidates.length[best] = (
-            candidates.links[kept],
-            candidates.length[kept],
-        )
-        candidates.weight[best] = candidates.weight[kept]
-    return count, stamp
+        # Accept the best candidate, and move the last one into its slot.
+        best = int(np.argmin(candidates.weight[:num_candidates]))
+        paths.length[num_found] = candidates.length[best]
+        paths.links[num_found, : paths.length[num_found]] = candidates.links[
+            best, : paths.length[num_found]
+        ]
+        num_found += 1
+        num_candidates -= 1
+        candidates.links[best] = candidates.links[num_candidates]
+        candidates.length[best] = candidates.length[num_candidates]
+        candidates.weight[best] = candidates.weight[num_candidates]
+    return num_found, stamp
 
 
 class TargetChunk(NamedTuple):
-    """A part of a path search: C sources and their demands.
+    """Chunk of a path search: C sources and their demands.
 
     Attributes:
         sources: (C,) node index of each source.
@@ -118,8 +134,8 @@ class TargetChunk(NamedTuple):
             ``targets[demand_ptr[i]:demand_ptr[i + 1]]``.
         targets: (demands of the chunk,) node index of each demand's target.
         max_paths: K.
-        weight: (E,) of each link.
-        potential: (N, N) row t has the least weight from each node to t; not read by
+        weight: (E,) link weights.
+        potential: (N, N) lower bound on the weight from each node to t, in row t; unused by
             :func:`search_by_hops`.
     """
 
@@ -132,7 +148,7 @@ class TargetChunk(NamedTuple):
 
 
 class _GrowingTrie(NamedTuple):
-    """The trie of one source while it is built; see :func:`teal.network.trie.insert_path`."""
+    """Trie of one source during construction; see :func:`teal.network.trie.insert_path`."""
 
     parent: IntArray
     link: IntArray
@@ -142,44 +158,44 @@ class _GrowingTrie(NamedTuple):
 
 @inner_kernel
 def empty_trie(parent: IntArray, link: IntArray) -> _GrowingTrie:
-    """A trie without nodes, with room for as many as ``parent`` and ``link`` have."""
-    room = len(parent)
+    """Return an empty trie with the capacity of ``parent`` and ``link``."""
+    capacity = len(parent)
     return _GrowingTrie(
-        parent, link, np.full(room + 1, -1, dtype=np.int32), np.empty(room, dtype=np.int32)
+        parent, link, np.full(capacity + 1, -1, dtype=np.int32), np.empty(capacity, dtype=np.int32)
     )
 
 
 @kernel
 def insert(
-    paths: FoundPaths, num_found: int, trie: _GrowingTrie, count: int, leaf: IntArray
+    paths: FoundPaths, num_found: int, trie: _GrowingTrie, num_nodes: int, leaf: IntArray
 ) -> int:
-    """Put the paths of a demand into the trie; the new number of nodes, -1 where there is no room
-    (from then on).
+    """Insert the paths of a demand into the trie; return the new number of nodes, -1 once the trie
+    is full.
     """
     for k in range(len(leaf)):
         leaf[k] = -1
-        if k < num_found and count >= 0:
-            end, count = insert_path(
+        if k < num_found and num_nodes >= 0:
+            end_node, num_nodes = insert_path(
                 paths.links[k],
                 paths.length[k],
                 trie.parent,
                 trie.link,
                 trie.first_child,
                 trie.next_sibling,
-                count,
+                num_nodes,
             )
-            leaf[k] = end
-            if end == -2:
-                count = -1
-    return count
+            leaf[k] = end_node
+            if end_node == -2:
+                num_nodes = -1
+    return num_nodes
 
 
 @kernel
-def finish(trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
+def finish(trie: _GrowingTrie, num_nodes: int, leaf: IntArray) -> int:
     """Renumber the nodes of a source by depth."""
-    if count >= 0:
-        sort_by_depth(trie.parent[:count], trie.link[:count], leaf)
-    return count
+    if num_nodes >= 0:
+        sort_by_depth(trie.parent[:num_nodes], trie.link[:num_nodes], leaf)
+    return num_nodes
 
 
 @inner_kernel
@@ -192,24 +208,28 @@ def _source_by_hops(
     link: IntArray,
     leaf: IntArray,
 ) -> int:
-    """The paths of one source by fewest hops; the number of its trie nodes or -1."""
-    source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
-    tree, banned = np.empty(nodes, dtype=np.int32), np.full(len(graph.tail), -1, dtype=np.int32)
+    """Find the paths of one source by fewest hops; return the number of its trie nodes, or -1."""
+    source = chunk.sources[c]
+    num_nodes = len(graph.out_ptr) - 1
+    tree = np.empty(num_nodes, dtype=np.int32)
+    banned = np.full(len(graph.tail), -1, dtype=np.int32)
     search = TwoSided(
-        np.full((2, nodes), -1, dtype=np.int32),
-        np.empty((2, nodes), dtype=np.int32),
-        np.empty((2, nodes), dtype=np.int32),
+        np.full((2, num_nodes), -1, dtype=np.int32),
+        np.empty((2, num_nodes), dtype=np.int32),
+        np.empty((2, num_nodes), dtype=np.int32),
     )
-    paths, trie = empty_paths(chunk.max_paths, nodes), empty_trie(parent, link)
+    paths = empty_paths(chunk.max_paths, num_nodes)
+    trie = empty_trie(parent, link)
     grow_tree(source, graph, banned, NO_STAMP, tree, search.queue[0])
-    stamp, count = ZERO, ZERO
+    stamp = ZERO
+    num_trie_nodes = ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         stamp += chunk.max_paths + 2
         num_found = disjoint_by_hops(
             source, chunk.targets[d], tree, graph, groups, stamp, banned, search, paths
         )
-        count = insert(paths, num_found, trie, count, leaf[d])
-    return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
+        num_trie_nodes = insert(paths, num_found, trie, num_trie_nodes, leaf[d])
+    return finish(trie, num_trie_nodes, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
 @inner_kernel
@@ -222,13 +242,19 @@ def _source_by_weight(
     link: IntArray,
     leaf: IntArray,
 ) -> int:
-    """Search from one source by least weight."""
-    source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
-    scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
-    paths, trie = empty_paths(chunk.max_paths, nodes), empty_trie(parent, link)
-    count = ZERO
+    """Find the paths of one source by minimum weight; return the number of its trie nodes, or
+    -1.
+    """
+    source = chunk.sources[c]
+    num_nodes = len(graph.out_ptr) - 1
+    scratch = make_scratch(num_nodes, len(graph.tail))
+    pred_link = np.empty(num_nodes, dtype=np.int32)
+    paths = empty_paths(chunk.max_paths, num_nodes)
+    trie = empty_trie(parent, link)
+    num_trie_nodes = ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
-        target, stamp = chunk.targets[d], 2 * d + 1
+        target = chunk.targets[d]
+        stamp = 2 * d + 1
         num_found = disjoint_by_weight(
             source,
             target,
@@ -238,23 +264,29 @@ def _source_by_weight(
             chunk.potential[target],
             stamp,
             scratch,
-            into,
+            pred_link,
             paths,
         )
-        count = insert(paths, num_found, trie, count, leaf[d])
-    return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
+        num_trie_nodes = insert(paths, num_found, trie, num_trie_nodes, leaf[d])
+    return finish(trie, num_trie_nodes, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
 @inner_kernel
 def _source_by_yen(
     c: int, chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, leaf: IntArray
 ) -> int:
-    """Search from one source by Yen's algorithm."""
-    source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
-    scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
-    paths, candidates = empty_paths(chunk.max_paths, nodes), empty_paths(chunk.max_paths, nodes)
+    """Find the paths of one source by Yen's algorithm; return the number of its trie nodes, or
+    -1.
+    """
+    source = chunk.sources[c]
+    num_nodes = len(graph.out_ptr) - 1
+    scratch = make_scratch(num_nodes, len(graph.tail))
+    pred_link = np.empty(num_nodes, dtype=np.int32)
+    paths = empty_paths(chunk.max_paths, num_nodes)
+    candidates = empty_paths(chunk.max_paths, num_nodes)
     trie = empty_trie(parent, link)
-    stamp, count = ZERO, ZERO
+    stamp = ZERO
+    num_trie_nodes = ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         target = chunk.targets[d]
         num_found, stamp = yen(
@@ -265,16 +297,16 @@ def _source_by_yen(
             chunk.potential[target],
             stamp,
             scratch,
-            into,
+            pred_link,
             paths,
             candidates,
         )
-        count = insert(paths, num_found, trie, count, leaf[d])
-    return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
+        num_trie_nodes = insert(paths, num_found, trie, num_trie_nodes, leaf[d])
+    return finish(trie, num_trie_nodes, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
-# Three functions and not one with an argument: each is compiled only where it is used, which takes
-# seconds.
+# Three functions instead of one with an argument: each is compiled only where it is used, since a
+# compilation takes seconds.
 @partitioned_kernel("chunk", lambda chunk: len(chunk.sources))
 def search_by_hops(
     begin: int,
@@ -293,9 +325,9 @@ def search_by_hops(
         chunk: the sources and their demands.
         graph: the network.
         groups: groups of links that fail together.
-        parent: (C, room) receives each source's trie, nodes numbered from 0 for each source.
-        link: (C, room) likewise.
-        node_count: (C,) receives the number of trie nodes, -1 where ``room`` was too small.
+        parent: (C, capacity) receives each source's trie, nodes numbered from 0 for each source.
+        link: (C, capacity) likewise.
+        node_count: (C,) receives the number of trie nodes, -1 where the capacity was too small.
         leaf: (demands of the chunk, K) receives the trie node of each path's end, -1 where there is
             no path.
     """
@@ -315,7 +347,7 @@ def search_by_weight(
     node_count: IntArray,
     leaf: IntArray,
 ) -> None:
-    """Search all sources by least weight."""
+    """Find the disjoint paths of minimum weight; arguments as in :func:`search_by_hops`."""
     for c in range(begin, end):
         node_count[c] = _source_by_weight(c, chunk, graph, groups, parent[c], link[c], leaf)
 
@@ -331,6 +363,6 @@ def search_yen(
     node_count: IntArray,
     leaf: IntArray,
 ) -> None:
-    """Search all sources for the K shortest loopless paths."""
+    """Find the K shortest loopless paths; arguments as in :func:`search_by_hops`."""
     for c in range(begin, end):
         node_count[c] = _source_by_yen(c, chunk, graph, parent[c], link[c], leaf)

@@ -1,4 +1,10 @@
-"""Finding candidate paths; the result is cached on disk under a hash of the search's inputs."""
+"""Candidate path search with a cache on disk.
+
+:func:`compute_paths` finds up to K paths per node pair: edge-disjoint paths, Yen's K shortest
+loopless paths (Yen 1971), or paths that survive failures.  Compiled kernels
+(:mod:`teal.network.path_search`) search source by source and build a path trie
+(:mod:`teal.network.trie`).  The cache key is a hash of the search's inputs.
+"""
 
 from __future__ import annotations
 
@@ -30,29 +36,35 @@ from teal.runtime.parallel import threads_for
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import cache_dir, content_key
 
-_FORMAT = 4  # part of every cache key: raise it when the search or the file changes
-# D * K from which on the memory is estimated before the search; smaller searches fit into every
+# Part of every cache key: increment it when the search or the file format changes.
+_CACHE_VERSION = 4
+# Minimum D * K for which memory is estimated before the search; smaller searches fit into every
 # machine.
-_ESTIMATE_FROM_SLOTS = 20_000_000
-# sources, evenly spaced, whose tries are built for that estimate; few, since each costs a search
-_SAMPLE_SOURCES = 8
+_MIN_SLOTS_OF_ESTIMATE = 20_000_000
+# Evenly spaced sources whose tries are built for that estimate; few, since each costs a search.
+_NUM_SAMPLE_SOURCES = 8
 # Peak resident bytes of a process that finds the paths and solves one matrix, fitted to measured
 # peaks.
 _BYTES_PER_PAIR = 70
-_BYTES_PER_PATH_SLOT = 48  # for each of the D * K slots
+# Bytes for each of the D * K path slots.
+_BYTES_PER_PATH_SLOT = 48
 _BYTES_PER_TRIE_NODE = 32
-_BYTES_FIXED = 1 << 29  # 512 MiB, of the interpreter and the libraries
-# Sources in a call of the search kernel: enough for all threads, and so many more that a call takes
-# about _CALL_S seconds, since progress is reported and a search can be ended between two calls.
-_MIN_SOURCES, _MAX_SOURCES, _CALL_S = 8, 64, 0.5
-# Demands x links from which on a search uses all threads, 0.1 s: their form of it takes seconds to
-# compile.
+# Interpreter and libraries: 512 MiB.
+_BYTES_FIXED = 1 << 29
+# Sources in a call of the search kernel: enough for all threads, and adapted so that a call takes
+# about _TARGET_CALL_S seconds, since progress is reported and a search can end between two calls.
+_MIN_SOURCES = 8
+_MAX_SOURCES = 64
+_TARGET_CALL_S = 0.5
+# Minimum demands x links (0.1 s) for which a search uses all threads: the parallel kernel takes
+# seconds to compile.
 _MIN_PARALLEL_VISITS = 20_000_000
-_TIMED_S = 0.2  # seconds of a search that is long enough for an estimate of the time of all pairs
-_POTENTIAL_RANGE = (
-    1e-6  # least weight over the largest potential, from which on rounding cannot reorder nodes
-)
-_POTENTIAL_MARGIN = 1e-9  # relative; keeps A*'s potential a lower bound in spite of rounding
+# A search of this many seconds is long enough to extrapolate to all pairs.
+_MIN_TIMED_S = 0.2
+# Minimum weight over the maximum potential, below which rounding could reorder nodes.
+_MIN_WEIGHT_TO_POTENTIAL = 1e-6
+# Relative margin that keeps A*'s potential a lower bound in spite of rounding.
+_RELATIVE_POTENTIAL_MARGIN = 1e-9
 
 
 _Named = TypeVar("_Named", bound=StrEnum)
@@ -72,42 +84,42 @@ def compute_paths(
 ) -> PathSet:
     """Find up to K paths for each pair.
 
-    ``edge-disjoint`` takes a shortest path, removes its cables (all links between two nodes) and
-    groups, and goes on; where no path is left, only the links of the paths found are removed, so
-    that further members of their cables serve. ``yen`` takes the K shortest loopless paths (Yen,
-    "Finding the K shortest loopless paths in a network", 1971); ``survivable`` takes paths of which
-    some survive the failure of any one group of links, and which share as few groups as possible
-    (see :mod:`teal.network.survivable`); ``maximally-disjoint`` takes the edge-disjoint paths and,
-    where there are fewer than K, the survivable ones behind them: also behind a link that all paths
-    share, different paths are found.
+    The methods are:
+
+    - ``edge-disjoint``: take a shortest path, remove its cables (all links between two nodes) and
+      groups, and repeat.  Where no path is left, remove only the links of the paths found, so that
+      parallel links of their cables can be used;
+    - ``yen``: the K shortest loopless paths (Yen, "Finding the K shortest loopless paths in a
+      network", 1971);
+    - ``survivable``: paths of which some survive the failure of any one group of links, with as
+      few shared groups as possible (see :mod:`teal.network.survivable`);
+    - ``maximally-disjoint``: the edge-disjoint paths, filled up to K with survivable paths, which
+      may share links that no path can avoid.
 
     Args:
         topology: the network.
         pairs: (D, 2) node index pairs, sorted by source and target; None for all N (N - 1).
         num_paths: K, 1 to MAX_PATHS.
-        method: method of the search, or its name.
-        weight: link weight whose sum a path minimises: 1, latency in ms, or 1 / capacity.  With 1 /
-            capacity a failed link (capacity 0) is never used; the others ignore capacities, so that
-            the same paths serve before and after a failure.
-        groups: numbers of links that fail together: survivable paths survive them (None for cables,
-            both directions), edge-disjoint ones do not share them (beside cables); Yen's take none.
-            Of maximally disjoint paths both hold.
-        cache: keep the result on disk and take it from there.  The key is a hash of the search's
-            inputs, among which capacities are only with inverse capacity: other paths are reused
-            when capacities change.
-        progress: show a bar.
-        report: called now and then with the share of the sources whose paths are found; what it
-            raises ends the search.
+        method: search method, or its name.
+        weight: link weight: 1, latency in ms, or 1 / capacity.  With 1 / capacity a failed link
+            (capacity 0) is never used; the others ignore capacities, so that the paths stay valid
+            after a failure.
+        groups: indices of links that fail together: survivable paths survive them (None for cables,
+            both directions), edge-disjoint ones do not share them (nor cables); Yen's ignore them.
+            Maximally disjoint paths combine both.
+        cache: read and write the cache on disk.  The key is a hash of the search's inputs, which
+            include capacities only for inverse capacity: other paths are reused when capacities
+            change.
+        progress: show a progress bar.
+        report: callback with the completed fraction of the sources; an exception that it raises
+            ends the search.
 
     Raises:
-        InputError: ``num_paths`` out of range, an unknown method or weight, pairs that are not
-            sorted or not in the topology, or too little memory.
+        InputError: ``num_paths`` out of range, an unknown method or weight, unsorted pairs or
+            unknown nodes, or too little memory.
     """
     if str(num_paths) == "auto" or not 1 <= num_paths <= MAX_PATHS:
-        expected = (
-            f"at least 1 path a demand and at most {MAX_PATHS}; teal.choose_paths chooses paths "
-            "for matrices"
-        )
+        expected = f"a number from 1 to {MAX_PATHS}; teal.choose_paths chooses paths for matrices"
         raise InputError("paths", "K", expected, num_paths)
     pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
     check_pairs(topology, pairs)
@@ -118,8 +130,10 @@ def compute_paths(
         try:
             return load_paths(file, topology)
         except InputError:
-            file.unlink(missing_ok=True)  # a damaged cache entry is computed again
-        except OSError:  # the entry may be read another time
+            # A damaged cache entry is computed again.
+            file.unlink(missing_ok=True)
+        except OSError:
+            # Transient failure: keep the entry, since it may be readable later.
             pass
     _check_memory(request, pairs)
     paths = _search(request, pairs, key, progress, report)
@@ -131,19 +145,19 @@ def compute_paths(
 def search_key(
     topology: Topology, pairs: IntArray, num_paths: int, method: PathMethod, weight: PathWeight
 ) -> str:
-    """Content key of a search's inputs; arguments as in :func:`compute_paths`."""
+    """Return the content hash of a search's inputs; arguments as in :func:`compute_paths`."""
     return _request(topology, num_paths, method, weight).key(pairs)
 
 
 def all_pairs(topology: Topology) -> IntArray:
-    """Every ordered pair of distinct nodes: (N (N - 1), 2)."""
-    count = topology.num_nodes
-    source, target = np.divmod(np.arange(count * count, dtype=np.int64), count)
+    """Return every ordered pair of distinct nodes: (N (N - 1), 2)."""
+    num_nodes = topology.num_nodes
+    source, target = np.divmod(np.arange(num_nodes * num_nodes, dtype=np.int64), num_nodes)
     return np.stack([source, target], 1)[source != target].astype(np.int32)
 
 
 def memory_needed(num_pairs: int, num_paths: int, trie_nodes: float) -> int:
-    """Estimated bytes to find candidate paths and to allocate one matrix over them.
+    """Estimate the bytes needed to find candidate paths and to allocate one matrix over them.
 
     Args:
         num_pairs: D.
@@ -165,44 +179,49 @@ def estimated_seconds(
     method: PathMethod = PathMethod.DISJOINT,
     weight: PathWeight = PathWeight.HOPS,
 ) -> float:
-    """How long :func:`compute_paths` would take for all pairs, extrapolated from searches for some
-    of them.
+    """Estimate the seconds that :func:`compute_paths` takes for all pairs, by extrapolation from
+    samples.
 
-    Twice as many pairs are searched until that takes a fifth of a second; two pairs are searched in
-    any case.
+    The number of sampled pairs doubles until a search takes a fifth of a second; at least two pairs
+    are searched.
     """
     request = _request(topology, num_paths, method, weight)
     pairs = all_pairs(topology)
-    count, earlier_s, seconds = 1, 0.0, 0.0
-    while seconds < _TIMED_S and count < len(pairs):
-        count = min(2 * count, len(pairs))
-        sampled = pairs[np.unique(np.linspace(0, len(pairs) - 1, count).astype(int))]
-        earlier_s, begin = seconds, time.perf_counter()
+    num_sampled = 1
+    previous_s = 0.0
+    seconds = 0.0
+    while seconds < _MIN_TIMED_S and num_sampled < len(pairs):
+        num_sampled = min(2 * num_sampled, len(pairs))
+        sampled = pairs[np.unique(np.linspace(0, len(pairs) - 1, num_sampled).astype(int))]
+        previous_s = seconds
+        begin = time.perf_counter()
         _search(request, sampled, "", progress=False)
         seconds = time.perf_counter() - begin
-    return seconds + max(0.0, seconds - earlier_s) / max(1, count / 2) * (len(pairs) - count)
+    return seconds + max(0.0, seconds - previous_s) / max(1, num_sampled / 2) * (
+        len(pairs) - num_sampled
+    )
 
 
 def forget(key: str) -> None:
-    """Delete what :func:`compute_paths` or :func:`teal.choose_paths` has kept on disk of the paths
-    of a key, if any.
+    """Delete the cached results of :func:`compute_paths` and :func:`teal.choose_paths` for a
+    key.
     """
     for suffix in (".npz", ".json"):
         cache_file(key).with_suffix(suffix).unlink(missing_ok=True)
 
 
 def cache_file(key: str) -> Path:
-    """Where paths of a content key are kept on disk."""
+    """Return the cache file for the paths of a content hash."""
     return cache_dir("paths") / f"{key}.npz"
 
 
 class _Request(NamedTuple):
-    """The settings of a search, for any pairs.
+    """Settings of a search, for any pairs.
 
     Attributes:
         topology, num_paths, method, weight: as in :func:`compute_paths`.
-        link_weights: (E,) what ``weight`` gives each link.
-        groups: groups that paths survive, or that they do not share; None for Yen's paths.
+        link_weights: (E,) link weights of ``weight``.
+        groups: groups that paths survive or do not share; None for Yen's paths.
         parts: searches whose paths are merged, in this order; () for a single search.
     """
 
@@ -215,11 +234,11 @@ class _Request(NamedTuple):
     parts: tuple[_Request, ...] = ()
 
     def key(self, pairs: IntArray) -> str:
-        """Content key of the search for ``pairs``."""
+        """Return the content hash of the search for ``pairs``."""
         group_key: tuple[Any, ...] = () if self.groups is None else tuple(self.groups)
         group_key += tuple(part.key(pairs) for part in self.parts)
         return content_key(
-            _FORMAT,
+            _CACHE_VERSION,
             self.topology.graph_key(),
             pairs,
             self.num_paths,
@@ -237,64 +256,73 @@ def _request(
     weight: PathWeight | str,
     groups: Sequence[Sequence[int]] | None = None,
 ) -> _Request:
-    """Arguments as in :func:`compute_paths`; names of methods and weights may be texts."""
-    method, weight = _of_name(PathMethod, "method", method), _of_name(PathWeight, "weight", weight)
-    made = None
+    """Build the settings of a search; arguments as in :func:`compute_paths`."""
+    method = _parse_member(PathMethod, "method", method)
+    weight = _parse_member(PathWeight, "weight", weight)
+    failure_groups = None
     parts: tuple[_Request, ...] = ()
     if method is PathMethod.MAXIMALLY_DISJOINT:
         methods = (PathMethod.DISJOINT, PathMethod.SURVIVABLE)
-        parts = tuple(_request(topology, num_paths, one, weight, groups) for one in methods)
+        parts = tuple(
+            _request(topology, num_paths, part_method, weight, groups) for part_method in methods
+        )
     if method is PathMethod.SURVIVABLE:
-        made = make_groups(topology.cables() if groups is None else groups, topology.num_links)
+        failure_groups = make_groups(
+            topology.cables() if groups is None else groups, topology.num_links
+        )
     elif method is PathMethod.DISJOINT:
-        made = make_groups([*topology.cables(), *(groups or ())], topology.num_links)
+        failure_groups = make_groups([*topology.cables(), *(groups or ())], topology.num_links)
     weights = link_weights(topology, weight)
-    return _Request(topology, num_paths, method, weight, weights, made, parts)
+    return _Request(topology, num_paths, method, weight, weights, failure_groups, parts)
 
 
-def _of_name(kind: type[_Named], option: str, name: str) -> _Named:
-    """The member of an enumeration that has a name.
+def _parse_member(enumeration: type[_Named], option: str, name: str) -> _Named:
+    """Return the member of an enumeration with this name.
 
     Raises:
-        InputError: none has it.
+        InputError: the name is unknown.
     """
     try:
-        return kind(name)
+        return enumeration(name)
     except ValueError:
-        raise InputError("paths", option, " or ".join(kind), repr(name)) from None
+        raise InputError("paths", option, " or ".join(enumeration), repr(name)) from None
 
 
 def _check_memory(request: _Request, pairs: IntArray) -> None:
-    """Raise InputError if the search would need too much memory, estimated from the tries of a few
+    """Raise InputError if the search needs too much memory, estimated from the tries of a few
     sources.
     """
     num_paths = request.num_paths
-    if len(pairs) * num_paths < _ESTIMATE_FROM_SLOTS:
+    if len(pairs) * num_paths < _MIN_SLOTS_OF_ESTIMATE:
         return
     sources = np.unique(pairs[:, 0])
-    sampled = sources[np.unique(np.linspace(0, len(sources) - 1, _SAMPLE_SOURCES).astype(int))]
+    sampled = sources[np.unique(np.linspace(0, len(sources) - 1, _NUM_SAMPLE_SOURCES).astype(int))]
     sample_pairs = pairs[np.isin(pairs[:, 0], sampled)]
     sample = _search(request, sample_pairs, "", progress=False)
     trie_nodes_per_pair = sample.trie.num_nodes / len(sample_pairs)
-    needed = memory_needed(len(pairs), num_paths, trie_nodes_per_pair * len(pairs))
-    # With K = 1 and all pairs the tries are trees of shortest paths, which have one node for each
-    # pair.
-    least = memory_needed(len(pairs), 1, min(1.0, trie_nodes_per_pair) * len(pairs)) / (1 << 30)
-    remedy = (
-        "fewer pairs (those that carry traffic) or a smaller K would need less (K = 1: "
-        f"{least:.1f} GiB)"
+    needed_bytes = memory_needed(len(pairs), num_paths, trie_nodes_per_pair * len(pairs))
+    # With K = 1 and all pairs, a trie is a shortest-path tree with one node for each pair.
+    minimum_gib = memory_needed(len(pairs), 1, min(1.0, trie_nodes_per_pair) * len(pairs)) / (
+        1 << 30
     )
-    require(f"paths of {len(pairs):,} pairs, K = {num_paths}", needed, remedy)
+    remedy = (
+        "use fewer pairs (those that carry traffic) or a smaller K (K = 1 needs "
+        f"{minimum_gib:.1f} GiB)"
+    )
+    require(f"paths of {len(pairs):,} pairs, K = {num_paths}", needed_bytes, remedy)
 
 
 def link_weights(topology: Topology, weight: PathWeight) -> FloatArray:
-    """(E,) what shortest paths minimise; infinite for a failed link with inverse capacity."""
+    """Return (E,) the link weights of shortest paths; infinite for failed links with inverse
+    capacity.
+    """
     if weight is PathWeight.HOPS:
         return np.ones(topology.num_links)
     if weight is PathWeight.LATENCY:
         return topology.latency
     with np.errstate(divide="ignore"):
-        return 1.0 / topology.capacity  # infinite for a failed link, which no path uses then
+        # Infinite for a failed link, which no path uses then.
+        return 1.0 / topology.capacity
 
 
 def _search(
@@ -304,54 +332,56 @@ def _search(
     progress: bool,
     report: Callable[[float], None] | None = None,
 ) -> PathSet:
-    """Search without cache.
+    """Search without cache, and merge the paths of the request's parts.
 
     Args:
-        request: what is searched.
+        request: settings of the search.
         pairs: (D, 2) as in :func:`compute_paths`.
-        key: key of the cache, stored in the result; "" for a sample that is thrown away.
-        progress: show a bar.
+        key: cache key, stored in the result; "" for a temporary sample.
+        progress: show a progress bar.
         report: as in :func:`compute_paths`.
     """
     if not request.parts:
         return _search_by_method(request, pairs, key, progress, report)
-    found: list[PathSet] = []
-    for number, part in enumerate(request.parts):
+    path_sets: list[PathSet] = []
+    for index, part in enumerate(request.parts):
 
-        def report_part(share: float, number: int = number) -> None:
+        def report_part(fraction: float, index: int = index) -> None:
             if report is not None:
-                report((number + share) / len(request.parts))
+                report((index + fraction) / len(request.parts))
 
-        found.append(_search_by_method(part, pairs, key, progress, report_part))
-    merged = found[0]
-    for more in found[1:]:
-        merged = _filled_up(merged, more, request.num_paths)
+        path_sets.append(_search_by_method(part, pairs, key, progress, report_part))
+    merged = path_sets[0]
+    for other_paths in path_sets[1:]:
+        merged = _merge_paths(merged, other_paths, request.num_paths)
     return dataclasses.replace(merged, key=key)
 
 
-def _filled_up(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
-    """``paths`` with those of ``more`` behind them, up to ``num_paths`` of each demand.
+def _merge_paths(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
+    """Append paths of ``more`` to those of ``paths``, up to ``num_paths`` of each demand.
 
     Args:
         paths: paths of D demands.
-        more: further paths of the same demands; those that a demand has already are left out.
+        more: further paths of the same demands; duplicates are skipped.
         num_paths: K.
     """
     links = path_links_of(more)
-    place = np.full(more.mask.shape, -1, dtype=np.int64)  # of each path in ``links``
-    place.reshape(-1)[links.slot] = np.arange(len(links.slot))
+    # Index in ``links`` of each path slot.
+    path_index = np.full(more.mask.shape, -1, dtype=np.int64)
+    path_index.reshape(-1)[links.slot] = np.arange(len(links.slot))
     lengths = np.diff(links.link_ptr)
     for column in range(more.num_paths):
-        has_room = paths.mask.sum(1) < num_paths
-        added = np.flatnonzero(has_room & (place[:, column] >= 0))
+        is_incomplete = paths.mask.sum(1) < num_paths
+        added = np.flatnonzero(is_incomplete & (path_index[:, column] >= 0))
         if not len(added):
             continue
-        row = place[added, column]
+        added_paths = path_index[added, column]
         length = np.zeros(paths.num_demands, dtype=np.int64)
-        length[added] = lengths[row]
+        length[added] = lengths[added_paths]
         ptr = np.concatenate([[0], np.cumsum(length)])
-        # Entries of the added paths, one path after another; their links are stored from the end.
-        last = np.repeat(links.link_ptr[row + 1] - 1 + ptr[added], lengths[row])
+        # Entries of the added paths, path by path; their links are stored from the last to the
+        # first.
+        last = np.repeat(links.link_ptr[added_paths + 1] - 1 + ptr[added], lengths[added_paths])
         entries = last - np.arange(ptr[-1])
         paths = with_more_paths(paths, ptr, links.link[entries].astype(np.int32))
     return paths
@@ -364,13 +394,15 @@ def _search_by_method(
     progress: bool,
     report: Callable[[float], None] | None = None,
 ) -> PathSet:
-    """The paths of one search; arguments as for :func:`_search`."""
+    """Search with one method, chunk by chunk of sources; arguments as for :func:`_search`."""
     topology, num_paths, method, weight, link_weights, groups, _ = request
     sources, starts = np.unique(pairs[:, 0], return_index=True)
     demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
-    tail, head = topology.link_source, topology.link_target
+    tail = topology.link_source
+    head = topology.link_target
     graph = make_graph(topology.num_nodes, tail, head, topology.no_transit)
     by_hops = method is PathMethod.DISJOINT and weight is PathWeight.HOPS
+    # Select the kernel of the method, and its groups and penalties.
     searches: dict[PathMethod, Callable[..., None]] = {
         PathMethod.DISJOINT: path_search.search_by_hops
         if by_hops
@@ -378,44 +410,47 @@ def _search_by_method(
         PathMethod.YEN: path_search.search_yen,
         PathMethod.SURVIVABLE: search_survivable,
     }
-    further: tuple[Any, ...] = ()
+    extra_arguments: tuple[Any, ...] = ()
     if groups is not None:
-        further = (groups,)
+        extra_arguments = (groups,)
     if groups is not None and method is PathMethod.SURVIVABLE:
-        further = groups, penalties(link_weights, topology.num_nodes, groups, num_paths)
-    # potential[t, v]: a lower bound on the weight of the paths from v to t, found in the reversed
-    # graph; not used by the search by hops.
+        extra_arguments = groups, penalties(link_weights, topology.num_nodes, groups, num_paths)
+    # potential[t, v]: lower bound on the weight of a path from v to t (A*), by shortest-path trees
+    # of the reversed graph; the search by hops does not use it.
     potential = np.zeros((1, 1))
     if not by_hops:
         every_node = np.arange(topology.num_nodes, dtype=np.int32)
         potential, _ = shortest_trees(
             topology.num_nodes, head, tail, link_weights, every_node, topology.no_transit
         )
-        potential *= 1 - _POTENTIAL_MARGIN
-        finite = np.isfinite(potential)
-        least = link_weights[link_weights > 0].min(initial=np.inf)
-        if least < _POTENTIAL_RANGE * potential[finite].max(initial=0.0):
-            # A weight that rounding swallows in a sum with a potential gives keys that do not order
-            # nodes: A* would expand nodes again and again.  Without potentials it is Dijkstra's
-            # search, whose keys are distances.
-            potential[finite] = 0.0
-    leaf = np.empty((len(pairs), num_paths), dtype=np.int32)
+        potential *= 1 - _RELATIVE_POTENTIAL_MARGIN
+        is_finite = np.isfinite(potential)
+        min_weight = link_weights[link_weights > 0].min(initial=np.inf)
+        if min_weight < _MIN_WEIGHT_TO_POTENTIAL * potential[is_finite].max(initial=0.0):
+            # Weights below the rounding of potentials give keys that do not order nodes, and A*
+            # would expand nodes repeatedly.  Without potentials it is Dijkstra's algorithm, whose
+            # keys are distances.
+            potential[is_finite] = 0.0
+    leaves = np.empty((len(pairs), num_paths), dtype=np.int32)
     parents: list[IntArray] = []
     links: list[IntArray] = []
-    counts_of_all: list[IntArray] = []
-    room = (
-        4 * topology.num_nodes
-    )  # trie nodes that a source may have; doubled while a source reports -1, no room
+    all_counts: list[IntArray] = []
+    # Trie nodes allocated for a source; doubled while a source reports -1 (too small).
+    capacity = 4 * topology.num_nodes
     with progress_bar(total=len(sources), desc="paths", unit="source", disable=not progress) as bar:
-        begin, count = 0, _MIN_SOURCES
+        begin = 0
+        chunk_size = _MIN_SOURCES
+        # Search chunks of sources; enlarge their tries until all fit.
         while begin < len(sources):
-            chunk, call_begin = sources[begin : begin + count], time.perf_counter()
-            first, last = demand_ptr[begin], demand_ptr[begin + len(chunk)]
+            chunk = sources[begin : begin + chunk_size]
+            call_begin = time.perf_counter()
+            first = demand_ptr[begin]
+            last = demand_ptr[begin + len(chunk)]
             ptr = demand_ptr[begin : begin + len(chunk) + 1] - first
             counts = np.full(len(chunk), -1, dtype=np.int32)
             while (counts < 0).any():
-                parent = np.empty((len(chunk), room), dtype=np.int32)
-                link = np.empty((len(chunk), room), dtype=np.int32)
+                parent = np.empty((len(chunk), capacity), dtype=np.int32)
+                link = np.empty((len(chunk), capacity), dtype=np.int32)
                 targets = np.ascontiguousarray(pairs[first:last, 1])
                 with threads_for(len(pairs) * topology.num_links, least=_MIN_PARALLEL_VISITS):
                     searches[method](
@@ -423,31 +458,37 @@ def _search_by_method(
                             chunk, ptr, targets, num_paths, link_weights, potential
                         ),
                         graph,
-                        *further,
+                        *extra_arguments,
                         parent,
                         link,
                         counts,
-                        leaf[first:last],
+                        leaves[first:last],
                     )
-                room = room if (counts >= 0).all() else 2 * room
+                capacity = capacity if (counts >= 0).all() else 2 * capacity
+            # Append the tries of the chunk with node indices of the whole path set.
             offset = sum(map(len, parents))
-            for i, of_source in enumerate(counts):
+            for i, num_source_nodes in enumerate(counts):
                 demands = slice(ptr[i] + first, ptr[i + 1] + first)
-                leaf[demands] = np.where(leaf[demands] >= 0, leaf[demands] + offset, -1)
+                leaves[demands] = np.where(leaves[demands] >= 0, leaves[demands] + offset, -1)
                 parents.append(
-                    np.where(parent[i, :of_source] >= 0, parent[i, :of_source] + offset, -1).astype(
-                        np.int32
-                    )
+                    np.where(
+                        parent[i, :num_source_nodes] >= 0, parent[i, :num_source_nodes] + offset, -1
+                    ).astype(np.int32)
                 )
-                links.append(link[i, :of_source].copy())
-                offset += int(of_source)
-            counts_of_all.append(counts)
+                links.append(link[i, :num_source_nodes].copy())
+                offset += int(num_source_nodes)
+            all_counts.append(counts)
             bar.update(len(chunk))
             begin += len(chunk)
             if report is not None:
                 report(begin / len(sources))
-            is_short = time.perf_counter() - call_begin < _CALL_S
-            count = min(2 * count, _MAX_SOURCES) if is_short else max(count // 2, _MIN_SOURCES)
-    source_ptr = np.concatenate([[0], np.cumsum(np.concatenate(counts_of_all))]).astype(np.int32)
+            # Adapt the chunk size to the time of a call.
+            is_short = time.perf_counter() - call_begin < _TARGET_CALL_S
+            chunk_size = (
+                min(2 * chunk_size, _MAX_SOURCES)
+                if is_short
+                else max(chunk_size // 2, _MIN_SOURCES)
+            )
+    source_ptr = np.concatenate([[0], np.cumsum(np.concatenate(all_counts))]).astype(np.int32)
     trie = Trie(np.concatenate(parents), np.concatenate(links), source_ptr)
-    return PathSet(pairs, leaf, trie, demand_ptr, topology.num_links, key, topology.graph_key())
+    return PathSet(pairs, leaves, trie, demand_ptr, topology.num_links, key, topology.graph_key())

@@ -1,8 +1,8 @@
-"""Row storage for traffic matrices: in memory if they are few, else read row by row from a file.
+"""Row stores of traffic matrices: in memory, in a file, or derived from another store.
 
-A year of 5-minute matrices over the 24,806 pairs of a 158-node network takes 10 GB.  Rows are
-fetched with ``pread`` and not by memory mapping, so that pages of the file do not count towards the
-memory of this process.
+A year of 5-minute matrices over the 24,806 pairs of a 158-node network takes 10 GB.
+:class:`FileRates` reads rows with ``pread`` instead of memory mapping, so that pages of the file do
+not count towards the memory of this process.  All stores implement :class:`Rates`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 
 
 class Rates(Protocol):
-    """T rows of D rates, readable by row."""
+    """Store of T rows of D rates, read by row."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -28,7 +28,7 @@ class Rates(Protocol):
         ...
 
     def read(self, rows: Int64Array) -> FloatArray:
-        """The given rows, in the order given: (len(rows), D), in the unit of the store."""
+        """Return the rows, in this order: (len(rows), D), in the unit of the store."""
         ...
 
 
@@ -44,15 +44,17 @@ class ArrayRates:
         return self._values.shape[0], self._values.shape[1]
 
     def read(self, rows: Int64Array) -> FloatArray:
-        """The given rows, (len(rows), D)."""
+        """Return the rows: (len(rows), D)."""
         return self._values[rows].astype(np.float64)
 
 
 class PartRates:
-    """Consecutive rows of other rates."""
+    """Slice of consecutive rows of another store."""
 
     def __init__(self, rates: Rates, first: int, stop: int) -> None:
-        self._rates, self._first, self._count = rates, first, stop - first
+        self._rates = rates
+        self._first = first
+        self._count = stop - first
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -60,10 +62,10 @@ class PartRates:
         return self._count, self._rates.shape[1]
 
     def read(self, rows: Int64Array) -> FloatArray:
-        """The given rows, (len(rows), D).
+        """Return the rows: (len(rows), D).
 
         Raises:
-            IndexError: a row that is not among them.
+            IndexError: a row out of range.
         """
         if len(rows) and not (rows.min() >= 0 and rows.max() < self._count):
             raise IndexError(f"rows 0 to {self._count - 1}, not {rows.min()} to {rows.max()}")
@@ -71,16 +73,17 @@ class PartRates:
 
 
 class SharedRates:
-    """Shares of other rates side by side: (T, C D), the first D rates times the first share, and so
-    on.
+    """Rates divided among classes: (T, C D), the rates times the first share, then the second, and
+    so on.
 
     Args:
-        rates: (T, D).
-        shares: (C,).
+        rates: (T, D) rates.
+        shares: (C,) share of each class.
     """
 
     def __init__(self, rates: Rates, shares: FloatArray) -> None:
-        self._rates, self._shares = rates, shares
+        self._rates = rates
+        self._shares = shares
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -88,22 +91,24 @@ class SharedRates:
         return self._rates.shape[0], self._rates.shape[1] * len(self._shares)
 
     def read(self, rows: Int64Array) -> FloatArray:
-        """The given rows, (len(rows), C D)."""
+        """Return the rows: (len(rows), C D)."""
         values = self._rates.read(rows)
         return (self._shares[:, None] * values[:, None]).reshape(len(values), -1)
 
 
 class WiderRates:
-    """Rates among more columns, which hold 0.
+    """Rates embedded in more columns, which are 0.
 
     Args:
-        rates: (T, D).
-        columns: (D,) place of each in the result.
+        rates: (T, D) rates.
+        columns: (D,) column of each in the result.
         width: number of columns of the result.
     """
 
     def __init__(self, rates: Rates, columns: Int64Array, width: int) -> None:
-        self._rates, self._columns, self._width = rates, columns, width
+        self._rates = rates
+        self._columns = columns
+        self._width = width
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -111,19 +116,21 @@ class WiderRates:
         return self._rates.shape[0], self._width
 
     def read(self, rows: Int64Array) -> FloatArray:
-        """The given rows, (len(rows), width)."""
+        """Return the rows: (len(rows), width)."""
         values = np.zeros((len(rows), self._width))
         values[:, self._columns] = self._rates.read(rows)
         return values
 
 
 class FileRates:
-    """Rates in a file of consecutive little-endian rows, from ``offset`` on."""
+    """Rates in a file of consecutive little-endian rows, starting at ``offset``."""
 
     def __init__(
         self, path: Path, shape: tuple[int, int], dtype: str = "<f4", offset: int = 0
     ) -> None:
-        self._shape, self._dtype, self._offset = shape, np.dtype(dtype), offset
+        self._shape = shape
+        self._dtype = np.dtype(dtype)
+        self._offset = offset
         self._file = os.open(path, os.O_RDONLY)
         self._close = weakref.finalize(self, os.close, self._file)
 
@@ -133,7 +140,7 @@ class FileRates:
         return self._shape
 
     def read(self, rows: Int64Array) -> FloatArray:
-        """The given rows, (len(rows), D); consecutive rows are fetched together."""
+        """Return the rows: (len(rows), D); consecutive rows are read together."""
         width = self._shape[1]
         out = np.empty((len(rows), width), dtype=np.float64)
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
@@ -149,12 +156,13 @@ class FileRates:
 
 
 def _pread_all(file: int, size: int, position: int) -> bytes:
-    """``pread`` until all bytes are read (one call returns at most 2 GiB on Linux)."""
+    """Read with ``pread`` until all bytes are there (one call returns at most 2 GiB on Linux)."""
     parts = []
     while size:
         part = os.pread(file, min(size, 1 << 30), position)
         if not part:
             raise OSError("the rates file ends before its last row")
         parts.append(part)
-        size, position = size - len(part), position + len(part)
+        size = size - len(part)
+        position = position + len(part)
     return b"".join(parts)

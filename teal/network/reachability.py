@@ -1,10 +1,8 @@
-"""Which demands the network itself still connects while links are down, and the candidate paths
-that follow.
+"""Reachability of demands under link failures, and candidate paths that preserve it.
 
-A set of candidate paths stands for the network only as far as it keeps every demand that the
-network connects.  So whether a demand is cut off is asked of the graph (:func:`reaches`), and a
-path set is given the paths that it lacks (:func:`with_surviving_paths`) before anything is solved
-or certified over it.
+:func:`reaches` decides on the graph whether a demand is disconnected; :func:`with_surviving_paths`
+adds the candidate paths that a path set lacks, so that it serves every demand that the network
+connects, before anything is solved or certified over it.
 """
 
 from __future__ import annotations
@@ -25,69 +23,70 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 def reaches(
     topology: Topology, pairs: IntArray, live: BoolArray, max_latency: FloatArray | None = None
 ) -> BoolArray:
-    """(D,) whether the network has a path from each source to its target; one does not lead through
-    a node without transit traffic.
+    """Return (D,) whether the network has a path for each pair, without transit through excluded
+    nodes.
 
     Args:
         topology: the network.
-        pairs: (D, 2) nodes.
-        live: (E,) links that work.
-        max_latency: (D,) ms that a path may take, infinite for no limit; None for no limits.
+        pairs: (D, 2) source and target nodes.
+        live: (E,) whether each link is up.
+        max_latency: (D,) maximum path latency, ms, infinite for no limit; None for no limits.
     """
     if topology.no_transit is not None and topology.no_transit.any():
-        # Parts of the graph do not tell: a path may end at such a node and not pass it.
-        everyone = np.arange(len(pairs))
+        # Components are not sufficient: a path may end at such a node but not pass through it.
+        all_demands = np.arange(len(pairs))
         weight = np.where(live, 1.0, np.inf)
-        distance, _, row = _trees(topology, weight, pairs, everyone)
-        found = np.isfinite(distance[row, pairs[:, 1]])
+        distance, _, row = _shortest_path_trees(topology, weight, pairs, all_demands)
+        is_reachable = np.isfinite(distance[row, pairs[:, 1]])
     else:
-        part, reach = _parts(topology, live)
-        found = reach[part[pairs[:, 0]], part[pairs[:, 1]]]
+        component, reach = _component_reachability(topology, live)
+        is_reachable = reach[component[pairs[:, 0]], component[pairs[:, 1]]]
     if max_latency is not None and np.isfinite(max_latency).any():
-        limited = np.flatnonzero(found & np.isfinite(max_latency))
-        distance, _, row = _trees(
+        limited = np.flatnonzero(is_reachable & np.isfinite(max_latency))
+        distance, _, row = _shortest_path_trees(
             topology, np.where(live, topology.latency, np.inf), pairs, limited
         )
-        found[limited] = distance[row[limited], pairs[limited, 1]] <= max_latency[limited]
-    return found
+        is_reachable[limited] = distance[row[limited], pairs[limited, 1]] <= max_latency[limited]
+    return is_reachable
 
 
-def _parts(topology: Topology, live: BoolArray) -> tuple[IntArray, BoolArray]:
-    """(N,) strongly connected part of each node, and (parts, parts) whether one leads to another
-    one or is it.
+def _component_reachability(topology: Topology, live: BoolArray) -> tuple[IntArray, BoolArray]:
+    """Return (N,) the strongly connected component of each node, and (C, C) whether a component
+    reaches another one or itself.
     """
     from scipy.sparse import csr_array
 
-    part = topology.with_capacity(live.astype(np.float64)).component_of_node()
-    count = int(part.max()) + 1
-    reach = np.eye(count, dtype=bool)
-    between = part[topology.link_source[live]], part[topology.link_target[live]]
-    reach[between] = True
-    while count > 1:  # paths of twice as many links in each round
+    component = topology.with_capacity(live.astype(np.float64)).component_of_node()
+    num_components = int(component.max()) + 1
+    reach = np.eye(num_components, dtype=bool)
+    ends = component[topology.link_source[live]], component[topology.link_target[live]]
+    reach[ends] = True
+    # Each round doubles the number of links of the paths covered.
+    while num_components > 1:
         step = csr_array(reach.astype(np.float32))
-        further = (step @ step).toarray() > 0
-        if (further == reach).all():
+        extended = (step @ step).toarray() > 0
+        if (extended == reach).all():
             break
-        reach = further
-    return part, reach
+        reach = extended
+    return component, reach
 
 
-def _trees(
+def _shortest_path_trees(
     topology: Topology, weight: FloatArray, pairs: IntArray, demands: Int64Array
 ) -> tuple[FloatArray, IntArray, Int64Array]:
-    """Distances and links of the shortest-path trees of the demands' sources, and (D,) the row of
-    each; 0 for others.
+    """Return distances and links of the shortest-path trees of the demands' sources, and (D,) each
+    demand's row; 0 for others.
 
     Args:
         topology: the network.
-        weight: (E,) of a link; infinite for one that may not be used.
-        pairs: (D, 2) nodes.
-        demands: (n,) numbers of those that are asked for.
+        weight: (E,) link weights, infinite for unusable links.
+        pairs: (D, 2) source and target nodes.
+        demands: (n,) indices of the requested demands.
     """
-    sources, own = np.unique(pairs[demands, 0], return_inverse=True)
+    sources, source_row = np.unique(pairs[demands, 0], return_inverse=True)
     row = np.zeros(len(pairs), dtype=np.int64)
-    row[demands] = own.reshape(-1)
-    distance, into = shortest_trees(
+    row[demands] = source_row.reshape(-1)
+    distance, pred_link = shortest_trees(
         topology.num_nodes,
         topology.link_source,
         topology.link_target,
@@ -95,20 +94,20 @@ def _trees(
         sources,
         topology.no_transit,
     )
-    return distance, into, row
+    return distance, pred_link, row
 
 
 def has_live_path(paths: PathSet, live: BoolArray) -> BoolArray:
-    """(D,) whether one of each demand's paths crosses links that work, (E,), alone."""
+    """Return (D,) whether one of each demand's paths uses only links that are up; ``live`` (E,)."""
     if live.all():
         return np.asarray(paths.mask.any(1))
-    works = np.zeros(
-        paths.trie.num_nodes + 1, dtype=bool
-    )  # the last entry is for missing paths, whose leaf is -1
-    for level in paths.trie.levels:  # parents come before children
+    # The last entry stands for missing paths, whose leaf is -1.
+    is_live = np.zeros(paths.trie.num_nodes + 1, dtype=bool)
+    # Parents come before children.
+    for level in paths.trie.levels:
         parent = paths.trie.parent[level]
-        works[level] = live[paths.trie.link[level]] & ((parent < 0) | works[parent])
-    return np.asarray(works[paths.leaf].any(1))
+        is_live[level] = live[paths.trie.link[level]] & ((parent < 0) | is_live[parent])
+    return np.asarray(is_live[paths.leaf].any(1))
 
 
 def with_surviving_paths(
@@ -118,70 +117,75 @@ def with_surviving_paths(
     *,
     max_latency: FloatArray | None = None,
 ) -> PathSet:
-    """``paths`` with a path for each demand that the network connects during a failure and no path
-    of it survives.
+    """Add a path for each demand that the network connects under a failure that none of its paths
+    survive.
 
-    The added path is one of fewest links that work (of least latency where the demand has a limit),
-    behind those of the demand.  The same set comes back where it lacks nothing.
+    The added path has fewest links (minimum latency where the demand has a limit) and comes last.
+    The set is returned unchanged where nothing is missing.
 
     Args:
         paths: paths of D demands.
-        topology: the network; links of capacity 0 work under no failure.
-        failures: numbers of the links of each; one without links asks for the network as it is.
-        max_latency: (D,) ms that a path may take, infinite for no limit; None for no limits.
+        topology: the network; links of capacity 0 are down under every failure.
+        failures: link indices of each failure; an empty one stands for the nominal network.
+        max_latency: (D,) maximum path latency, ms, infinite for no limit; None for no limits.
 
     Raises:
-        InputError: a demand has as many paths as a path set can hold.
+        InputError: a demand has the maximum number of paths already.
     """
     open_failures = [list(failure) for failure in failures]
     while open_failures:
-        added: dict[int, IntArray] = {}  # one path a demand in each round
-        left = []
+        # Each round adds one path a demand.
+        added: dict[int, IntArray] = {}
+        remaining = []
         for failure in open_failures:
             live = topology.capacity > 0
             live[failure] = False
-            missing = np.flatnonzero(~has_live_path(paths, live))
-            missing = missing[
+            disconnected = np.flatnonzero(~has_live_path(paths, live))
+            disconnected = disconnected[
                 reaches(
                     topology,
-                    paths.pairs[missing],
+                    paths.pairs[disconnected],
                     live,
-                    None if max_latency is None else max_latency[missing],
+                    None if max_latency is None else max_latency[disconnected],
                 )
             ]
-            wanted = np.array([d for d in missing.tolist() if d not in added], dtype=np.int64)
-            if any(not live[added[d]].all() for d in missing.tolist() if d in added):
-                left.append(failure)
-            if len(wanted):
+            unserved = np.array(
+                [d for d in disconnected.tolist() if d not in added], dtype=np.int64
+            )
+            if any(not live[added[d]].all() for d in disconnected.tolist() if d in added):
+                remaining.append(failure)
+            if len(unserved):
                 limited = (
-                    np.zeros(len(wanted), bool)
+                    np.zeros(len(unserved), bool)
                     if max_latency is None
-                    else np.isfinite(max_latency[wanted])
+                    else np.isfinite(max_latency[unserved])
                 )
-                for part, weight in (
-                    (wanted[~limited], np.ones(len(live))),
-                    (wanted[limited], topology.latency),
+                for selected, weight in (
+                    (unserved[~limited], np.ones(len(live))),
+                    (unserved[limited], topology.latency),
                 ):
-                    if len(part):
+                    if len(selected):
                         added.update(
-                            _paths_of(topology, np.where(live, weight, np.inf), paths.pairs, part)
+                            _shortest_paths(
+                                topology, np.where(live, weight, np.inf), paths.pairs, selected
+                            )
                         )
-        paths = _with_paths(paths, topology, added)
-        open_failures = left
+        paths = _add_paths(paths, topology, added)
+        open_failures = remaining
     return paths
 
 
-def _paths_of(
+def _shortest_paths(
     topology: Topology, weight: FloatArray, pairs: IntArray, demands: Int64Array
 ) -> dict[int, IntArray]:
-    """The links of a path of least weight of each demand."""
-    _, into, row = _trees(topology, weight, pairs, demands)
-    ptr, links = paths_in_trees(demands, pairs, row, into, topology.link_source)
+    """Return the links of a minimum-weight path of each demand."""
+    _, pred_link, row = _shortest_path_trees(topology, weight, pairs, demands)
+    ptr, links = paths_in_trees(demands, pairs, row, pred_link, topology.link_source)
     return {d: links[ptr[d] : ptr[d + 1]] for d in demands.tolist()}
 
 
-def _with_paths(paths: PathSet, topology: Topology, added: dict[int, IntArray]) -> PathSet:
-    """``paths`` with a further path, of these links, for each of some demands."""
+def _add_paths(paths: PathSet, topology: Topology, added: dict[int, IntArray]) -> PathSet:
+    """Append a path to each demand in ``added``, given by its links."""
     if not added:
         return paths
     for d in added:

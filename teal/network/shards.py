@@ -1,5 +1,7 @@
-"""Candidate paths of a large network in shards: each holds the paths of some sources in files that
-are mapped.
+"""Candidate paths of a large network in shards: memory-mapped files with the paths of some sources.
+
+:func:`divide` partitions the demands by source; :func:`compute_shard` computes or loads the
+:class:`PathShard` of each part.
 """
 
 from __future__ import annotations
@@ -23,18 +25,20 @@ from teal.network.topology import Topology
 from teal.runtime.arrays import IntArray
 from teal.runtime.storage import cache_dir, require_disk
 
-_FORMAT = 1  # part of the folder's name: raise it when the files change
-_ABOUT = "about.json"  # written last
+# Part of the folder's name: increment it when the file format changes.
+_CACHE_VERSION = 1
+# Written last, so that its presence marks a complete folder.
+_MANIFEST = "about.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class PathSearch:
-    """How candidate paths are found; see :func:`teal.network.compute_paths`.
+    """Settings of a candidate path search; see :func:`teal.network.compute_paths`.
 
     Attributes:
         num_paths: K.
         method: edge-disjoint, Yen's, or survivable (of cables).
-        weight: what makes a path short.
+        weight: measure of path length.
     """
 
     num_paths: int = 4
@@ -44,14 +48,14 @@ class PathSearch:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PathShard:
-    """The paths of some sources, on disk.
+    """Paths of some sources, on disk.
 
     Attributes:
         folder: folder of the files, one for each array of :class:`PathScan`.
         pairs: (D, 2) node pairs of the demands.
         num_paths: K.
         num_links: E.
-        topology_key: content key of the network's nodes and links.
+        topology_key: content hash of the network's nodes and links.
     """
 
     folder: Path
@@ -61,9 +65,8 @@ class PathShard:
     topology_key: str
 
     def packed(self) -> PackedPaths:
-        """The paths, mapped: pages are read when they are used, and may be dropped at any time."""
-        # Copy on write rather than read only, because kernels are compiled for arrays that can be
-        # written to.
+        """Return the memory-mapped paths: pages are read on use and may be dropped at any time."""
+        # Copy on write instead of read only, because kernels are compiled for writable arrays.
         arrays = (
             np.asarray(np.load(self.folder / f"{name}.npy", mmap_mode="c"))
             for name in PathScan._fields
@@ -72,39 +75,38 @@ class PathShard:
         return PackedPaths(scan, int(np.diff(scan.node_ptr).max(initial=0)) + 1, self.num_links)
 
     def path_set(self) -> PathSet:
-        """The paths in memory."""
+        """Return the paths in memory."""
         return self.subset(np.arange(len(self.pairs)))
 
     def subset(self, demands: np.ndarray) -> PathSet:
-        """The paths of some demands, by their numbers within the shard, ascending."""
+        """Return the paths of some demands, by ascending indices within the shard."""
         return subset.cut(
             self.packed(), demands, self.pairs[demands], self.num_paths, self.topology_key
         )
 
 
 def divide(pairs: IntArray, count: int) -> list[slice]:
-    """Demand numbers of at most ``count`` shards of whole sources and about equal numbers of
-    demands.
+    """Partition the demands into at most ``count`` shards of complete sources and about equal size.
 
     Args:
         pairs: (D, 2) sorted by source.
-        count: largest number of shards.
+        count: maximum number of shards.
     """
     starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
     ends = np.append(starts[1:], len(pairs))
-    wanted = np.linspace(0, len(pairs), count + 1)[1:]
-    cuts = np.unique(ends[np.searchsorted(ends, wanted - 0.5)])
-    return [slice(int(a), int(b)) for a, b in zip([0, *cuts[:-1]], cuts, strict=True)]
+    target_ends = np.linspace(0, len(pairs), count + 1)[1:]
+    cuts = np.unique(ends[np.searchsorted(ends, target_ends - 0.5)])
+    return [slice(int(begin), int(end)) for begin, end in zip([0, *cuts[:-1]], cuts, strict=True)]
 
 
 def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> PathShard:
-    """Find the paths of ``pairs``, or take them from the cache on disk.
+    """Compute the paths of ``pairs``, or load them from the cache on disk.
 
     Raises:
         InputError: as in :func:`compute_paths`.
     """
     key = search_key(topology, pairs, search.num_paths, search.method, search.weight)
-    folder = cache_dir("shards") / f"{_FORMAT}-{key}"
+    folder = cache_dir("shards") / f"{_CACHE_VERSION}-{key}"
     shard = PathShard(folder, pairs, search.num_paths, topology.num_links, topology.graph_key())
     if _is_complete(folder, len(pairs)):
         return shard
@@ -123,10 +125,12 @@ def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> Pa
         for name, array in scan._asdict().items():
             np.save(temporary / f"{name}.npy", array)
         lengths = {name: len(array) for name, array in scan._asdict().items()}
-        (temporary / _ABOUT).write_text(json.dumps(lengths))
-        if not _is_complete(folder, len(pairs)):  # else another process was faster
+        (temporary / _MANIFEST).write_text(json.dumps(lengths))
+        # Otherwise another process was faster.
+        if not _is_complete(folder, len(pairs)):
             shutil.rmtree(folder, ignore_errors=True)  # damaged
-            with contextlib.suppress(OSError):  # another process is faster
+            # Another process may be faster.
+            with contextlib.suppress(OSError):
                 temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -136,9 +140,9 @@ def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> Pa
 
 
 def _is_complete(folder: Path, demands: int) -> bool:
-    """Whether the files of a shard are there and as long as they were written."""
+    """Return whether the files of a shard exist with their original lengths."""
     try:
-        lengths = json.loads((folder / _ABOUT).read_text())
+        lengths = json.loads((folder / _MANIFEST).read_text())
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in PathScan._fields}
     except (EOFError, OSError, ValueError):
         return False

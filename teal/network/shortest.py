@@ -1,9 +1,8 @@
-"""Shortest paths: A* and Dijkstra's algorithm over a graph in compressed sparse row (CSR) form,
-compiled.
+"""Compiled shortest-path kernels: A* and Dijkstra's algorithm over a CSR graph.
 
-A path is an array of link numbers.  Links and nodes are banned by stamps: an entry of a stamp array
-is banned while it equals the current stamp, so that raising the stamp by one lifts all bans at
-once.
+A path is an array of link indices.  Links and nodes are banned by stamps: an entry of a stamp array
+is banned while it equals the current stamp, so that incrementing the stamp lifts all bans at once.
+Entry points: :func:`best_first` (one target), :func:`shortest_trees` (all nodes).
 """
 
 from __future__ import annotations
@@ -15,20 +14,21 @@ import numpy as np
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.parallel import as_int64, inner_kernel, partitioned_kernel, threads_for
 
-_MIN_PARALLEL_VISITS = 1_000_000  # of links, by searches from all roots together
+# Visits of links, by searches from all roots together.
+_MIN_PARALLEL_VISITS = 1_000_000
 
 
 class Adjacency(NamedTuple):
-    """N nodes and E directed links.
+    """Directed graph of N nodes and E links in CSR form.
 
     Attributes:
         out_ptr: (N + 1,) the links out of node n are ``out_link[out_ptr[n]:out_ptr[n + 1]]``.
-        out_link: (E,) link numbers.
+        out_link: (E,) link indices.
         in_ptr: (N + 1,) the links into node n are ``in_link[in_ptr[n]:in_ptr[n + 1]]``.
-        in_link: (E,) link numbers.
+        in_link: (E,) link indices.
         tail: (E,) node where each link starts.
         head: (E,) node where each link ends.
-        has_transit: (N,) whether paths may lead through a node, not only begin or end there.
+        has_transit: (N,) whether paths may pass through a node.
     """
 
     out_ptr: IntArray
@@ -41,21 +41,20 @@ class Adjacency(NamedTuple):
 
     @property
     def num_nodes(self) -> int:
-        """N."""
+        """N, the number of nodes."""
         return len(self.out_ptr) - 1
 
 
 class SearchScratch(NamedTuple):
-    """Memory of one best-first search; what it holds before a search does not matter, but for the
-    stamps.
+    """Scratch memory of a best-first search; only the stamps must be valid before a search.
 
     Attributes:
         banned_links: (E,) stamps; a link is not used while its stamp equals the search's
             ``link_stamp``.
         banned_nodes: (N,) stamps; the same for nodes and ``node_stamp``.
-        distance: (N,) least weight from the source found so far.
+        distance: (N,) minimum weight from the source found so far.
         heap_keys: priorities of the binary heap.
-        heap_nodes: its nodes.
+        heap_nodes: nodes of the binary heap.
     """
 
     banned_links: IntArray
@@ -68,14 +67,13 @@ class SearchScratch(NamedTuple):
 def make_graph(
     num_nodes: int, tail: IntArray, head: IntArray, no_transit: BoolArray | None = None
 ) -> Adjacency:
-    """The graph of links that lead from ``tail`` (E,) to ``head`` (E,).
+    """Build the graph of links from ``tail`` (E,) to ``head`` (E,).
 
     Args:
         num_nodes: N.
         tail: (E,) node where each link starts.
         head: (E,) node where it ends.
-        no_transit: (N,) whether paths must not lead through a node; None if they may lead through
-            all.
+        no_transit: (N,) whether paths must not pass through a node; None for no such node.
     """
     has_transit = np.ones(num_nodes, dtype=bool) if no_transit is None else ~no_transit
     return Adjacency(
@@ -84,16 +82,17 @@ def make_graph(
 
 
 def _group_by_node(nodes: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
-    """CSR pointers (N + 1,) and link numbers (E,), grouped by the node of each link."""
-    counts = np.bincount(nodes, minlength=num_nodes)
-    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    """Return CSR pointers (N + 1,) and link indices (E,), grouped by the node of each link."""
+    degree = np.bincount(nodes, minlength=num_nodes)
+    ptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int32)
     return ptr, np.argsort(nodes, kind="stable").astype(np.int32)
 
 
 @inner_kernel
 def make_scratch(num_nodes: int, num_links: int) -> SearchScratch:
-    """Scratch with no stamps set (-1).  The heap has room for two pushes a link: rounding may
-    reopen a node.
+    """Return scratch memory with no stamps set (-1).
+
+    The heap holds two pushes per link, since rounding may reopen a node.
     """
     return SearchScratch(
         np.full(num_links, -1, dtype=np.int32),
@@ -106,25 +105,28 @@ def make_scratch(num_nodes: int, num_links: int) -> SearchScratch:
 
 @inner_kernel
 def heap_push(keys: FloatArray, nodes: IntArray, size: int, key: float, node: int) -> int:
-    """Insert ``node`` with priority ``key``; the new size."""
+    """Insert ``node`` with priority ``key``; return the new size."""
     i = size
     while i > 0:
-        above = (i - 1) // 2
-        if keys[above] <= key:
+        parent = (i - 1) // 2
+        if keys[parent] <= key:
             break
-        keys[i], nodes[i] = keys[above], nodes[above]
-        i = above
-    keys[i], nodes[i] = key, node
+        keys[i] = keys[parent]
+        nodes[i] = nodes[parent]
+        i = parent
+    keys[i] = key
+    nodes[i] = node
     return size + 1
 
 
 @inner_kernel
 def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
-    """Remove the smallest entry, which the caller has read from ``keys[0], nodes[0]``; the new
+    """Remove the minimum, which the caller has read from ``keys[0], nodes[0]``; return the new
     size.
     """
     size -= 1
-    key, node = keys[size], nodes[size]
+    key = keys[size]
+    node = nodes[size]
     i = 0
     while 2 * i + 1 < size:
         child = 2 * i + 1
@@ -132,21 +134,24 @@ def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
             child += 1
         if keys[child] >= key:
             break
-        keys[i], nodes[i] = keys[child], nodes[child]
+        keys[i] = keys[child]
+        nodes[i] = nodes[child]
         i = child
-    keys[i], nodes[i] = key, node
+    keys[i] = key
+    nodes[i] = node
     return size
 
 
 @inner_kernel
-def walk_back(source: int, target: int, into: IntArray, tail: IntArray, path: IntArray) -> int:
-    """Write the path that ``into`` (N,), the link into each node, describes into ``path``; its
-    number of links.
+def walk_back(source: int, target: int, pred_link: IntArray, tail: IntArray, path: IntArray) -> int:
+    """Write the path described by ``pred_link`` (N,), the link into each node, to ``path``; return
+    its number of links.
     """
-    length, node = 0, target
+    length = 0
+    node = target
     while node != source:
-        path[length] = into[node]
-        node = tail[into[node]]
+        path[length] = pred_link[node]
+        node = tail[pred_link[node]]
         length += 1
     for i in range(length // 2):
         path[i], path[length - 1 - i] = path[length - 1 - i], path[i]
@@ -163,50 +168,56 @@ def best_first(
     link_stamp: int,
     node_stamp: int,
     scratch: SearchScratch,
-    into: IntArray,
+    pred_link: IntArray,
 ) -> float:
-    """A* from ``source`` to ``target``: the least weight of a path without banned links and nodes,
-    infinite if none.
+    """A* search from ``source`` to ``target`` that avoids banned links and nodes.
+
+    Returns the minimum weight of a path, infinite if there is none.
 
     Args:
         source: node where the path starts.
         target: node where it ends; -1 finds paths to all nodes.
         graph: the network.
-        weight: (E,) of each link, at least 0.
-        potential: (N,) lower bound of the weight from each node to the target.
+        weight: (E,) non-negative link weights.
+        potential: (N,) lower bound on the weight from each node to the target.
         link_stamp: links with this stamp are banned.
         node_stamp: nodes with this stamp are banned.
-        scratch: memory, with the stamps.
-        into: (N,) receives the link into each node on a shortest path.
+        scratch: scratch memory, with the stamps.
+        pred_link: (N,) receives the link into each node on a shortest path.
     """
-    distance, keys, nodes = scratch.distance, scratch.heap_keys, scratch.heap_nodes
+    distance = scratch.distance
+    keys = scratch.heap_keys
+    nodes = scratch.heap_nodes
     distance[:] = np.inf
     if not np.isfinite(potential[source]):
         return np.inf
     distance[source] = 0.0
     size = heap_push(keys, nodes, as_int64(0), potential[source], source)
     while size:
-        key, node = keys[0], nodes[0]
+        key = keys[0]
+        node = nodes[0]
         size = heap_pop(keys, nodes, size)
         if node == target:
             return distance[target]
         if key > distance[node] + potential[node]:
-            continue  # the node was reached by a shorter path since this entry was pushed
+            # Stale heap entry: a shorter path has reached the node since it was pushed.
+            continue
         if node != source and not graph.has_transit[node]:
             continue
         for i in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
             link = graph.out_link[i]
-            other = graph.head[link]
+            neighbour = graph.head[link]
             is_banned = (
                 scratch.banned_links[link] == link_stamp
-                or scratch.banned_nodes[other] == node_stamp
+                or scratch.banned_nodes[neighbour] == node_stamp
             )
-            if is_banned or not np.isfinite(potential[other]):
+            if is_banned or not np.isfinite(potential[neighbour]):
                 continue
-            length = distance[node] + weight[link]
-            if length < distance[other]:
-                distance[other], into[other] = length, link
-                size = heap_push(keys, nodes, size, length + potential[other], other)
+            new_distance = distance[node] + weight[link]
+            if new_distance < distance[neighbour]:
+                distance[neighbour] = new_distance
+                pred_link[neighbour] = link
+                size = heap_push(keys, nodes, size, new_distance + potential[neighbour], neighbour)
     return np.inf
 
 
@@ -218,13 +229,14 @@ def _trees(
     graph: Adjacency,
     weight: FloatArray,
     distance: FloatArray,
-    into: IntArray,
+    pred_link: IntArray,
 ) -> None:
-    nodes, links = len(graph.out_ptr) - 1, len(graph.tail)
+    num_nodes = len(graph.out_ptr) - 1
+    num_links = len(graph.tail)
     for i in range(begin, end):
-        scratch = make_scratch(nodes, links)
-        no_potential = np.zeros(nodes)
-        into[i] = -1
+        scratch = make_scratch(num_nodes, num_links)
+        no_potential = np.zeros(num_nodes)
+        pred_link[i] = -1
         best_first(
             roots[i],
             as_int64(-1),
@@ -234,11 +246,11 @@ def _trees(
             as_int64(0),
             as_int64(0),
             scratch,
-            into[i],
+            pred_link[i],
         )
-        for node in range(
-            nodes
-        ):  # an assignment of arrays would compile messages about shapes, for a second
+        # A loop, because Numba needs a second to compile an assignment of arrays (error messages
+        # about shapes).
+        for node in range(num_nodes):
             distance[i, node] = scratch.distance[node]
 
 
@@ -250,29 +262,25 @@ def shortest_trees(
     roots: IntArray,
     no_transit: BoolArray | None = None,
 ) -> tuple[FloatArray, IntArray]:
-    """Least weight from each root to every node, by Dijkstra's algorithm.
+    """Compute shortest-path trees from each root to every node, by Dijkstra's algorithm.
 
     Args:
         num_nodes: N.
         tail: (E,) node where each link starts.
-        head: (E,) node where each link ends; with tail and head swapped, weights are those of paths
-            to the roots.
-        weight: (E,) at least 0, infinite for a link that may not be used.
-        roots: (R,) nodes.
-        no_transit: (N,) whether paths must not lead through a node; None if they may lead through
-            all.
+        head: (E,) node where each link ends; with tail and head swapped, trees lead to the roots.
+        weight: (E,) non-negative link weights, infinite for unusable links.
+        roots: (R,) root nodes.
+        no_transit: (N,) whether paths must not pass through a node; None for no such node.
 
     Returns:
         distance (R, N), infinite where there is no path, and the link into each node (R, N), -1
-        there.
+        where there is no path.
     """
     graph = make_graph(num_nodes, tail, head, no_transit)
-    distance, into = (
-        np.empty((len(roots), num_nodes)),
-        np.empty((len(roots), num_nodes), dtype=np.int32),
-    )
-    # A few microseconds a link and root: from 0.1 s on, threads are worth the compilation of their
-    # form.
+    distance = np.empty((len(roots), num_nodes))
+    pred_link = np.empty((len(roots), num_nodes), dtype=np.int32)
+    # A few microseconds a link and root: from 0.1 s on, threads are worth compiling the parallel
+    # kernel.
     with threads_for(len(roots) * len(tail), least=_MIN_PARALLEL_VISITS):
-        _trees(np.asarray(roots, dtype=np.int32), graph, weight, distance, into)
-    return distance, into
+        _trees(np.asarray(roots, dtype=np.int32), graph, weight, distance, pred_link)
+    return distance, pred_link

@@ -1,4 +1,8 @@
-"""The path set of some of the demands, cut out of the packed trie of all of them."""
+"""Path sets of a subset of the demands, and concatenations of path sets.
+
+:func:`of_demands` and :func:`cut` mark the trie nodes on the selected paths and copy them, in two
+passes that are parallel over the sources; :func:`joined` concatenates path sets.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +22,12 @@ AnyColumns = TypeVar("AnyColumns", PathSet, CandidateLists)
 
 
 def of_demands(paths: PathSet, demands: Int64Array) -> PathSet:
-    """The paths of ``demands`` alone, in the same order; sources without a demand keep an empty
-    trie.
+    """Return the paths of ``demands`` alone, in the same order; sources without demands have empty
+    tries.
 
     Args:
         paths: paths of all D demands.
-        demands: (n,) demand numbers, ascending.
+        demands: (n,) demand indices, ascending.
     """
     return cut(paths.packed, demands, paths.pairs[demands], paths.num_paths, paths.topology_key)
 
@@ -31,62 +35,63 @@ def of_demands(paths: PathSet, demands: Int64Array) -> PathSet:
 def cut(
     packed: PackedPaths, demands: Int64Array, pairs: IntArray, num_paths: int, topology_key: str
 ) -> PathSet:
-    """The paths of ``demands`` alone.
-
-    Only nodes on a path of these demands are kept.  Two passes over the marked nodes, parallel over
-    the sources.
+    """Return the paths of ``demands`` alone, with the trie nodes on them.
 
     Args:
-        packed: the paths of all D demands.
-        demands: (n,) demand numbers, ascending.
-        pairs: (n, 2) their node pairs.
+        packed: paths of all D demands.
+        demands: (n,) demand indices, ascending.
+        pairs: (n, 2) node pairs of these demands.
         num_paths: K.
-        topology_key: content key of the network's nodes and links.
+        topology_key: content hash of the network's nodes and links.
     """
     scan = packed.scan
-    sources = len(scan.node_ptr) - 1
+    num_sources = len(scan.node_ptr) - 1
     demand_ptr = np.searchsorted(demands, scan.demand_ptr).astype(np.int64)
-    sizes = np.zeros((2, sources), dtype=np.int64)  # nodes and paths of each source
+    # Number of nodes and of paths of each source.
+    sizes = np.zeros((2, num_sources), dtype=np.int64)
     first_path = np.empty(len(demands), dtype=np.int64)
-    _count(scan, demands, demand_ptr, packed.max_slots, first_path, sizes)
+    _count_nodes(scan, demands, demand_ptr, packed.max_slots, first_path, sizes)
     node_ptr, path_ptr = (np.concatenate([[0], np.cumsum(row)]).astype(np.int64) for row in sizes)
-    nodes, total_paths = int(node_ptr[-1]), int(path_ptr[-1])
-    kept = PathScan(
-        np.empty(nodes, scan.parent.dtype),
-        np.empty(nodes, scan.link.dtype),
+    num_nodes = int(node_ptr[-1])
+    total_paths = int(path_ptr[-1])
+    subset_scan = PathScan(
+        np.empty(num_nodes, scan.parent.dtype),
+        np.empty(num_nodes, scan.link.dtype),
         np.empty(total_paths, scan.end_node.dtype),
         scan.path_count[demands],
         node_ptr,
         demand_ptr,
         path_ptr,
     )
-    parent, link = np.empty(nodes, dtype=np.int32), np.empty(nodes, dtype=np.int32)
-    leaf = np.full((len(demands), num_paths), -1, dtype=np.int32)
-    _cut(scan, demands, first_path, packed.max_slots, kept, parent, link, leaf)
+    parent = np.empty(num_nodes, dtype=np.int32)
+    link = np.empty(num_nodes, dtype=np.int32)
+    leaves = np.full((len(demands), num_paths), -1, dtype=np.int32)
+    _copy_nodes(scan, demands, first_path, packed.max_slots, subset_scan, parent, link, leaves)
     trie = Trie(parent, link, node_ptr.astype(np.int32))
-    return _path_set(pairs, leaf, trie, kept, packed.num_links, topology_key)
+    return _path_set(pairs, leaves, trie, subset_scan, packed.num_links, topology_key)
 
 
 def first_demands(paths: AnyColumns, count: int) -> AnyColumns:
-    """The paths of the first ``count`` demands, which end where the demands of a source end;
-    nothing is copied.
-    """
+    """Return the paths of the first ``count`` demands as views; ``count`` must end a source."""
     if isinstance(paths, CandidateLists):
         return paths.first_demands(count)
     scan = paths.packed.scan
-    sources = int(np.searchsorted(scan.demand_ptr, count))
-    nodes, ends = int(scan.node_ptr[sources]), int(scan.path_ptr[sources])
+    num_sources = int(np.searchsorted(scan.demand_ptr, count))
+    num_nodes = int(scan.node_ptr[num_sources])
+    num_ends = int(scan.path_ptr[num_sources])
     first_scan = PathScan(
-        scan.parent[:nodes],
-        scan.link[:nodes],
-        scan.end_node[:ends],
+        scan.parent[:num_nodes],
+        scan.link[:num_nodes],
+        scan.end_node[:num_ends],
         scan.path_count[:count],
-        scan.node_ptr[: sources + 1],
-        scan.demand_ptr[: sources + 1],
-        scan.path_ptr[: sources + 1],
+        scan.node_ptr[: num_sources + 1],
+        scan.demand_ptr[: num_sources + 1],
+        scan.path_ptr[: num_sources + 1],
     )
     trie = Trie(
-        paths.trie.parent[:nodes], paths.trie.link[:nodes], paths.trie.source_ptr[: sources + 1]
+        paths.trie.parent[:num_nodes],
+        paths.trie.link[:num_nodes],
+        paths.trie.source_ptr[: num_sources + 1],
     )
     return _path_set(
         paths.pairs[:count],
@@ -99,12 +104,13 @@ def first_demands(paths: AnyColumns, count: int) -> AnyColumns:
 
 
 def joined(parts: Sequence[PathSet]) -> PathSet:
-    """The paths of all parts, which follow each other in the order of their demands.
+    """Concatenate path sets in the order of their demands.
 
     Args:
-        parts: at least one, of whole sources each.
+        parts: at least one path set, each with complete sources.
     """
-    scans, tries = [part.packed.scan for part in parts], [part.trie for part in parts]
+    scans = [part.packed.scan for part in parts]
+    tries = [part.trie for part in parts]
     first_node = np.cumsum([0, *(trie.num_nodes for trie in tries)])[:-1]
 
     def concatenated(name: str) -> Any:
@@ -133,27 +139,26 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
         np.concatenate([trie.link for trie in tries]),
         scan.node_ptr.astype(np.int32),
     )
-    pairs, leaf = (
-        np.concatenate([part.pairs for part in parts]),
-        renumbered([part.leaf for part in parts]),
-    )
+    pairs = np.concatenate([part.pairs for part in parts])
+    leaf = renumbered([part.leaf for part in parts])
     return _path_set(pairs, leaf, trie, scan, parts[0].num_links, parts[0].topology_key)
 
 
 def _path_set(
     pairs: IntArray, leaf: IntArray, trie: Trie, scan: PathScan, num_links: int, topology_key: str
 ) -> PathSet:
-    """A path set whose packed form is known already."""
+    """Return a path set whose packed form is known."""
     paths = PathSet(
         pairs, leaf, trie, scan.demand_ptr.astype(np.int32), num_links, "", topology_key
     )
     max_slots = int(np.diff(scan.node_ptr).max(initial=0)) + 1
-    paths.__dict__["packed"] = PackedPaths(scan, max_slots, num_links)  # the cached property
+    # Fill the cached property.
+    paths.__dict__["packed"] = PackedPaths(scan, max_slots, num_links)
     return paths
 
 
 @partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
-def _count(
+def _count_nodes(
     begin: int,
     end: int,
     scan: PathScan,
@@ -163,14 +168,17 @@ def _count(
     first_path: Int64Array,
     sizes: Int64Array,
 ) -> None:
-    """Count the nodes and paths that each source keeps; ``first_path`` (n,) receives the first path
-    of each demand.
+    """Count the selected nodes and paths of each source; ``first_path`` (n,) receives the first
+    path of each demand.
     """
     for s in range(begin, end):
         is_marked = np.zeros(max_slots, dtype=np.uint8)
         is_marked[0] = 1
-        first, d, path = scan.node_ptr[s], scan.demand_ptr[s], scan.path_ptr[s]
-        nodes, num_paths = 0, 0
+        first = scan.node_ptr[s]
+        d = scan.demand_ptr[s]
+        path = scan.path_ptr[s]
+        num_nodes = 0
+        num_paths = 0
         for i in range(demand_ptr[s], demand_ptr[s + 1]):
             while d < demands[i]:
                 path += scan.path_count[d]
@@ -180,54 +188,60 @@ def _count(
                 node = np.int64(scan.end_node[path + k])
                 while is_marked[node] == 0:
                     is_marked[node] = 1
-                    nodes += 1
+                    num_nodes += 1
                     node = np.int64(scan.parent[first + node - 1])
             num_paths += scan.path_count[d]
-        sizes[0, s], sizes[1, s] = nodes, num_paths
+        sizes[0, s] = num_nodes
+        sizes[1, s] = num_paths
 
 
 @partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
-def _cut(
+def _copy_nodes(
     begin: int,
     end: int,
     scan: PathScan,
     demands: Int64Array,
     first_path: Int64Array,
     max_slots: int,
-    cut: PathScan,
+    subset_scan: PathScan,
     parent: IntArray,
     link: IntArray,
-    leaf: IntArray,
+    leaves: IntArray,
 ) -> None:
-    """Fill ``cut`` and the same trie with node numbers that count over all sources."""
-    cut_parent, cut_link, cut_end = cut.parent, cut.link, cut.end_node
+    """Fill ``subset_scan`` and the trie with global node indices."""
+    subset_parent = subset_scan.parent
+    subset_link = subset_scan.link
+    subset_end = subset_scan.end_node
     for s in range(begin, end):
-        number = np.zeros(
-            max_slots, dtype=np.int32
-        )  # of each kept node in the cut trie; -1: kept, not yet numbered
-        first, offset = scan.node_ptr[s], cut.node_ptr[s]
+        # New number of each node; 0: unused, -1: used, not yet numbered.
+        new_number = np.zeros(max_slots, dtype=np.int32)
+        first = scan.node_ptr[s]
+        offset = subset_scan.node_ptr[s]
         last_node = np.int64(0)
-        for i in range(cut.demand_ptr[s], cut.demand_ptr[s + 1]):
-            for k in range(cut.path_count[i]):
+        for i in range(subset_scan.demand_ptr[s], subset_scan.demand_ptr[s + 1]):
+            for k in range(subset_scan.path_count[i]):
                 node = np.int64(scan.end_node[first_path[i] + k])
                 if node > last_node:
                     last_node = node
-                while node > 0 and number[node] == 0:
-                    number[node] = -1
+                while node > 0 and new_number[node] == 0:
+                    new_number[node] = -1
                     node = np.int64(scan.parent[first + node - 1])
-        count = 0
-        for i in range(last_node):  # parents come before children, so the order is kept
-            if number[i + 1] != 0:
-                above = number[np.int64(scan.parent[first + i])]
-                at = offset + count
-                cut_parent[at], cut_link[at] = above, scan.link[first + i]
-                parent[at], link[at] = offset + above - 1 if above > 0 else -1, scan.link[first + i]
-                count += 1
-                number[i + 1] = count
-        path = cut.path_ptr[s]
-        for i in range(cut.demand_ptr[s], cut.demand_ptr[s + 1]):
-            for k in range(cut.path_count[i]):
-                place = number[np.int64(scan.end_node[first_path[i] + k])]
-                cut_end[path] = place
-                leaf[i, k] = offset + place - 1
+        num_copied = 0
+        # Parents come before children, so the order is kept.
+        for i in range(last_node):
+            if new_number[i + 1] != 0:
+                new_parent = new_number[np.int64(scan.parent[first + i])]
+                position = offset + num_copied
+                subset_parent[position] = new_parent
+                subset_link[position] = scan.link[first + i]
+                parent[position] = offset + new_parent - 1 if new_parent > 0 else -1
+                link[position] = scan.link[first + i]
+                num_copied += 1
+                new_number[i + 1] = num_copied
+        path = subset_scan.path_ptr[s]
+        for i in range(subset_scan.demand_ptr[s], subset_scan.demand_ptr[s + 1]):
+            for k in range(subset_scan.path_count[i]):
+                end_number = new_number[np.int64(scan.end_node[first_path[i] + k])]
+                subset_end[path] = end_number
+                leaves[i, k] = offset + end_number - 1
                 path += 1

@@ -1,4 +1,8 @@
-"""Traffic matrices: T matrices of D demands."""
+"""Traffic matrices: T timestamped matrices over D demands (node pairs), in Gbit/s.
+
+:class:`TrafficMatrices` holds pairs, timestamps and a row store (:mod:`teal.network.rates`), which
+reads rates on demand; :class:`Split` divides its rows for training, validation and test.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,16 @@ from teal.runtime.storage import content_key
 if TYPE_CHECKING:
     from teal.network.topology import Topology
 
-_SHARE_TOLERANCE = 1e-9  # by which shares of classes may miss a sum of 1, for rounding
+# Shares of classes may miss a sum of 1 by this much, for rounding.
+_SHARE_TOLERANCE = 1e-9
 
 
 class Gap(NamedTuple):
-    """A place in the series where matrices are missing.
+    """Gap in the time series where matrices are missing.
 
     Attributes:
         after: time of the last matrix before the gap.
-        missing: number of matrices.
+        missing: number of missing matrices.
     """
 
     after: np.datetime64
@@ -35,7 +40,7 @@ class Gap(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Row numbers of the three parts, in time order."""
+    """Row indices of the training, validation and test parts, in time order."""
 
     train: Int64Array
     validation: Int64Array
@@ -44,19 +49,19 @@ class Split(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrafficMatrices:
-    """T traffic matrices over D demands (ordered node pairs).  Rates in Gbit/s.
+    """T traffic matrices over D demands (ordered node pairs), in Gbit/s.
 
     Attributes:
         name: short name for tables.
-        pairs: (D, 2) source and target node index, sorted, without repetition (within each class).
+        pairs: (D, 2) source and target node index, sorted and distinct (within each class).
         timestamps: (T,) datetime64[s], strictly increasing.
         rates: the stored rates (T, D) in Gbit/s, before ``scale``.
-        interval_s: seconds from one matrix to the next when none is missing; 0 if unknown.
+        interval_s: nominal seconds between two matrices; 0 if unknown.
         scale: factor that :meth:`read` applies.
-        skipped: one line for each matrix that its publisher left empty or that could not be used.
-        key: content key of the matrices before ``scale``, for caches.
-        origin: the file or name it came from, for messages.
-        classes: priority classes of the demands, which then stand class by class (see
+        skipped: one line for each matrix that is empty or unusable.
+        key: content hash of the matrices before ``scale``, for caches.
+        origin: file or name of the source, for messages.
+        classes: priority classes of the demands, which are then ordered by class (see
             :mod:`teal.network.classes`).
     """
 
@@ -72,10 +77,10 @@ class TrafficMatrices:
     classes: DemandClasses | None = None
 
     def __repr__(self) -> str:
-        when = f"{self.timestamps[0]} to {self.timestamps[-1]}"
+        period = f"{self.timestamps[0]} to {self.timestamps[-1]}"
         return (
             f"TrafficMatrices({self.name!r}: {self.num_matrices} matrices of {self.num_demands} "
-            f"demands, {when})"
+            f"demands, {period})"
         )
 
     def __post_init__(self) -> None:
@@ -89,16 +94,16 @@ class TrafficMatrices:
             raise InputError(where, "demands", "at least one demand", "none")
         if np.isnat(self.timestamps).any():
             raise InputError(where, "timestamp", "a time for every matrix", "none")
-        not_later = np.flatnonzero(np.diff(self.timestamps) <= np.timedelta64(0, "s"))
-        if len(not_later):
+        not_increasing = np.flatnonzero(np.diff(self.timestamps) <= np.timedelta64(0, "s"))
+        if len(not_increasing):
             raise InputError(
-                where, "timestamp", "increasing timestamps", self.timestamps[not_later[0] + 1]
+                where, "timestamp", "increasing timestamps", self.timestamps[not_increasing[0] + 1]
             )
         if not self.scale > 0 or not np.isfinite(self.scale):
             raise InputError(where, "scale", "a positive factor", self.scale)
-        order = self.pairs[:, 0].astype(np.int64) * (1 << 32) + self.pairs[:, 1]
+        sort_key = self.pairs[:, 0].astype(np.int64) * (1 << 32) + self.pairs[:, 1]
         blocks = [slice(None)] if self.classes is None else self.classes.blocks
-        if any((np.diff(order[rows]) <= 0).any() for rows in blocks):
+        if any((np.diff(sort_key[rows]) <= 0).any() for rows in blocks):
             raise InputError(
                 where, "demands", "pairs sorted by source and target, each once", "another order"
             )
@@ -108,39 +113,40 @@ class TrafficMatrices:
             )
 
     def __len__(self) -> int:
-        """T.  With :meth:`__getitem__`, the matrices are a dataset as torch's DataLoader takes
-        them.
+        """T.  With :meth:`__getitem__`, the matrices are a map-style dataset for torch's
+        DataLoader.
         """
         return self.num_matrices
 
-    def __getitem__(self, number: int | slice) -> FloatArray:
-        """Rates of a matrix, (D,) Gbit/s, or of several, (B, D); negative numbers count from the
-        end.
+    def __getitem__(self, index: int | slice) -> FloatArray:
+        """Return the rates of a matrix, (D,) Gbit/s, or of a slice, (B, D); negative indices count
+        from the end.
 
         Raises:
-            IndexError: no such matrix.
+            IndexError: the index is out of range.
             InputError: a negative, infinite or NaN rate.
         """
-        if isinstance(number, slice):
-            return self.read(number)
-        count, place = self.num_matrices, operator.index(number)
-        if not -count <= place < count:
+        if isinstance(index, slice):
+            return self.read(index)
+        num_matrices = self.num_matrices
+        row = operator.index(index)
+        if not -num_matrices <= row < num_matrices:
             raise IndexError(
-                f"{self.origin or self.name}: matrix {place}: expected 0 to {count - 1}, or "
-                f"-{count} to -1 from the end"
+                f"{self.origin or self.name}: matrix {row}: expected 0 to {num_matrices - 1}, or "
+                f"-{num_matrices} to -1 from the end"
             )
-        matrix: FloatArray = self.read([place % count])[0]
+        matrix: FloatArray = self.read([row % num_matrices])[0]
         return matrix
 
     def to_frame(self, topology: Topology) -> Any:
-        """A pandas frame, a row for each time, a column for each pair of names (source, target), in
-        Gbit/s.
+        """Return a pandas frame in Gbit/s: a row per time, a column per pair of names (source,
+        target).
 
         Args:
-            topology: network whose nodes the pairs name.
+            topology: network of the node indices.
 
         Raises:
-            InputError: priority classes, of which several have the same pair.
+            InputError: the demands have priority classes, so that pairs repeat.
         """
         import pandas as pd
 
@@ -155,17 +161,17 @@ class TrafficMatrices:
 
     @property
     def num_matrices(self) -> int:
-        """T."""
+        """T, the number of matrices."""
         return len(self.timestamps)
 
     @property
     def num_demands(self) -> int:
-        """D."""
+        """D, the number of demands."""
         return len(self.pairs)
 
     @property
     def gaps(self) -> list[Gap]:
-        """The places where matrices are missing, judged by timestamps and interval."""
+        """Gaps of the time series, from timestamps and nominal interval."""
         if not self.interval_s:
             return []
         steps = np.diff(self.timestamps).astype(np.int64)
@@ -173,7 +179,7 @@ class TrafficMatrices:
         return [Gap(self.timestamps[i], int(missing[i])) for i in np.flatnonzero(missing > 0)]
 
     def read(self, rows: Int64Array | list[int] | slice) -> FloatArray:
-        """Rates of the given matrices: (B, D) Gbit/s.
+        """Return the rates of the given rows: (B, D) Gbit/s.
 
         Raises:
             InputError: a negative, infinite or NaN rate among those read.
@@ -182,20 +188,20 @@ class TrafficMatrices:
             rows = np.arange(*rows.indices(self.num_matrices))
         rows = np.asarray(rows, dtype=np.int64)
         values = self.rates.read(rows)
-        bad = ~(np.isfinite(values) & (values >= 0))
-        if bad.any():
-            i, d = np.argwhere(bad)[0]
+        is_invalid = ~(np.isfinite(values) & (values >= 0))
+        if is_invalid.any():
+            row, demand = np.argwhere(is_invalid)[0]
             raise InputError(
                 self.origin or self.name,
-                f"matrix {rows[i]}, demand {self.pairs[d][0]}->{self.pairs[d][1]}",
+                f"matrix {rows[row]}, demand {self.pairs[demand][0]}->{self.pairs[demand][1]}",
                 "a finite rate >= 0",
-                values[i, d],
+                values[row, demand],
             )
         return values * self.scale
 
     def chunks(self, rows: Int64Array | None = None, size: int = 0) -> Iterator[FloatArray]:
-        """Read ``rows`` (None: all) in chunks of ``size`` matrices, or of about 32 MB (4 Mi rates)
-        if that is 0.
+        """Read ``rows`` (None: all) in chunks of ``size`` matrices; 0 means about 32 MB (4 Mi
+        rates).
         """
         rows = np.arange(self.num_matrices) if rows is None else rows
         size = size or max(1, (1 << 22) // self.num_demands)
@@ -203,49 +209,55 @@ class TrafficMatrices:
             yield self.read(rows[begin : begin + size])
 
     def mean(self, rows: Int64Array | None = None) -> FloatArray:
-        """Mean rate of each demand over ``rows``: (D,) Gbit/s."""
-        total, count = np.zeros(self.num_demands), 0
+        """Return the mean rate of each demand over ``rows``: (D,) Gbit/s."""
+        total = np.zeros(self.num_demands)
+        num_rows = 0
         for chunk in self.chunks(rows):
-            total, count = total + chunk.sum(0), count + len(chunk)
-        return total / count
+            total = total + chunk.sum(0)
+            num_rows = num_rows + len(chunk)
+        return total / num_rows
 
     def scaled(self, factor: float) -> TrafficMatrices:
-        """The matrices times ``factor``."""
+        """Return the matrices times ``factor``."""
         return dataclasses.replace(self, scale=self.scale * factor)
 
     def carrying(self, row: int) -> TrafficMatrices:
-        """One matrix alone, with only those demands that are not 0 in it."""
+        """Return one matrix alone, restricted to its positive demands."""
         rates = self.read([row])
-        carrying = np.flatnonzero(rates[0] > 0)
+        positive = np.flatnonzero(rates[0] > 0)
         return dataclasses.replace(
             self,
-            pairs=self.pairs[carrying],
-            classes=None if self.classes is None else self.classes.kept(carrying),
+            pairs=self.pairs[positive],
+            classes=None if self.classes is None else self.classes.kept(positive),
             timestamps=self.timestamps[[row]],
-            rates=ArrayRates(rates[:, carrying]),
+            rates=ArrayRates(rates[:, positive]),
             scale=1.0,
             key=content_key(self.key, self.scale, row),
         )
 
     def over(self, pairs: IntArray) -> TrafficMatrices:
-        """The matrices over more pairs, without traffic on those that are new.
+        """Return the matrices over a superset of the pairs, with rate 0 on the new pairs.
 
         Args:
-            pairs: (n, 2) sorted, all of ours among them.
+            pairs: (n, 2) sorted pairs that contain all present ones.
 
         Raises:
-            InputError: demands of several classes, of which a pair has more than one.
+            InputError: the demands have priority classes, so that pairs repeat.
         """
         if self.classes is not None:
             raise InputError(
                 self.origin or self.name, "classes", "traffic without classes", self.classes.names
             )
-        wide, ours = (one[:, 0].astype(np.int64) << 32 | one[:, 1] for one in (pairs, self.pairs))
-        rates = WiderRates(self.rates, np.searchsorted(wide, ours), len(pairs))
+        new_codes, codes = (
+            part[:, 0].astype(np.int64) << 32 | part[:, 1] for part in (pairs, self.pairs)
+        )
+        rates = WiderRates(self.rates, np.searchsorted(new_codes, codes), len(pairs))
         return dataclasses.replace(self, pairs=pairs, rates=rates, key=content_key(self.key, pairs))
 
     def part(self, first: int, stop: int) -> TrafficMatrices:
-        """The matrices ``first`` to ``stop`` - 1; the others cannot be read from the result."""
+        """Return the matrices ``first`` to ``stop`` - 1; the others are inaccessible from the
+        result.
+        """
         return dataclasses.replace(
             self,
             timestamps=self.timestamps[first:stop],
@@ -254,35 +266,40 @@ class TrafficMatrices:
         )
 
     def split(self, train: float = 0.7, validation: float = 0.1) -> Split:
-        """Row numbers of training, validation and test part, in time order.
+        """Return the row indices of training, validation and test parts, in time order.
 
-        Every part has at least one row if there are three or more; with fewer, all three parts are
-        all rows.
+        Every part has at least one row if there are three or more; with fewer, every part has all
+        rows.
         """
-        count = self.num_matrices
-        if count < 3:
-            all_rows = np.arange(count)
+        num_matrices = self.num_matrices
+        if num_matrices < 3:
+            all_rows = np.arange(num_matrices)
             return Split(all_rows, all_rows, all_rows)
-        first = min(max(1, round(train * count)), count - 2)
-        second = min(max(first + 1, round((train + validation) * count)), count - 1)
-        return Split(np.arange(first), np.arange(first, second), np.arange(second, count))
+        train_end = min(max(1, round(train * num_matrices)), num_matrices - 2)
+        validation_end = min(
+            max(train_end + 1, round((train + validation) * num_matrices)), num_matrices - 1
+        )
+        return Split(
+            np.arange(train_end),
+            np.arange(train_end, validation_end),
+            np.arange(validation_end, num_matrices),
+        )
 
     def content_key(self) -> str:
-        """Content key of the matrices that :meth:`read` returns."""
+        """Return the content hash of the matrices that :meth:`read` returns."""
         classes = () if self.classes is None else (self.classes.names, self.classes.ptr)
         return content_key(self.key, self.pairs, self.timestamps, self.scale, *classes)
 
     def in_classes(self, shares: Mapping[str, float]) -> TrafficMatrices:
-        """The demands, each divided among classes.
+        """Divide each demand among priority classes.
 
         Args:
-            shares: share of every demand, by name of the class, the highest priority first; they
-                sum to 1.
+            shares: share of every demand by class name, the highest priority first, with sum 1.
 
         Raises:
-            InputError: shares that are negative or do not sum to 1; demands that have classes.
+            InputError: negative shares, or a sum other than 1; demands that already have classes.
         """
-        parts = np.array(list(shares.values()), dtype=np.float64)
+        class_shares = np.array(list(shares.values()), dtype=np.float64)
         if self.classes is not None:
             raise InputError(
                 self.origin or self.name,
@@ -290,27 +307,27 @@ class TrafficMatrices:
                 "demands without classes",
                 "demands with classes",
             )
-        if not (parts >= 0).all() or abs(parts.sum() - 1) > _SHARE_TOLERANCE:
+        if not (class_shares >= 0).all() or abs(class_shares.sum() - 1) > _SHARE_TOLERANCE:
             raise InputError(
-                "classes", "shares", "numbers >= 0 that sum to 1", ", ".join(map(str, parts))
+                "classes", "shares", "numbers >= 0 that sum to 1", ", ".join(map(str, class_shares))
             )
         return dataclasses.replace(
             self,
-            pairs=np.tile(self.pairs, (len(parts), 1)),
-            rates=SharedRates(self.rates, parts),
+            pairs=np.tile(self.pairs, (len(class_shares), 1)),
+            rates=SharedRates(self.rates, class_shares),
             classes=DemandClasses.of_equal_size(shares, self.num_demands),
-            key=content_key(self.key, tuple(shares), parts),
+            key=content_key(self.key, tuple(shares), class_shares),
         )
 
 
 def spread(rows: Int64Array, limit: int) -> Int64Array:
-    """At most ``limit`` of ``rows``, evenly spread; all of them if ``limit`` is 0."""
+    """Return at most ``limit`` of ``rows``, evenly spaced; all of them if ``limit`` is 0."""
     if not limit or limit >= len(rows):
         return rows
     return rows[np.unique(np.linspace(0, len(rows) - 1, limit).round().astype(int))]
 
 
 def usual_interval(timestamps: npt.NDArray[np.datetime64]) -> int:
-    """Median step in seconds, 0 for a single matrix."""
+    """Return the median step in seconds; 0 for a single matrix."""
     steps = np.diff(timestamps).astype("timedelta64[s]").astype(np.int64)
     return int(np.median(steps)) if len(steps) else 0

@@ -1,4 +1,8 @@
-"""The path trie: every path of every demand, prefixes shared per source."""
+"""Path trie: the paths of all demands as one prefix tree per source.
+
+:class:`Trie` stores parents and links of the nodes; :func:`insert_path` and :func:`sort_by_depth`
+are the kernels that build it.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,17 @@ from teal.runtime.parallel import inner_kernel, kernel
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trie:
-    """T trie nodes; a node stands for the path from its source down to it.
+    """Prefix trees of T nodes; a node stands for the path from its source to it.
 
-    The nodes of one source are consecutive and parents come before children: sums along paths need
-    one loop over the nodes from first to last, sums over the paths through each link one loop from
-    last to first.
+    The nodes of a source are consecutive and parents come before children: sums along paths need
+    one forward loop over the nodes, sums over the paths through each link one backward loop.
 
     Attributes:
         parent: (T,) index of each node's parent, -1 where the parent is the source, which is no
             trie node.
-        link: (T,) index of the network's link that leads into the node.
-        source_ptr: (S + 1,) the nodes of the i-th of the S sources, in increasing order of their
-            indices, are ``source_ptr[i]:source_ptr[i + 1]``.
+        link: (T,) link that leads into the node.
+        source_ptr: (S + 1,) the nodes of source i, in increasing order of node indices, are
+            ``source_ptr[i]:source_ptr[i + 1]``.
     """
 
     parent: IntArray
@@ -33,7 +36,7 @@ class Trie:
 
     @property
     def num_nodes(self) -> int:
-        """T."""
+        """T, the number of trie nodes."""
         return len(self.parent)
 
     @cached_property
@@ -43,9 +46,7 @@ class Trie:
 
     @cached_property
     def levels(self) -> list[IntArray]:
-        """Indices of the trie nodes of depth 1, 2, ..., for backends that process all nodes of a
-        level at once.
-        """
+        """Node indices of depth 1, 2, ..., for backends that process a level at once."""
         order = np.argsort(self.depth, kind="stable").astype(np.int32)
         ends = np.cumsum(np.bincount(self.depth)[1:]) if self.num_nodes else np.zeros(0, int)
         return [part.astype(np.int32) for part in np.split(order, ends[:-1])] if len(ends) else []
@@ -62,21 +63,21 @@ def _depth(parent: IntArray) -> IntArray:
 
 @inner_kernel
 def insert_path(  # type: ignore[no-untyped-def]
-    path, length, parent, link, first_child, next_sibling, count
+    path, length, parent, link, first_child, next_sibling, num_nodes
 ) -> tuple[int, int]:
-    """Follow ``path[:length]`` down one source's trie and add the nodes that are missing.
+    """Insert ``path[:length]`` into one source's trie, with node indices local to the source.
 
-    Node numbers are local to the source.  Returns (node of the path's end, new count), or (-2,
-    count) when ``parent`` is full; nodes added until then stay.
+    Returns (node of the path's end, new num_nodes), or (-2, num_nodes) when ``parent`` is full;
+    nodes added until then stay.
 
     Args:
-        path: indices of the links of the path.
+        path: link indices of the path.
         length: number of links of the path.
-        parent: (room,) parent of each node, -1 for the source.
-        link: (room,) link that leads into each node.
-        first_child: (room + 1,) first child of the source, then of each node; -1 for none.
-        next_sibling: (room,) next child of the same parent; -1 for none.
-        count: nodes so far.
+        parent: (capacity,) parent of each node, -1 for the source.
+        link: (capacity,) link that leads into each node.
+        first_child: (capacity + 1,) first child of the source, then of each node; -1 for none.
+        next_sibling: (capacity,) next child of the same parent; -1 for none.
+        num_nodes: number of nodes.
     """
     node = -1
     for i in range(length):
@@ -84,49 +85,51 @@ def insert_path(  # type: ignore[no-untyped-def]
         while child >= 0 and link[child] != path[i]:
             child = next_sibling[child]
         if child < 0:
-            if count == len(parent):
-                return -2, count
-            child = count
-            parent[child], link[child] = node, path[i]
+            if num_nodes == len(parent):
+                return -2, num_nodes
+            child = num_nodes
+            parent[child] = node
+            link[child] = path[i]
             next_sibling[child] = first_child[node + 1]
             first_child[node + 1] = child
             first_child[child + 1] = -1
-            count += 1
+            num_nodes += 1
         node = child
-    return node, count
+    return node, num_nodes
 
 
 @inner_kernel
-def sort_by_depth(parent, link, leaf) -> None:  # type: ignore[no-untyped-def]
+def sort_by_depth(parent, link, leaves) -> None:  # type: ignore[no-untyped-def]
     """Renumber one source's trie level by level, in place.
 
-    Nodes that are adjacent in memory then seldom depend on each other, so that the processor
-    overlaps their loads: a scan of Kdl on an AMD EPYC takes half the time that it takes in the
-    order in which paths were found.
+    Adjacent nodes then seldom depend on each other, so that the processor overlaps their loads: a
+    scan of Kdl on an AMD EPYC takes half the time of a scan in search order.
 
     Args:
         parent: (T_s,) parent of each node of the source, in local numbers; parents come first.
         link: (T_s,) link that leads into each node.
-        leaf: (D_s, K) last node of each path, -1 for none; receives the new numbers.
+        leaves: (D_s, K) last node of each path, -1 for none; receives the new numbers.
     """
-    count = len(parent)
-    depth = np.zeros(count, dtype=np.int32)  # 0 for a first link here, unlike Trie.depth
-    start = np.zeros(count + 2, dtype=np.int32)
-    for node in range(count):
+    num_nodes = len(parent)
+    # A first link has depth 0 here, unlike in Trie.depth.
+    depth = np.zeros(num_nodes, dtype=np.int32)
+    level_ptr = np.zeros(num_nodes + 2, dtype=np.int32)
+    for node in range(num_nodes):
         if parent[node] >= 0:
             depth[node] = depth[parent[node]] + 1
-        start[depth[node] + 1] += 1
-    for level in range(count):
-        start[level + 1] += start[level]
-    new_number = np.empty(count, dtype=np.int32)
-    old_parent, old_link = parent.copy(), link.copy()
-    for node in range(count):
-        new_number[node] = start[depth[node]]
-        start[depth[node]] += 1
-        old = old_parent[node]
-        parent[new_number[node]] = new_number[old] if old >= 0 else -1
+        level_ptr[depth[node] + 1] += 1
+    for level in range(num_nodes):
+        level_ptr[level + 1] += level_ptr[level]
+    new_number = np.empty(num_nodes, dtype=np.int32)
+    old_parent = parent.copy()
+    old_link = link.copy()
+    for node in range(num_nodes):
+        new_number[node] = level_ptr[depth[node]]
+        level_ptr[depth[node]] += 1
+        parent_node = old_parent[node]
+        parent[new_number[node]] = new_number[parent_node] if parent_node >= 0 else -1
         link[new_number[node]] = old_link[node]
-    for d in range(leaf.shape[0]):
-        for k in range(leaf.shape[1]):
-            if leaf[d, k] >= 0:
-                leaf[d, k] = new_number[leaf[d, k]]
+    for d in range(leaves.shape[0]):
+        for k in range(leaves.shape[1]):
+            if leaves[d, k] >= 0:
+                leaves[d, k] = new_number[leaves[d, k]]

@@ -1,6 +1,4 @@
-"""Demands without a path, which no allocation carries: how many, of how much traffic, and between
-which nodes.
-"""
+"""Demands without a path, which no allocation can serve: number, traffic, and node pairs."""
 
 from __future__ import annotations
 
@@ -12,16 +10,18 @@ from teal.errors import listed
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 
-_MAX_NAMES = 10  # demands in a sentence, the largest first
-_MAX_LISTED = 1000  # in JSON
+# Maximum number of demands in a sentence, the largest first.
+_MAX_LISTED_NAMES = 10
+# Maximum number of demands in JSON.
+_MAX_JSON_PAIRS = 1000
 
 
 class WithoutPath(NamedTuple):
-    """The demands above 0 of a matrix that have no path.
+    """Positive demands of a matrix without a path.
 
     Attributes:
-        rate: Gbit/s.
-        pairs: ``source->target`` of each, the largest first.
+        rate: total rate, Gbit/s.
+        pairs: ``source->target`` of each, by decreasing rate.
     """
 
     rate: float
@@ -31,28 +31,32 @@ class WithoutPath(NamedTuple):
     def of(
         cls, topology: Topology, pairs: IntArray, demand: FloatArray, has_path: BoolArray
     ) -> WithoutPath:
-        """Find them.
+        """Collect the demands without a path.
 
         Args:
-            topology: gives the names of the nodes.
+            topology: network with the node names.
             pairs: (D, 2) source and target of each demand.
             demand: (D,) Gbit/s.
-            has_path: (D,) whether a path that works leads from source to target.
+            has_path: (D,) whether a live path leads from source to target.
         """
-        lost = np.flatnonzero((demand > 0) & ~has_path)
-        lost = lost[np.argsort(-demand[lost], kind="stable")]
+        disconnected = np.flatnonzero((demand > 0) & ~has_path)
+        disconnected = disconnected[np.argsort(-demand[disconnected], kind="stable")]
         names = topology.node_names
         return cls(
-            float(demand[lost].sum()),
-            tuple(f"{names[s]}->{names[t]}" for s, t in pairs[lost].tolist()),
+            float(demand[disconnected].sum()),
+            tuple(f"{names[s]}->{names[t]}" for s, t in pairs[disconnected].tolist()),
         )
 
     def sentence(self) -> str:
-        """``1 demand without a path, 4 Gbit/s: a->c``."""
-        count = len(self.pairs)
-        demands = f"{count:,} demand{'' if count == 1 else 's'} without a path"
-        return f"{demands}, {self.rate:.6g} Gbit/s: {listed(self.pairs, _MAX_NAMES)}"
+        """Return a sentence such as ``1 demand without a path, 4 Gbit/s: a->c``."""
+        num_demands = len(self.pairs)
+        subject = f"{num_demands:,} demand{'' if num_demands == 1 else 's'} without a path"
+        return f"{subject}, {self.rate:.6g} Gbit/s: {listed(self.pairs, _MAX_LISTED_NAMES)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Number of demands, Gbit/s, and the largest 1,000 of them."""
-        return {"demands": len(self.pairs), "rate": self.rate, "pairs": self.pairs[:_MAX_LISTED]}
+        """Return the number of demands, their rate in Gbit/s, and the 1,000 largest pairs."""
+        return {
+            "demands": len(self.pairs),
+            "rate": self.rate,
+            "pairs": self.pairs[:_MAX_JSON_PAIRS],
+        }

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import teal.runtime.cuda as cuda
 from teal.problem import Problem
 from teal.problem.fixed import FixedProgram, ProgramShape
-from teal.runtime.latest import Latest
+from teal.runtime.lru_cache import LruCache
 
 _MOST_SHAPES = 4  # for which a pass is kept, over one set of paths
 Pass = Callable[[Problem], tuple[Tensor, Tensor]]
@@ -29,7 +29,7 @@ class RecordedPasses:
     """
 
     def __init__(self) -> None:
-        self._by_backend: weakref.WeakKeyDictionary[Any, Latest[Hashable, _Recorded]] = (
+        self._by_backend: weakref.WeakKeyDictionary[Any, LruCache[Hashable, _Recorded]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -59,7 +59,7 @@ class RecordedPasses:
         if torch.is_grad_enabled() or not FixedProgram.accepts(problem):
             return forward(problem.to(dtype))
         shape = ProgramShape.of(problem)
-        latest = self._by_backend.setdefault(problem.ops.backend, Latest(_MOST_SHAPES))
+        latest = self._by_backend.setdefault(problem.ops.backend, LruCache(_MOST_SHAPES))
         key = shape, dtype, form, tuple(weight.data_ptr() for weight in weights)
         recorded = latest.take(key) or _Recorded(FixedProgram(problem, shape, dtype))
         results = recorded.run(forward, problem)

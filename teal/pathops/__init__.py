@@ -1,5 +1,7 @@
-"""The incidence products: sums and maxima along paths, sums over the paths through links.  One file
-per backend.
+"""Incidence products: sums and maxima along paths, and sums over the paths through links.
+
+One module per backend: torch, Numba (CPU), CUDA, and segment lists.  Entry point:
+:func:`make_path_ops`.
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ __all__ = ["NumbaBackend", "OpsBackend", "PathOps", "SegmentOps", "TorchBackend"
 def make_path_ops(
     paths: AnyPaths, device: torch.device | str = "cpu", backend: str = "auto"
 ) -> PathOps:
-    """The operations over ``paths`` on ``device``.
+    """Return the operations over ``paths`` on ``device``.
 
     Args:
-        paths: explicit paths, or segment lists, which have one backend.
+        paths: explicit paths, or segment lists, which have a single backend.
+        device: device of the tensors.
         backend: ``torch`` (any device), ``numba`` (CPU), ``cuda`` (GPU), or ``auto``: numba on the
-            CPU, cuda on a GPU, torch where numba-cuda is missing there (a warning says so) and
-            elsewhere.
+            CPU, cuda on a GPU, torch elsewhere and, with a warning, where numba-cuda is missing.
 
     Raises:
-        InputError: an unknown backend, or one that does not run on the device.
+        InputError: an unknown backend, or one that does not support the device.
     """
     device = torch.device(device)
     if isinstance(paths, CandidateLists):
@@ -50,7 +52,7 @@ def make_path_ops(
 
     if backend == "auto" and (reason := cuda.missing()):
         warnings.warn(
-            f"path operations on the GPU use torch, which is slower: there is no {reason}",
+            f"path operations on the GPU use torch, which is slower: missing {reason}",
             stacklevel=2,
         )
         return PathOps(paths, TorchBackend(paths, device), device)

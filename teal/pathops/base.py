@@ -1,15 +1,16 @@
-"""path_sum, link_sum, path_max: sums and maxima over links and paths, which all other code uses.
+"""Path operations (incidence products) path_sum, link_sum and path_max, on which all solvers build.
 
 With B matrices in a batch, D demands, K path slots of each demand, E links, F features, and A the
 (D K, E) incidence matrix of paths and links, for link values x (B, E, F) and path values f (B, D,
-K, F), over the paths that exist:
+K, F), over existing paths:
 
 - path_sum:  (A x)[b, d, k, f]  = sum of x[b, e, f] over the links e of path (d, k);
 - link_sum:  (A' f)[b, e, f]    = sum of f[b, d, k, f] over the paths (d, k) through link e;
 - path_max:  max x[b, e] over the links e of path (d, k), and the first link that attains it.
 
 link_sum is the transpose of path_sum, so each is the other's gradient.  Where a demand has no k-th
-path, path_sum and path_max give 0 (and link -1), and link_sum ignores the entry.
+path, path_sum and path_max give 0 (and link -1), and link_sum ignores the entry.  :class:`PathOps`
+is the differentiable interface, :class:`OpsBackend` the interface of backends.
 """
 
 from __future__ import annotations
@@ -31,11 +32,10 @@ from teal.runtime.shapes import Float, Int
 
 @runtime_checkable
 class OpsBackend(Protocol):
-    """The three operations on plain tensors, without gradients; each module of this package has one
-    implementation.
+    """Interface of a backend: the three operations on plain tensors, without gradients.
 
     Attributes:
-        name: name by which a user chooses it.
+        name: name of the backend, as a user chooses it.
     """
 
     name: str
@@ -49,8 +49,8 @@ class OpsBackend(Protocol):
         ...
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, E) -> values (B, D, K), 0 where there is no path, and links (B, D, K) int64, -1 where
-        there is none.
+        """(B, E) -> values (B, D, K), 0 where there is no path, and links (B, D, K) int64, -1
+        there.
 
         Of links with equal values the one nearest the source is returned.
         """
@@ -91,37 +91,38 @@ class _PathMax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (links,) = ctx.saved_tensors
-        # An extra last column collects the entries of paths that do not exist.
+        # An extra last column collects the entries of missing paths.
         grad = grads[0].new_zeros(len(links), ctx.num_links + 1)
         index = torch.where(links < 0, ctx.num_links, links).flatten(1)
         return grad.scatter_add_(1, index, grads[0].flatten(1))[:, :-1], None
 
 
 class PathOps:
-    """The operations over one path set, differentiable, on one device.
+    """Differentiable path operations over one path set, on one device.
 
-    Values have the batch axis first; path_sum and link_sum also take a feature axis last.
+    Values have the batch axis first; path_sum and link_sum accept a feature axis last.
 
     Args:
         paths: candidate paths.
-        backend: implementation, made for ``device``.
+        backend: implementation for ``device``.
         device: device of all tensors.
 
     Attributes:
-        counts_once: whether a Gbit/s on a column puts 1 Gbit/s, or nothing, on each row.
+        counts_once: whether all incidence coefficients are 0 or 1.
         is_over_paths: whether the columns are the paths of ``column_paths``, and the rows its
             links.
-        column_paths: ``paths``, unless a side condition made others of them.
+        column_paths: ``paths``, unless a side condition transforms them.
     """
 
     counts_once = is_over_paths = True
 
     def __init__(self, paths: ProblemPaths, backend: OpsBackend, device: torch.device) -> None:
-        self.paths, self.backend, self.device = paths, backend, device
+        self.paths = paths
+        self.backend = backend
+        self.device = device
         self.column_paths = paths
-        self.mask = torch.from_numpy(paths.mask).to(
-            device
-        )  # (D, K), true where the demand has a k-th path
+        # (D, K), true where the demand has a k-th path
+        self.mask = torch.from_numpy(paths.mask).to(device)
         self.hops = torch.from_numpy(paths.hops).to(device)  # (D, K), 0 where there is no path
 
     @cached_property
@@ -131,7 +132,7 @@ class PathOps:
 
     @cached_property
     def paths_through(self) -> Float[Tensor, " E"]:
-        """(E,) number of paths through each link; float64, which counts exactly."""
+        """(E,) number of paths through each link; float64, so that counts are exact."""
         return self.link_sum(self.mask[None].to(torch.float64))[0]
 
     def path_sum(self, link_values: Float[Tensor, "B E *F"]) -> Float[Tensor, "B D K *F"]:
@@ -151,8 +152,8 @@ class PathOps:
     def path_max(
         self, link_values: Float[Tensor, "B E"]
     ) -> tuple[Float[Tensor, "B D K"], Int[Tensor, "B D K"]]:
-        """Maximum along each path, and the index of the link that attains it: (B, E) -> (B, D, K)
-        and (B, D, K) int64.
+        """Maximum along each path, and the link that attains it: (B, E) -> (B, D, K) and (B, D, K)
+        int64.
 
         Where there is no path they are 0 and -1.  Of links with equal values the one nearest the
         source is returned; it alone receives the gradient.
@@ -160,13 +161,13 @@ class PathOps:
         return cast(tuple[Tensor, Tensor], _PathMax.apply(link_values, self.backend))
 
     def of_paths(self, path_values: Float[Tensor, "D P"]) -> Float[Tensor, "D K"]:
-        """Values (D, K) of the columns of a program from values (D, P) of paths; here each column
-        is a path.
+        """Convert path values (D, P) to column values (D, K) of a program; here each column is a
+        path.
         """
         return path_values
 
     def incidence(self, num_rows: int) -> sp.csr_array:
-        """(E, D K) what a Gbit/s of each column puts on each row.
+        """Return the (E, D K) incidence matrix: load of a Gbit/s of each column on each row.
 
         Args:
             num_rows: E.
@@ -176,27 +177,29 @@ class PathOps:
 
 
 class TorchBackend:
-    """All nodes of one depth are processed at once, because a node's value needs its parent's."""
+    """Backend of torch operations, which process all trie nodes of one depth at once."""
 
     name = "torch"
 
     def __init__(self, paths: PathSet, device: torch.device) -> None:
         trie = paths.trie
-        self._num_nodes, self._num_links = trie.num_nodes, paths.num_links
+        self._num_nodes = trie.num_nodes
+        self._num_links = paths.num_links
         self._leaf = torch.from_numpy(paths.leaf.astype("int64")).to(device)  # (D, K)
         self._mask = self._leaf >= 0
-        # Numbers, since a GPU would wait for the host at an index by the mask.
+        # Indices instead of the mask, since a GPU would wait for the host at a boolean index.
         self._slot = self._mask.flatten().nonzero()[:, 0]
-        self._end = self._leaf.flatten()[self._slot]
+        self._end_node = self._leaf.flatten()[self._slot]
         self._levels = []
         for nodes in trie.levels:
-            node, link, parent = (
-                nodes.astype("int64"),
-                trie.link[nodes].astype("int64"),
-                trie.parent[nodes],
-            )
+            node = nodes.astype("int64")
+            link = trie.link[nodes].astype("int64")
+            parent = trie.parent[nodes]
             self._levels.append(
-                tuple(torch.from_numpy(a).to(device) for a in (node, link, parent.astype("int64")))
+                tuple(
+                    torch.from_numpy(array).to(device)
+                    for array in (node, link, parent.astype("int64"))
+                )
             )
 
     def path_sum(self, link_values: Tensor) -> Tensor:
@@ -210,32 +213,36 @@ class TorchBackend:
 
     def link_sum(self, path_values: Tensor) -> Tensor:
         """(B, D, K, F) -> (B, E, F)."""
-        batch, features = path_values.shape[0], path_values.shape[-1]
+        batch = path_values.shape[0]
+        features = path_values.shape[-1]
         flow = path_values.new_zeros(batch, self._num_nodes, features)  # (B, T, F)
-        flow.index_add_(1, self._end, path_values.flatten(1, 2)[:, self._slot])
-        out = path_values.new_zeros(batch, self._num_links, features)
+        flow.index_add_(1, self._end_node, path_values.flatten(1, 2)[:, self._slot])
+        link_totals = path_values.new_zeros(batch, self._num_links, features)
         for depth in reversed(range(len(self._levels))):
             node, link, parent = self._levels[depth]
-            out.index_add_(1, link, flow[:, node])
+            link_totals.index_add_(1, link, flow[:, node])
             if depth:
                 flow.index_add_(1, parent, flow[:, node])
-        return out
+        return link_totals
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """(B, E) -> values (B, D, K) and links (B, D, K)."""
         largest = link_values.new_zeros(len(link_values), self._num_nodes)  # (B, T)
-        at_link = torch.full(largest.shape, -1, dtype=torch.int64, device=largest.device)
+        node_link = torch.full(largest.shape, -1, dtype=torch.int64, device=largest.device)
         for depth, (node, link, parent) in enumerate(self._levels):
-            value, at = link_values[:, link], link.expand(len(link_values), -1)
+            value = link_values[:, link]
+            link_of_value = link.expand(len(link_values), -1)
             if depth:
                 is_above = largest[:, parent] >= value
                 value = torch.where(is_above, largest[:, parent], value)
-                at = torch.where(is_above, at_link[:, parent], at)
-            largest[:, node], at_link[:, node] = value, at
-        links = torch.where(self._mask, self._take(at_link), -1)
+                link_of_value = torch.where(is_above, node_link[:, parent], link_of_value)
+            largest[:, node] = value
+            node_link[:, node] = link_of_value
+        links = torch.where(self._mask, self._gather_leaves(node_link), -1)
         return self._at_leaves(largest.unsqueeze(-1)).squeeze(-1), links
 
-    def _take(self, node_values: Tensor) -> Tensor:
+    def _gather_leaves(self, node_values: Tensor) -> Tensor:
+        """Gather node values (B, T, ...) at the end nodes of the paths: (B, D, K, ...)."""
         if not self._num_nodes:
             return node_values.new_zeros(
                 len(node_values), *self._leaf.shape, *node_values.shape[2:]
@@ -244,28 +251,28 @@ class TorchBackend:
 
     def _at_leaves(self, node_values: Tensor) -> Tensor:
         """(B, T, F) -> (B, D, K, F), 0 where there is no path."""
-        return torch.where(self._mask[..., None], self._take(node_values), 0)
+        return torch.where(self._mask[..., None], self._gather_leaves(node_values), 0)
 
 
 ColumnLinks = tuple[PathLinks, FloatArray]
 
-_KEPT: weakref.WeakKeyDictionary[PathOps, ColumnLinks] = weakref.WeakKeyDictionary()
+_cache: weakref.WeakKeyDictionary[PathOps, ColumnLinks] = weakref.WeakKeyDictionary()
 
 
 def columns_of_ops(ops: PathOps, num_rows: int) -> ColumnLinks:
-    """The rows of all columns, and what a Gbit/s of a column puts on each; these are without
-    entries where it is a Gbit/s.
+    """Return the rows of all columns in CSR form, and their coefficients; without entries where all
+    are 1.
 
     Args:
-        ops: over paths, or over the columns and rows that side conditions make of them.
-        num_rows: number of the rows.
+        ops: path operations, possibly transformed by side conditions.
+        num_rows: number of rows.
     """
     if ops.is_over_paths and isinstance(ops.column_paths, PathSet):
         return path_links_of(ops.column_paths), np.zeros(0)
-    found = _KEPT.get(ops)
-    if found is None:
-        found = _KEPT[ops] = _column_links(ops, num_rows)
-    return found
+    column_links = _cache.get(ops)
+    if column_links is None:
+        column_links = _cache[ops] = _column_links(ops, num_rows)
+    return column_links
 
 
 def _column_links(ops: PathOps, num_rows: int) -> ColumnLinks:

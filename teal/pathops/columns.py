@@ -1,16 +1,12 @@
-"""Columns and rows beyond paths and links, as path operations, so that programs and engines take
-them as they are.
+"""Path operations over transformed columns and rows, for side conditions of programs.
 
-A program has a column for each path and a row for each link.  A side condition makes other columns
-(every path twice, bundles of paths) or adds a row (a budget); :class:`teal.pathops.PathOps` of
-these have K columns a demand and E rows.
+A program has a column per path and a row per link.  A side condition transforms the columns (every
+path twice, bundles of paths) or adds a row (a budget); the resulting :class:`teal.pathops.PathOps`
+have K columns a demand and E rows, so that programs and engines use them unchanged.
 
-Path operations over bundles: several paths of a demand that are reserved together, in fixed
-proportions.
-
-A bundle j of demand d reserves ``weight[d, j, k]`` Gbit/s on path k for each Gbit/s that it stands
-for.  To programs and engines a bundle is a path: its price is the weighted sum of its paths'
-prices, its load that of all of them.
+A bundle is a set of paths of a demand that are reserved together in fixed proportions: bundle j of
+demand d reserves ``weight[d, j, k]`` Gbit/s on path k for each of its Gbit/s.  Its price is the
+weighted sum of its paths' prices.
 """
 
 from __future__ import annotations
@@ -26,15 +22,15 @@ from teal.pathops.base import PathOps
 
 
 class MoveOps(PathOps):
-    """Every path twice, to stay on it and to move onto it; what moves is on one row more, the last
-    one.
+    """Every path as two columns, for traffic that stays on it and traffic that moves onto it; an
+    extra last row counts the moved traffic.
 
-    Column 2 k is path k of ``ops`` to stay on, column 2 k + 1 the same to move onto.  It is a path
-    set itself (:func:`teal.network.path_changes.with_moves`), so that engines over paths take it as
-    any other.
+    Column 2 k is path k of ``ops`` for staying traffic, column 2 k + 1 the same for moving traffic.
+    The columns are a path set (:func:`teal.network.path_changes.with_moves`), so that engines over
+    paths support them.
 
     Args:
-        ops: over the paths.
+        ops: operations over the paths.
     """
 
     def __init__(self, ops: PathOps) -> None:
@@ -48,19 +44,24 @@ class MoveOps(PathOps):
 
 
 class AddedRowOps(PathOps):
-    """One row more, the last one, whose load is the sum of ``coefficient`` times the flow of each
-    column.
+    """Operations with an extra last row, whose load is the sum of ``coefficient`` times column
+    flow.
 
     Args:
-        ops: over K columns and E - 1 rows.
-        coefficient: (D, K) >= 0, of a Gbit/s of each column.
+        ops: operations over K columns and E - 1 rows.
+        coefficient: (D, K) non-negative coefficient of each column.
     """
 
     counts_once = is_over_paths = False
 
     def __init__(self, ops: PathOps, coefficient: Tensor) -> None:
-        self.paths, self.backend, self.device, self.ops = ops.paths, ops.backend, ops.device, ops
-        self.column_paths, self.mask, self.hops = ops.paths, ops.mask, ops.hops
+        self.paths = ops.paths
+        self.backend = ops.backend
+        self.device = ops.device
+        self.ops = ops
+        self.column_paths = ops.paths
+        self.mask = ops.mask
+        self.hops = ops.hops
         self.coefficient = torch.where(ops.mask, coefficient.to(ops.device), 0)
 
     def path_sum(self, link_values: Tensor) -> Tensor:
@@ -74,13 +75,13 @@ class AddedRowOps(PathOps):
         return torch.cat([self.ops.link_sum(path_values), added[:, None]], 1)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """Largest values along columns, as in :meth:`PathOps.path_max`: a column is on the row if
-        its coefficient is above 0.
+        """Maxima along columns, as in :meth:`PathOps.path_max`; columns with a positive coefficient
+        include the extra row.
         """
         values, links = self.ops.path_max(link_values[:, :-1].contiguous())
         added = link_values[:, -1, None, None].expand_as(values)
-        is_on = self.coefficient > 0
-        is_larger = is_on & ((added > values) | (links < 0))
+        has_row = self.coefficient > 0
+        is_larger = has_row & ((added > values) | (links < 0))
         return torch.where(is_larger, added, values), torch.where(
             is_larger, link_values.shape[1] - 1, links
         )
@@ -96,25 +97,27 @@ class AddedRowOps(PathOps):
 
 
 class BundleOps(PathOps):
-    """Operations over bundles of paths, as in :class:`teal.pathops.PathOps`; K is the number of
-    bundles J here.
+    """Operations over bundles of paths, as in :class:`teal.pathops.PathOps`, with K the number of
+    bundles J.
 
     Args:
-        ops: over the paths.
-        weight: (D, J, K), >= 0; a bundle without any weight does not exist.
+        ops: operations over the paths.
+        weight: (D, J, K) non-negative weights; a bundle with all weights 0 does not exist.
     """
 
     counts_once = is_over_paths = False
 
     def __init__(self, ops: PathOps, weight: Tensor) -> None:
         self.paths = self.column_paths = ops.paths
-        self.backend, self.device = ops.backend, ops.device
-        self.ops, self.weight = ops, weight.to(ops.device)
+        self.backend = ops.backend
+        self.device = ops.device
+        self.ops = ops
+        self.weight = weight.to(ops.device)
         self.mask = (self.weight > 0).any(-1)
         self.hops = torch.einsum("djk,dk->dj", (self.weight > 0).to(ops.hops.dtype), ops.hops)
 
     def path_sum(self, link_values: Tensor) -> Tensor:
-        """The weighted sum over the paths of a bundle, as in :meth:`PathOps.path_sum`."""
+        """Weighted sum over the paths of a bundle, as in :meth:`PathOps.path_sum`."""
         return torch.einsum(
             "djk,bdk->bdj", self.weight.to(link_values), self.ops.path_sum(link_values)
         )
@@ -124,31 +127,31 @@ class BundleOps(PathOps):
         return self.ops.link_sum(self.on_paths(path_values))
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest value over the paths of a bundle, as in :meth:`PathOps.path_max`."""
+        """Maximum over the paths of a bundle, as in :meth:`PathOps.path_max`."""
         values, links = self.ops.path_max(link_values)
-        has = (self.weight > 0)[None]
-        spread = torch.where(has, values[:, :, None], -torch.inf)  # (B, D, J, K)
-        largest, at = spread.max(-1)
-        link = links[:, :, None].expand_as(spread).gather(-1, at[..., None])[..., 0]
+        has_path = (self.weight > 0)[None]
+        path_values = torch.where(has_path, values[:, :, None], -torch.inf)  # (B, D, J, K)
+        largest, index = path_values.max(-1)
+        link = links[:, :, None].expand_as(path_values).gather(-1, index[..., None])[..., 0]
         return torch.where(self.mask, largest, 0), torch.where(self.mask, link, -1)
 
     def of_paths(self, path_values: Tensor) -> Tensor:
-        """The weighted sum over the paths of a bundle, as in :meth:`PathOps.of_paths`."""
+        """Weighted sum over the paths of a bundle, as in :meth:`PathOps.of_paths`."""
         return torch.einsum(
             "djk,dk->dj", self.weight.to(path_values), self.ops.of_paths(path_values)
         )
 
     @override
     def incidence(self, num_rows: int) -> sp.csr_array:
-        demands, bundles, paths = self.weight.shape
+        num_demands, num_bundles, num_paths = self.weight.shape
         demand, bundle, path = (part.cpu().numpy() for part in self.weight.nonzero(as_tuple=True))
         weight = self.weight[self.weight != 0].cpu().numpy().astype(np.float64)
-        of_bundles = sp.csr_array(
-            (weight, (demand * paths + path, demand * bundles + bundle)),
-            shape=(demands * paths, demands * bundles),
+        bundle_matrix = sp.csr_array(
+            (weight, (demand * num_paths + path, demand * num_bundles + bundle)),
+            shape=(num_demands * num_paths, num_demands * num_bundles),
         )
-        return sp.csr_array(self.ops.incidence(num_rows) @ of_bundles)
+        return sp.csr_array(self.ops.incidence(num_rows) @ bundle_matrix)
 
     def on_paths(self, bundles: Tensor) -> Tensor:
-        """(B, D, K) what is reserved on each path, of (B, D, J) bundles."""
+        """Return (B, D, K) the flow reserved on each path by bundle flows (B, D, J)."""
         return torch.einsum("djk,bdj->bdk", self.weight.to(bundles), bundles)

@@ -1,4 +1,7 @@
-"""The GPU backend: a block per source, its trie in shared memory where it fits."""
+"""CUDA backend of the path operations: one block per source, its trie in shared memory if it fits.
+
+:class:`CudaBackend` launches the kernels of :mod:`teal.pathops.cuda_kernels`.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,27 @@ import teal.runtime.memory as memory
 from teal.network import PathSet
 from teal.pathops import cuda_kernels as kernels
 from teal.runtime.arrays import FloatArray
-from teal.runtime.latest import Latest
+from teal.runtime.lru_cache import LruCache
 
 # Bytes of global memory for nodes of sources that do not fit into shared memory.
 _MAX_SCRATCH_BYTES = 256 << 20
-_MOST_SHAPES = 8  # of programs over one set of paths, for which recordings are kept
-_PIECE = 64 * cuda.THREADS  # numbers of a row whose extremes a block finds
-_NODES_PER_THREAD = 8  # trie nodes that a thread adds up for a link of average size, approximately
+# Maximum number of shapes of programs for which recordings over one path set are kept.
+_MAX_SHAPES = 8
+# Entries of a row whose extremes one block finds.
+_CHUNK = 64 * cuda.THREADS
+# Approximate number of trie nodes that a thread adds up for a link of average degree.
+_NODES_PER_THREAD = 8
 _REMEDY = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
 
 
 class BlockLayout(NamedTuple):
-    """How blocks keep their nodes, and how many blocks may run.
+    """Memory layout of the blocks of a launch, and the maximum number of blocks.
 
     Attributes:
-        memory: argument of the kernels.
-        lanes: values a node that fit.
+        memory: node memory, an argument of the kernels.
+        lanes: number of values per node.
         shared_bytes: dynamic shared memory of a block.
-        max_blocks: blocks that a launch may have.
+        max_blocks: maximum number of blocks of a launch.
     """
 
     memory: kernels.NodeMemory
@@ -41,12 +47,12 @@ class BlockLayout(NamedTuple):
 
 
 class CudaBackend:
-    """Scans compiled by numba-cuda, over tensors of float32 or float64 on a GPU.
+    """Scans compiled by numba-cuda, over float32 or float64 tensors on a GPU.
 
-    Results repeat bit by bit: no sum depends on the order in which blocks run.
+    Results are bitwise reproducible: no sum depends on the order in which blocks run.
 
     Raises:
-        InputError: CUDA kernels cannot run here, or the paths do not fit the GPU's memory.
+        InputError: CUDA kernels cannot run here, or the paths exceed the GPU's memory.
     """
 
     name = "cuda"
@@ -56,59 +62,61 @@ class CudaBackend:
         self.device = device
         trie = paths.levels
         memory.require("paths", trie.num_bytes, _REMEDY, device)
-        self._shape, self._num_links = paths.leaf.shape, paths.num_links
-        self.num_nodes, self._max_slots, self.sources = (
-            paths.trie.num_nodes,
-            trie.max_slots,
-            len(trie.node_ptr) - 1,
-        )
+        self._shape = paths.leaf.shape
+        self._num_links = paths.num_links
+        self.num_nodes = paths.trie.num_nodes
+        self._max_slots = trie.max_slots
+        self.sources = len(trie.node_ptr) - 1
         names = (*kernels.TrieArrays._fields, "link_ptr", "link_node")
-        # The tensors own the memory that the arrays of the kernels look at.
+        # The tensors own the memory of the kernels' arrays, which are views.
         self._tensors = {name: cuda.upload(getattr(trie, name), device) for name in names}
         arrays = {
             name: cuda.array(t, unsigned=name in _UNSIGNED) for name, t in self._tensors.items()
         }
-        self.link_ptr, self.link_node = arrays.pop("link_ptr"), arrays.pop("link_node")
+        self.link_ptr = arrays.pop("link_ptr")
+        self.link_node = arrays.pop("link_node")
         self.trie = kernels.TrieArrays(**arrays)
         self._index_bytes = trie.parent.itemsize
         self.threads_per_link = _threads_per_link(paths.trie.num_nodes, paths.num_links)
-        # What the PDHG engine has recorded by shape, reused by the next solve.
-        self.spare_buffers = Latest[Any, Any](_MOST_SHAPES)
+        # Recordings of the PDHG engine by shape, reused by the next solve.
+        self.spare_buffers = LruCache[Any, Any](_MAX_SHAPES)
 
     def without_spare_buffers(self) -> CudaBackend:
-        """These operations over the same memory, which keep no buffers."""
-        other = copy.copy(self)
-        other.spare_buffers = Latest[Any, Any](_MOST_SHAPES)
-        return other
+        """Return the same operations over the same memory, with empty buffers."""
+        copied = copy.copy(self)
+        copied.spare_buffers = LruCache[Any, Any](_MAX_SHAPES)
+        return copied
 
     def layout(self, dtype: torch.dtype, lanes: int, arrays: int = 1) -> BlockLayout:
-        """Where a block keeps its nodes.
+        """Return the memory layout of blocks.
 
         Args:
             dtype: type of the values.
-            lanes: values a node and array, at most.
-            arrays: arrays of node values.
+            lanes: maximum number of values per node and array.
+            arrays: number of arrays of node values.
         """
-        size, lanes = dtype.itemsize, min(lanes, cuda.THREADS)
+        item_bytes = dtype.itemsize
+        lanes = min(lanes, cuda.THREADS)
         usable = cuda.SHARED_BYTES - cuda.RESERVED_BYTES
-        fitting = (usable // self._max_slots - self._index_bytes) // (arrays * size)
-        if fitting >= 1:
-            lanes = min(lanes, fitting)
-            shared = self._max_slots * (arrays * lanes * size + self._index_bytes)
+        max_lanes = (usable // self._max_slots - self._index_bytes) // (arrays * item_bytes)
+        # The nodes fit into shared memory; otherwise use global memory for the resident blocks.
+        if max_lanes >= 1:
+            lanes = min(lanes, max_lanes)
+            shared_bytes = self._max_slots * (arrays * lanes * item_bytes + self._index_bytes)
             node_memory = kernels.NodeMemory(
                 kernels.IN_SHARED_MEMORY, self._scratch(dtype, 1), self._max_slots
             )
-            return BlockLayout(node_memory, lanes, shared, cuda.MAX_BLOCKS)
+            return BlockLayout(node_memory, lanes, shared_bytes, cuda.MAX_BLOCKS)
         blocks = cuda.resident_blocks(self.device)
         entries = blocks * self._max_slots * arrays
-        lanes = max(1, min(lanes, _MAX_SCRATCH_BYTES // (entries * size)))
+        lanes = max(1, min(lanes, _MAX_SCRATCH_BYTES // (entries * item_bytes)))
         scratch = self._scratch(dtype, entries * lanes)
         return BlockLayout(
             kernels.NodeMemory(kernels.IN_GLOBAL_MEMORY, scratch, self._max_slots), lanes, 0, blocks
         )
 
     def _scratch(self, dtype: torch.dtype, entries: int) -> Any:
-        """Uninitialised memory, which returns to torch when the array is no longer referenced."""
+        """Allocate uninitialised memory, which torch frees with the last reference to the array."""
         return cuda.array(torch.empty(entries, dtype=dtype, device=self.device))
 
     def path_sum(self, link_values: Tensor) -> Tensor:
@@ -139,7 +147,8 @@ class CudaBackend:
 
     def link_sum(self, path_values: Tensor) -> Tensor:
         """(B, D, K, F) -> (B, E, F)."""
-        batch, features = path_values.shape[0], path_values.shape[-1]
+        batch = path_values.shape[0]
+        features = path_values.shape[-1]
         if not path_values.numel() or not self.num_nodes:
             return path_values.new_zeros(batch, self._num_links, features)
         flows = path_values.new_empty(batch, self.num_nodes, features)
@@ -207,13 +216,13 @@ class CudaBackend:
         return out, out_link
 
     def extremes(self, *tensors: Tensor) -> list[FloatArray]:
-        """(B, 4) least, largest, sum and least above 0 (infinite if none is) of each row of four
-        tensors (B, n), by one kernel and one reading.
+        """Return (B, 4) minimum, maximum, sum and minimum positive value (infinite for none) of
+        each row of four tensors (B, n), with one kernel and one transfer.
         """
         begin = [0]
         for tensor in tensors:
-            begin.append(begin[-1] + len(tensor) * -(-tensor.shape[1] // _PIECE))
-        out = torch.empty(4 * begin[-1], dtype=torch.float64, device=self.device)
+            begin.append(begin[-1] + len(tensor) * -(-tensor.shape[1] // _CHUNK))
+        partials = torch.empty(4 * begin[-1], dtype=torch.float64, device=self.device)
         cuda.launch(
             kernels.extremes,
             self.device,
@@ -222,30 +231,30 @@ class CudaBackend:
             *(cuda.array(tensor.contiguous()) for tensor in tensors),
             tuple(begin),
             tuple(tensor.shape[1] for tensor in tensors),
-            _PIECE,
-            cuda.array(out),
+            _CHUNK,
+            cuda.array(partials),
         )
-        pieces = np.asarray(out.cpu()).reshape(-1, 4)
-        found = []
+        chunks = np.asarray(partials.cpu()).reshape(-1, 4)
+        extremes = []
         for tensor, first, last in zip(tensors, begin, begin[1:], strict=False):
-            rows = pieces[first:last].reshape(len(tensor), -1, 4)
-            numbers = (
+            rows = chunks[first:last].reshape(len(tensor), -1, 4)
+            columns = (
                 rows[..., 0].min(1),
                 rows[..., 1].max(1),
                 rows[..., 2].sum(1),
                 rows[..., 3].min(1),
             )
-            found.append(np.stack(numbers, 1))
-        return found
+            extremes.append(np.stack(columns, 1))
+        return extremes
 
 
 _UNSIGNED = ("parent", "link", "child_end", "is_path_end", "end_node")
 
 
 def _threads_per_link(nodes: int, links: int) -> int:
-    """Threads that add up the nodes of one link, a power of 2.
+    """Return the number of threads that sum the nodes of one link, a power of 2.
 
-    At least 32 where a block has so many, because the threads of a warp should not work for several
+    At least 32 where a block has as many, so that the threads of a warp do not work for several
     links.
     """
     threads = min(32, cuda.THREADS // 2)

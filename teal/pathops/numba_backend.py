@@ -1,8 +1,8 @@
-"""The CPU backend: one scan over each source's trie, parallel over sources.
+"""CPU backend of the path operations: one scan over each source's trie, parallel over sources.
 
-A source's trie stays in cache while the batch passes over it.  link_sum adds into one load vector
-per block of sources and then over the blocks in order, so its result does not depend on the number
-of threads.
+A source's trie stays in cache while the batch is processed.  link_sum accumulates one load vector
+per block of sources and then adds the blocks in order, so that its result does not depend on the
+number of threads.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from teal.network.packed import PathScan
 from teal.runtime.arrays import AnyArray, Int64Array
 from teal.runtime.parallel import partitioned_kernel, threads_for
 
-_MAX_BLOCKS = 16  # blocks of sources; each has a load vector of its own
+# Maximum number of blocks of sources; each has its own load vector.
+_MAX_BLOCKS = 16
 
 
 @partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
 def _path_sum(begin: int, end: int, link_values: AnyArray, scan: PathScan, out: AnyArray) -> None:
     batch, _, features = link_values.shape
     for s in range(begin, end):
-        first, last = scan.node_ptr[s], scan.node_ptr[s + 1]
-        sums = np.empty((last - first + 1, features), dtype=link_values.dtype)
+        first = scan.node_ptr[s]
+        stop = scan.node_ptr[s + 1]
+        sums = np.empty((stop - first + 1, features), dtype=link_values.dtype)
         sums[0] = 0
         for b in range(batch):
-            for i in range(last - first):
-                above, e = scan.parent[first + i], scan.link[first + i]
+            for i in range(stop - first):
+                parent = scan.parent[first + i]
+                link = scan.link[first + i]
                 for f in range(features):
-                    sums[i + 1, f] = sums[above, f] + link_values[b, e, f]
+                    sums[i + 1, f] = sums[parent, f] + link_values[b, link, f]
             path = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
                 for k in range(scan.path_count[d]):
@@ -51,11 +54,13 @@ def _link_sum(
     block_ptr: Int64Array,
     block_sums: AnyArray,
 ) -> None:
-    batch, features = path_values.shape[0], path_values.shape[3]
+    batch = path_values.shape[0]
+    features = path_values.shape[3]
     for block in range(begin, end):
         for s in range(block_ptr[block], block_ptr[block + 1]):
-            first, last = scan.node_ptr[s], scan.node_ptr[s + 1]
-            flow = np.empty((last - first + 1, features), dtype=path_values.dtype)
+            first = scan.node_ptr[s]
+            stop = scan.node_ptr[s + 1]
+            flow = np.empty((stop - first + 1, features), dtype=path_values.dtype)
             for b in range(batch):
                 flow[:] = 0
                 path = scan.path_ptr[s]
@@ -65,11 +70,12 @@ def _link_sum(
                         for f in range(features):
                             flow[node, f] = path_values[b, d, k, f]  # no two paths end at one node
                     path += scan.path_count[d]
-                for i in range(last - first - 1, -1, -1):
-                    above, e = scan.parent[first + i], scan.link[first + i]
+                for i in range(stop - first - 1, -1, -1):
+                    parent = scan.parent[first + i]
+                    link = scan.link[first + i]
                     for f in range(features):
-                        block_sums[block, b, e, f] += flow[i + 1, f]
-                        flow[above, f] += flow[i + 1, f]
+                        block_sums[block, b, link, f] += flow[i + 1, f]
+                        flow[parent, f] += flow[i + 1, f]
 
 
 @partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
@@ -77,24 +83,30 @@ def _path_max(
     begin: int, end: int, link_values: AnyArray, scan: PathScan, out: AnyArray, out_link: Int64Array
 ) -> None:
     for s in range(begin, end):
-        first, last = scan.node_ptr[s], scan.node_ptr[s + 1]
-        largest = np.empty(last - first + 1, dtype=link_values.dtype)
-        at_link = np.empty(last - first + 1, dtype=np.int32)
+        first = scan.node_ptr[s]
+        stop = scan.node_ptr[s + 1]
+        largest = np.empty(stop - first + 1, dtype=link_values.dtype)
+        max_link = np.empty(stop - first + 1, dtype=np.int32)
         largest[0] = -np.inf
         for b in range(len(link_values)):
-            for i in range(last - first):
-                above, value = scan.parent[first + i], link_values[b, scan.link[first + i]]
-                if largest[above] >= value:
-                    largest[i + 1], at_link[i + 1] = largest[above], at_link[above]
+            for i in range(stop - first):
+                parent = scan.parent[first + i]
+                value = link_values[b, scan.link[first + i]]
+                if largest[parent] >= value:
+                    largest[i + 1] = largest[parent]
+                    max_link[i + 1] = max_link[parent]
                 else:
-                    largest[i + 1], at_link[i + 1] = value, scan.link[first + i]
+                    largest[i + 1] = value
+                    max_link[i + 1] = scan.link[first + i]
             path = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
                 for k in range(scan.path_count[d]):
                     node = scan.end_node[path + k]
-                    out[b, d, k], out_link[b, d, k] = largest[node], at_link[node]
+                    out[b, d, k] = largest[node]
+                    out_link[b, d, k] = max_link[node]
                 for k in range(scan.path_count[d], out.shape[2]):
-                    out[b, d, k], out_link[b, d, k] = 0, -1
+                    out[b, d, k] = 0
+                    out_link[b, d, k] = -1
                 path += scan.path_count[d]
 
 
@@ -109,9 +121,8 @@ class NumbaBackend:
         self._scan = paths.packed.scan
         self._shape = paths.leaf.shape  # D, K
         self._num_links = paths.num_links
-        self._work = (
-            paths.packed.num_nodes + paths.packed.num_paths
-        )  # scalar operations of a scan of one feature
+        # Scalar operations of a scan of one feature.
+        self._work = paths.packed.num_nodes + paths.packed.num_paths
         self._block_ptr = paths.packed.blocks(1, _MAX_BLOCKS)
 
     def path_sum(self, link_values: Tensor) -> Tensor:
@@ -124,7 +135,8 @@ class NumbaBackend:
 
     def link_sum(self, path_values: Tensor) -> Tensor:
         """(B, D, K, F) -> (B, E, F)."""
-        batch, features = path_values.shape[0], path_values.shape[-1]
+        batch = path_values.shape[0]
+        features = path_values.shape[-1]
         block_sums = path_values.new_zeros(
             len(self._block_ptr) - 1, batch, self._num_links, features
         )

@@ -1,6 +1,4 @@
-"""Copies between paths in slots, (B, D, K), and paths one after the other, (B, P), as compiled
-passes take them.
-"""
+"""Conversion of path values between padded slots, (B, D, K), and packed paths, (B, P)."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ def pack_paths(begin: int, end: int, padded: AnyArray, scan: PathScan, packed: A
 
 @partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
 def pad_paths(begin: int, end: int, packed: AnyArray, scan: PathScan, padded: AnyArray) -> None:
-    """Fill ``padded`` (B, D, K) from ``packed`` (B, P); slots without a path stay as they are."""
+    """Fill ``padded`` (B, D, K) from ``packed`` (B, P); slots without a path stay unchanged."""
     for s in range(begin, end):
         for b in range(len(packed)):
             path = scan.path_ptr[s]

@@ -1,14 +1,14 @@
-"""Path operations over segment lists: a list is a path that puts fractions of a Gbit/s on links.
+"""Path operations over segment lists: columns that put fractions of a Gbit/s on links.
 
 With the passes of :mod:`teal.pathops.segment_passes` over the IGP's shortest paths, a list
-(segments (t, u), and links that it takes whatever the metrics say) has
+(segments (t, u), and adjacencies) has
 
 - path_sum: the sum of segment_sum over its segments, and of the values of its links;
 - link_sum: segment_load of the flows on all segments, and the flows on its links;
-- path_max: the largest of segment_max over its segments, and of the values of its links.
+- path_max: the maximum of segment_max over its segments, and of the values of its links.
 
-One pass costs the arcs of all shortest paths, and a few additions a list, whatever the lengths of
-the paths.
+A pass costs the arcs of all shortest paths, and a few additions per list, whatever the lengths of
+the paths.  Entry point: :class:`SegmentOps`.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ class _SegmentBackend:
     """The three operations on plain tensors.
 
     Args:
-        lists: the columns.
+        lists: candidate lists, the columns.
     """
 
     name = "segments"
 
     def __init__(self, lists: CandidateLists) -> None:
         self._passes = SegmentPasses(lists.dag)
-        self._nodes, self._links = lists.dag.topology.num_nodes, lists.dag.topology.num_links
+        self._num_nodes = lists.dag.topology.num_nodes
+        self._num_links = lists.dag.topology.num_links
         self._segment = torch.from_numpy(lists.segments)  # (D, K, M + 1)
-        taken = np.where((lists.link >= 0) & lists.mask[..., None], lists.link, self._links)
-        self._link = torch.from_numpy(taken.astype(np.int64))  # (D, K, M), E for none
+        adjacency = np.where((lists.link >= 0) & lists.mask[..., None], lists.link, self._num_links)
+        self._link = torch.from_numpy(adjacency.astype(np.int64))  # (D, K, M), E for none
 
     def path_sum(self, link_values: Tensor) -> Tensor:
         """Sums along lists, as in :meth:`OpsBackend.path_sum`."""
@@ -53,24 +54,21 @@ class _SegmentBackend:
 
     def link_sum(self, path_values: Tensor) -> Tensor:
         """Sums over lists, as in :meth:`OpsBackend.link_sum`."""
-        rows, size = _rows(path_values), self._nodes**2
-        volume, load = (
-            rows.new_zeros(len(rows), size + 1),
-            rows.new_zeros(len(rows), self._links + 1),
-        )
+        rows = _rows(path_values)
+        num_segments = self._num_nodes**2
+        volume = rows.new_zeros(len(rows), num_segments + 1)
+        load = rows.new_zeros(len(rows), self._num_links + 1)
         for result, index in ((volume, self._segment), (load, self._link)):
-            for m in range(index.shape[-1]):
-                result.index_add_(1, index[..., m].reshape(-1), rows)
-        shape = len(rows), self._nodes, self._nodes
+            for position in range(index.shape[-1]):
+                result.index_add_(1, index[..., position].reshape(-1), rows)
+        shape = len(rows), self._num_nodes, self._num_nodes
         total = load[:, :-1] + torch.from_numpy(
             self._passes.segment_load(volume[:, :-1].reshape(shape).numpy())
         )
         return _batch(total, path_values)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """Largest values along lists, as in :meth:`OpsBackend.path_max`; of equal values one link
-        is returned.
-        """
+        """Maxima along lists, as in :meth:`OpsBackend.path_max`; ties are broken arbitrarily."""
         rows = link_values.detach().to("cpu", torch.float64)
         largest, first = self._passes.segment_max(rows.numpy())
         value = torch.cat(
@@ -80,27 +78,27 @@ class _SegmentBackend:
             ],
             -1,
         )
-        at = torch.from_numpy(first.astype(np.int64)).reshape(len(rows), -1)
+        segment_link = torch.from_numpy(first.astype(np.int64)).reshape(len(rows), -1)
         link = torch.cat(
             [
-                _with_column(at, -1)[:, self._segment],
+                _with_column(segment_link, -1)[:, self._segment],
                 self._link.expand(len(rows), *self._link.shape),
             ],
             -1,
         )
-        best, place = value.max(-1)
-        found = link.gather(-1, place[..., None])[..., 0]
+        best, index = value.max(-1)
+        best_link = link.gather(-1, index[..., None])[..., 0]
         exists = best > -torch.inf
         return (
             torch.where(exists, best, 0).to(link_values.dtype).to(link_values.device),
-            torch.where(exists, found, -1).to(link_values.device),
+            torch.where(exists, best_link, -1).to(link_values.device),
         )
 
-    def _by_segment(self, values: object, nothing: float) -> Tensor:
-        """(L, N^2 + 1) of values (L, N, N) of segments, destination first; the last one stands for
-        no segment.
+    def _by_segment(self, values: object, default: float) -> Tensor:
+        """Flatten values (L, N, N) of segments, destination first, to (L, N^2 + 1), the last one
+        for no segment.
         """
-        return _with_column(torch.as_tensor(values).reshape(-1, self._nodes**2), nothing)
+        return _with_column(torch.as_tensor(values).reshape(-1, self._num_nodes**2), default)
 
 
 def _with_column(values: Tensor, last: float) -> Tensor:
@@ -108,7 +106,7 @@ def _with_column(values: Tensor, last: float) -> Tensor:
 
 
 def _rows(values: Tensor) -> Tensor:
-    """(B F, ...) of values (B, ..., F), in float64 on the CPU."""
+    """Flatten values (B, ..., F) to (B F, ...), in float64 on the CPU."""
     return (
         values.detach()
         .movedim(-1, 1)
@@ -120,27 +118,29 @@ def _rows(values: Tensor) -> Tensor:
 
 
 def _batch(rows: Tensor, like: Tensor) -> Tensor:
-    """(B, ..., F) of rows (B F, ...), of the type and device of ``like`` (B, ..., F)."""
+    """Unflatten rows (B F, ...) to (B, ..., F), with the type and device of ``like`` (B, ...,
+    F).
+    """
     return rows.unflatten(0, (like.shape[0], like.shape[-1])).movedim(1, -1).to(like)
 
 
 class SegmentOps(PathOps):
-    """Operations over segment lists, as in :class:`teal.pathops.PathOps`; a column's part of a link
-    is a fraction.
+    """Operations over segment lists, as in :class:`teal.pathops.PathOps`, with fractional
+    incidences.
 
     Args:
-        lists: the columns.
+        lists: candidate lists, the columns.
         device: device of the tensors; the passes run on the CPU.
     """
 
     counts_once = is_over_paths = False
 
     def __init__(self, lists: CandidateLists, device: torch.device) -> None:
-        super().__init__(
-            cast(ProblemPaths, lists), _SegmentBackend(lists), device
-        )  # what it reads of a path set
+        # CandidateLists has the attributes of a path set that the base class reads.
+        super().__init__(cast(ProblemPaths, lists), _SegmentBackend(lists), device)
         ones = torch.ones(1, lists.dag.topology.num_links, dtype=torch.float64, device=device)
-        self.hops = torch.where(self.mask, self.path_sum(ones)[0], 0)  # mean number of links
+        # Mean number of links.
+        self.hops = torch.where(self.mask, self.path_sum(ones)[0], 0)
 
     @override
     def incidence(self, num_rows: int) -> sp.csr_array:

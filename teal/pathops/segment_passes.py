@@ -1,20 +1,19 @@
-"""Sums over the shortest paths of an IGP: what a Gbit/s from one node to another meets, and the
-loads of volumes.
+"""Passes over the shortest-path DAGs of an IGP: sums and maxima of segments, and link loads.
 
-A *segment* (t, u) is all traffic from node u to node t, which ECMP divides over the links; g(t, u,
-e) is the share of it that passes link e.  The passes go over the DAG of every destination
+A *segment* (t, u) is the traffic from node u to node t, which ECMP divides over the links; g(t, u,
+e) is its share on link e.  The passes traverse the DAG of every destination
 (:class:`teal.network.ecmp.EcmpDag`):
 
 - segment_sum:   s[t, u] = sum_e g(t, u, e) x[e], from the destination outwards: the mean over the
   next hops (u, v) of
                  x[(u, v)] + s[t, v];
 - segment_load:  l[e] = sum_{t, u} g(t, u, e) f[t, u], from the farthest node inwards: each node
-  hands what it has to
+  forwards its traffic to
                  its next hops.  The transpose of segment_sum;
 - segment_max:   max x[e] over the links e with g(t, u, e) > 0, and the first link that attains it.
 
-Arrays (N, N) have the destination first.  A node without a path to the destination has the sum and
-maximum infinite; volumes from it are not carried.
+Arrays (N, N) have the destination first.  A node without a path to the destination has infinite sum
+and maximum; its traffic is dropped.  Entry point: :class:`SegmentPasses`.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ from teal.network.ecmp import Dags, EcmpDag
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 
-MAX_BLOCKS = (
-    16  # of destinations, each with loads of its own, so that sums do not depend on the threads
-)
-_OPERATIONS_PER_ARC = 4  # scalar operations, approximately
+# Maximum number of blocks of destinations; each has its own loads, so that sums do not depend on
+# the number of threads.
+MAX_BLOCKS = 16
+# Approximate scalar operations for each arc.
+_OPERATIONS_PER_ARC = 4
 
 
 @inner_kernel
@@ -38,21 +38,19 @@ def sum_outwards(
     row: int, head: IntArray, dags: Dags, link_value: FloatArray, result: FloatArray
 ) -> None:
     """segment_sum of one destination: fills ``result`` (N,)."""
-    order, arc_start, arc, share = (
-        dags.order[row],
-        dags.arc_start[row],
-        dags.arc[row],
-        dags.share[row],
-    )
+    order = dags.order[row]
+    arc_start = dags.arc_start[row]
+    arc = dags.arc[row]
+    share = dags.share[row]
     if dags.reached[row] < len(result):
         result[:] = np.inf
     result[order[0]] = 0.0
     for i in range(1, dags.reached[row]):
-        total = 0.0
-        for a in range(arc_start[i], arc_start[i + 1]):
-            link = arc[a]
-            total += share[a] * (link_value[link] + result[head[link]])
-        result[order[i]] = total
+        mean = 0.0
+        for arc_index in range(arc_start[i], arc_start[i + 1]):
+            link = arc[arc_index]
+            mean += share[arc_index] * (link_value[link] + result[head[link]])
+        result[order[i]] = mean
 
 
 @inner_kernel
@@ -64,24 +62,23 @@ def load_inwards(
     Args:
         row: row of ``dags``.
         head: (E,) node where each link ends.
-        dags: the DAGs.
-        volume: (N,) Gbit/s from each node to the destination; changed into what passes each node.
+        dags: DAGs towards all destinations.
+        volume: (N,) Gbit/s from each node to the destination; replaced by the traffic through each
+            node.
         load: (E,) Gbit/s.
     """
-    order, arc_start, arc, share = (
-        dags.order[row],
-        dags.arc_start[row],
-        dags.arc[row],
-        dags.share[row],
-    )
+    order = dags.order[row]
+    arc_start = dags.arc_start[row]
+    arc = dags.arc[row]
+    share = dags.share[row]
     for j in range(dags.reached[row] - 1):
         i = dags.reached[row] - 1 - j
-        passing = volume[order[i]]
-        if passing == 0.0:
+        node_traffic = volume[order[i]]
+        if node_traffic == 0.0:
             continue
-        for a in range(arc_start[i], arc_start[i + 1]):
-            link = arc[a]
-            part = passing * share[a]
+        for arc_index in range(arc_start[i], arc_start[i + 1]):
+            link = arc[arc_index]
+            part = node_traffic * share[arc_index]
             load[link] += part
             volume[head[link]] += part
 
@@ -105,48 +102,54 @@ def _segment_max(
     result: FloatArray,
     first: IntArray,
 ) -> None:
-    for t in range(begin, end):
-        order, arc_start, arc = dags.order[t], dags.arc_start[t], dags.arc[t]
+    for target in range(begin, end):
+        order = dags.order[target]
+        arc_start = dags.arc_start[target]
+        arc = dags.arc[target]
         for i in range(len(link_value)):
-            result[i, t, :] = np.inf
-            first[i, t, :] = -1
-            result[i, t, order[0]] = -np.inf
-            for n in range(1, dags.reached[t]):
-                largest, at = -np.inf, -1
-                for a in range(arc_start[n], arc_start[n + 1]):
-                    link = arc[a]
-                    value, where = link_value[i, link], link
-                    beyond = result[i, t, head[link]]
-                    if beyond > value:
-                        value, where = beyond, first[i, t, head[link]]
+            result[i, target, :] = np.inf
+            first[i, target, :] = -1
+            result[i, target, order[0]] = -np.inf
+            for position in range(1, dags.reached[target]):
+                largest = -np.inf
+                max_link = -1
+                for arc_index in range(arc_start[position], arc_start[position + 1]):
+                    link = arc[arc_index]
+                    value = link_value[i, link]
+                    value_link = link
+                    downstream = result[i, target, head[link]]
+                    if downstream > value:
+                        value = downstream
+                        value_link = first[i, target, head[link]]
                     if value > largest:
-                        largest, at = value, where
-                result[i, t, order[n]] = largest
-                first[i, t, order[n]] = at
+                        largest = value
+                        max_link = value_link
+                result[i, target, order[position]] = largest
+                first[i, target, order[position]] = max_link
 
 
 @partitioned_kernel("load")
 def _segment_load(
     begin: int, end: int, head: IntArray, dags: Dags, volume: FloatArray, load: FloatArray
 ) -> None:
-    blocks, nodes = len(load), volume.shape[1]
+    blocks = len(load)
+    nodes = volume.shape[1]
     for block in range(begin, end):
-        passing = np.empty(nodes)
-        for t in range(nodes * block // blocks, nodes * (block + 1) // blocks):
+        node_traffic = np.empty(nodes)
+        for target in range(nodes * block // blocks, nodes * (block + 1) // blocks):
             for i in range(len(volume)):
-                for u in range(nodes):
-                    passing[u] = volume[i, t, u]
-                load_inwards(t, head, dags, passing, load[block, i])
+                for node in range(nodes):
+                    node_traffic[node] = volume[i, target, node]
+                load_inwards(target, head, dags, node_traffic, load[block, i])
 
 
 class SteeredTraffic(NamedTuple):
-    """The traffic of M matrices on segments.
+    """Traffic of M matrices on segments.
 
     Attributes:
-        volume: (M, N, N) Gbit/s of every segment along shortest paths, to the first node from the
-            second one.
-        adjacency: (M, E) Gbit/s that takes a link whatever the metrics say.
-        looping: (M,) Gbit/s that is lost in forwarding loops.
+        volume: (M, N, N) Gbit/s of every segment along shortest paths, destination first.
+        adjacency: (M, E) Gbit/s on adjacency segments.
+        looping: (M,) Gbit/s lost in forwarding loops.
     """
 
     volume: FloatArray
@@ -155,9 +158,7 @@ class SteeredTraffic(NamedTuple):
 
 
 def volumes(pairs: IntArray, demand: FloatArray, nodes: int) -> FloatArray:
-    """(M, N, N) Gbit/s to the first node from the second one, of demands (M, D) between pairs (D,
-    2).
-    """
+    """Return (M, N, N) Gbit/s, destination first, of demands (M, D) between pairs (D, 2)."""
     volume = np.zeros((len(demand), nodes, nodes))
     for m, row in enumerate(demand):
         np.add.at(volume[m], (pairs[:, 1], pairs[:, 0]), row)
@@ -165,10 +166,10 @@ def volumes(pairs: IntArray, demand: FloatArray, nodes: int) -> FloatArray:
 
 
 class SegmentPasses:
-    """The passes over one set of DAGs.
+    """Passes over one set of DAGs.
 
     Args:
-        dag: the DAGs of all destinations.
+        dag: DAGs towards all destinations.
     """
 
     def __init__(self, dag: EcmpDag) -> None:
@@ -194,8 +195,8 @@ class SegmentPasses:
         return np.asarray(load.sum(0))
 
     def segment_max(self, link_value: FloatArray) -> tuple[FloatArray, IntArray]:
-        """(L, E) -> largest value (L, N, N), minus infinity at the destination, and its link, -1
-        for none.
+        """(L, E) -> maximum (L, N, N), minus infinity at the destination, and its link, -1 for
+        none.
         """
         nodes = self.dag.topology.num_nodes
         result = np.empty((len(link_value), nodes, nodes))

@@ -1,3 +1,3 @@
-"""The machine: files, compiled kernels, threads, memory, Ctrl-C.  This file stays empty, so that
-each use is cheap.
+"""Runtime services: files, compiled kernels, threads, memory, interrupts.  Empty, so that imports
+are cheap.
 """

@@ -1,6 +1,4 @@
-"""Checks of .npz archives before anything in them is unpacked: a small file must not become a large
-one in memory.
-"""
+"""Validation of .npz archives before unpacking, against decompression bombs and corrupt headers."""
 
 from __future__ import annotations
 
@@ -12,16 +10,18 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-_ALWAYS_BYTES = 1 << 30  # unpacked, that any archive may have
-# of unpacked bytes to those of the file, beyond that; measured traffic is packed to a tenth at best
-_MAX_RATIO = 200
+# Unpacked size that every archive may have.
+_MAX_UNCHECKED_BYTES = 1 << 30
+# Maximum ratio of unpacked to packed bytes beyond that; measured traffic compresses to a tenth at
+# best.
+_MAX_COMPRESSION_RATIO = 200
 
 
 def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether it is in Fortran order, and type of an array, before which the stream stands.
+    """Return shape, Fortran order and dtype of the array at the start of a stream.
 
     Raises:
-        ValueError: no header of an array.
+        ValueError: no array header.
     """
     version = npy.read_magic(stream)
     read: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
@@ -30,17 +30,17 @@ def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 
 def check_npz(path: Path) -> None:
-    """Read the directory of an archive and the headers of its arrays.
+    """Validate the directory of an archive and the headers of its arrays.
 
     Raises:
-        ValueError: an array of another size than its header says, one of Python objects, or more
+        ValueError: an array whose size differs from its header, an array of Python objects, or more
             unpacked bytes than 1 GiB and 200 times the size of the file.
-        zipfile.BadZipFile: no archive.
+        zipfile.BadZipFile: not an archive.
     """
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         unpacked = sum(entry.file_size for entry in entries)
-        if unpacked > max(_ALWAYS_BYTES, _MAX_RATIO * path.stat().st_size):
+        if unpacked > max(_MAX_UNCHECKED_BYTES, _MAX_COMPRESSION_RATIO * path.stat().st_size):
             raise ValueError(
                 f"{unpacked:,} bytes unpacked; store so much without compression (numpy.savez)"
             )

@@ -1,4 +1,4 @@
-"""The names that every room gives to NumPy arrays."""
+"""Type aliases of NumPy arrays."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-AnyArray = npt.NDArray[Any]  # of a number type that is chosen when the program runs
+# The number type is chosen at run time.
+AnyArray = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int32]  # numbers of nodes, links, demands, trie nodes
-Int64Array = npt.NDArray[np.int64]  # positions in long arrays, row numbers
-UnsignedArray = npt.NDArray[Any]  # uint16 where every value fits, else uint32
+# Indices of nodes, links, demands, trie nodes.
+IntArray = npt.NDArray[np.int32]
+# Positions in long arrays, row indices.
+Int64Array = npt.NDArray[np.int64]
+# uint16 where every value fits, else uint32.
+UnsignedArray = npt.NDArray[Any]

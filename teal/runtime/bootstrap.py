@@ -1,8 +1,7 @@
-"""95% intervals of means over matrices that follow each other, by the block bootstrap.
+"""Confidence intervals of means over a series of matrices, by the circular block bootstrap.
 
-Blocks of consecutive matrices are drawn and not single ones, since matrices that follow each other
-are alike: the circular block bootstrap of Politis and Romano (1992), with blocks of ceil(n^(1/3))
-of n matrices.
+Consecutive matrices are correlated, so blocks of ceil(n^(1/3)) of n matrices are drawn instead of
+single ones (Politis and Romano 1992).  Entry point: :func:`interval_of_mean`.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-_DRAWS = 2000
-_LEVEL = 0.95
-_MIN_IN_BLOCKS = (
-    4  # matrices; fewer are drawn one by one, since two blocks of two would hold them all
-)
+_NUM_RESAMPLES = 2000
+_CONFIDENCE_LEVEL = 0.95
+# Minimum number of matrices for blocks; fewer are drawn one by one, since two blocks of two would
+# hold them all.
+_MIN_MATRICES_FOR_BLOCKS = 4
 
 
 class Interval(NamedTuple):
-    """A mean and its interval, 95% unless another level was asked for.
+    """Mean and confidence interval, 95% by default.
 
     Attributes:
         mean: mean of the values.
-        low, high: ends of the interval; the mean itself for one matrix.
-        matrices: number of different matrices.
+        low, high: ends of the interval; the mean itself for a single matrix.
+        matrices: number of distinct matrices.
     """
 
     mean: float
@@ -35,19 +34,29 @@ class Interval(NamedTuple):
     matrices: int
 
 
-def interval_of_mean(known: Sequence[tuple[int, float]], level: float = _LEVEL) -> Interval:
-    """The mean of some values, and its interval; equal values give equal intervals.
+def interval_of_mean(
+    known: Sequence[tuple[int, float]], level: float = _CONFIDENCE_LEVEL
+) -> Interval:
+    """Return the mean of values and its confidence interval; deterministic.
 
     Args:
-        known: number of the matrix, and value, for each case; several cases may be of one matrix.
+        known: matrix index and value of each case; several cases may share a matrix.
         level: confidence level.
     """
-    indices, place = np.unique([index for index, _ in known], return_inverse=True)
-    values, count = np.array([value for _, value in known]), len(indices)
-    sums, counts = np.bincount(place, values), np.bincount(place)
-    length = 1 if count < _MIN_IN_BLOCKS else math.ceil(count ** (1 / 3))
-    begins = np.random.default_rng(0).integers(0, count, (_DRAWS, math.ceil(count / length), 1))
-    drawn = ((begins + np.arange(length)) % count).reshape(_DRAWS, -1)[:, :count]
-    means = sums[drawn].sum(1) / counts[drawn].sum(1)
+    indices, matrix = np.unique([index for index, _ in known], return_inverse=True)
+    values = np.array([value for _, value in known])
+    num_matrices = len(indices)
+    sums = np.bincount(matrix, values)
+    counts = np.bincount(matrix)
+    block_length = (
+        1 if num_matrices < _MIN_MATRICES_FOR_BLOCKS else math.ceil(num_matrices ** (1 / 3))
+    )
+    block_starts = np.random.default_rng(0).integers(
+        0, num_matrices, (_NUM_RESAMPLES, math.ceil(num_matrices / block_length), 1)
+    )
+    resamples = ((block_starts + np.arange(block_length)) % num_matrices).reshape(
+        _NUM_RESAMPLES, -1
+    )[:, :num_matrices]
+    means = sums[resamples].sum(1) / counts[resamples].sum(1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(values.mean()), float(low), float(high), count)
+    return Interval(float(values.mean()), float(low), float(high), num_matrices)

@@ -1,4 +1,4 @@
-"""Python's garbage collector, which waits while work is done that it would slow down or break."""
+"""Suspension of Python's garbage collector during work that it would slow down or break."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ import gc
 import threading
 from collections.abc import Iterator
 
-# Reentrant: a collection may begin while the lock is held, and run what needs it.
+# Reentrant: a collection may begin while the lock is held, and run code that needs the lock.
 _lock = threading.RLock()
-_blocks = 0  # blocks of all threads that are under way
-_is_enabled = True  # whether it was before the first of them
+# Number of active blocks of all threads.
+_num_blocks = 0
+# Whether collection was enabled before the first block.
+_was_enabled = True
 
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Collect no garbage in the block, nor in blocks of other threads that began in it."""
-    global _blocks, _is_enabled
+    """Disable garbage collection in the block and in nested blocks of other threads."""
+    global _num_blocks, _was_enabled
     with _lock:
-        if _blocks == 0:
-            _is_enabled = gc.isenabled()
+        if _num_blocks == 0:
+            _was_enabled = gc.isenabled()
             gc.disable()
-        _blocks += 1
+        _num_blocks += 1
     try:
         yield
     finally:
         with _lock:
-            _blocks -= 1
-            if _blocks == 0 and _is_enabled:
+            _num_blocks -= 1
+            if _num_blocks == 0 and _was_enabled:
                 gc.enable()

@@ -1,11 +1,12 @@
-"""How CUDA kernels are compiled and launched: numba-cuda over torch's tensors and streams.
+"""Compilation and launch of CUDA kernels: numba-cuda over torch's tensors and streams.
 
 With ``NUMBA_ENABLE_CUDASIM=1`` in the environment before the first import, numba-cuda runs the same
-kernels on the CPU, thread by thread in Python, over CPU tensors: slow, and enough to test every
-line of them without a GPU.
+kernels on the CPU, thread by thread in Python, over CPU tensors: slow, but sufficient to test every
+line without a GPU.
 
 Numba's kernels were chosen over Triton, whose blocks cannot scan a tree in shared memory, and over
-CUDA C++ through CuPy, which nothing but a GPU can run.
+CUDA C++ through CuPy, which needs a GPU to run.  Entry points: :func:`cuda_kernel`,
+:func:`launch`, :class:`LaunchGraph`.
 """
 
 from __future__ import annotations
@@ -25,32 +26,37 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.runtime.collection import without_collection
-from teal.runtime.kernel_stamp import stamp
+from teal.runtime.kernel_fingerprint import fingerprint
 
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
-# Threads of a block, a power of 2.  In the simulator each is a Python thread, so there are few.
+# Threads of a block, a power of 2; few in the simulator, where each is a Python thread.
 THREADS = 4 if SIMULATED else 128
-# Threads of a block that works on links: more, because the last step of an iteration is done by one
-# block alone.
+# Threads of a block that works on links: more, because a single block does the last step of an
+# iteration.
 LINK_THREADS = 4 if SIMULATED else 512
-_MAX_REGISTERS = 64  # per thread, so that _BLOCKS_PER_PROCESSOR blocks fit one processor of the GPU
-SHARED_BYTES = 48 << 10  # bytes of shared memory that every GPU grants a block
-RESERVED_BYTES = 4 << 10  # bytes of SHARED_BYTES for the kernels' fixed-size arrays
-MAX_BLOCKS = 3 if SIMULATED else 2**31 - 1  # blocks of a grid
-_BLOCKS_PER_PROCESSOR = 8  # blocks of THREADS threads that one processor holds at once
+# Per thread, so that _BLOCKS_PER_PROCESSOR blocks fit on one multiprocessor of the GPU.
+_MAX_REGISTERS = 64
+# Shared memory that every GPU grants a block.
+SHARED_BYTES = 48 << 10
+# Part of SHARED_BYTES for the kernels' fixed-size arrays.
+RESERVED_BYTES = 4 << 10
+# Maximum number of blocks of a grid.
+MAX_BLOCKS = 3 if SIMULATED else 2**31 - 1
+# Blocks of THREADS threads that one multiprocessor holds at once.
+_BLOCKS_PER_PROCESSOR = 8
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def missing() -> str | None:
-    """The reason why kernels do not run on this machine, or None."""
+    """Return the missing requirement of kernels on this machine, or None."""
     try:
         from numba import cuda
     except ImportError as error:
         return f"numba.cuda ({error}); pip install 'teal-te[cuda]'"
     if SIMULATED:
         return None
-    if not _compiler():
+    if not _compiler_version():
         return (
             "numba-cuda, in whose place Numba's own CUDA is not enough; pip install 'teal-te[cuda]'"
         )
@@ -63,23 +69,24 @@ def missing() -> str | None:
                 "is false)"
             )
         cuda.current_context()
-        _compile_one()
-    except Exception as error:  # numba-cuda raises errors of several packages
+        _compile_empty_kernel()
+    except Exception as error:
+        # numba-cuda raises errors of several packages.
         return f"a CUDA driver and toolkit that numba can use ({type(error).__name__}: {error})"
     return None
 
 
 @functools.cache
-def _compile_one() -> None:
-    """Compile a kernel that does nothing: a numba-cuda that does not fit NumPy fails here, with its
+def _compile_empty_kernel() -> None:
+    """Compile an empty kernel: a numba-cuda that is incompatible with NumPy fails here, with its
     own error.
     """
     from numba import cuda
 
-    cuda.jit("void()")(_nothing)
+    cuda.jit("void()")(_empty_kernel)
 
 
-def _nothing() -> None:
+def _empty_kernel() -> None:
     return None
 
 
@@ -91,8 +98,8 @@ def require() -> None:
 
 
 def cuda_kernel(function: _F) -> Any:
-    """Compile for the GPU, at the first launch; kept on disk by numba-cuda, under a stamp of all it
-    depends on.
+    """Compile a kernel for the GPU at the first launch; numba-cuda caches it on disk under its
+    fingerprint.
     """
     from numba import cuda
 
@@ -103,53 +110,56 @@ def cuda_kernel(function: _F) -> Any:
     file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     if file is not None:
         for name in ("_load_index", "_save_index"):
-            setattr(file, name, functools.partial(_stamped, file, getattr(file, name), function))
+            setattr(
+                file,
+                name,
+                functools.partial(_with_fingerprint, file, getattr(file, name), function),
+            )
     return kernel
 
 
 @functools.cache
 def _without_occupancy_warnings() -> None:
-    """Switch off numba-cuda's warnings of small grids: those of small networks are small on
-    purpose.
-    """
-    with contextlib.suppress(
-        ImportError
-    ):  # numba-cuda has settings of its own; Numba's simulator has no warnings
+    """Disable numba-cuda's warnings of small grids, which are intended for small networks."""
+    # numba-cuda has settings of its own; Numba's simulator has no warnings.
+    with contextlib.suppress(ImportError):
         from numba.cuda.core import config
 
         config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 
 @functools.cache
-def _compiler() -> str:
-    """Version of numba-cuda; "" without it, where nothing is launched."""
+def _compiler_version() -> str:
+    """Return the version of numba-cuda; "" without it."""
     try:
         return importlib.metadata.version("numba-cuda")
     except importlib.metadata.PackageNotFoundError:
         return ""
 
 
-def _stamped(
+def _with_fingerprint(
     file: Any, access: Callable[..., Any], function: Callable[..., Any], *arguments: Any
 ) -> Any:
-    """Access the index of a kernel's files, whose own stamp is that of one source file."""
-    file._source_stamp = stamp(function, (_compiler(), _MAX_REGISTERS))
+    """Access the index of a kernel's files under Teal's fingerprint; numba-cuda's own covers one
+    source file.
+    """
+    file._source_stamp = fingerprint(function, (_compiler_version(), _MAX_REGISTERS))
     return access(*arguments)
 
 
 def device_function(function: _F) -> _F:
-    """Compile into the kernels that call it."""
+    """Compile a device function, which is inlined or called by kernels."""
     from numba import cuda
 
     return cast(_F, cuda.jit(device=True)(function))
 
 
 def array(tensor: Tensor, unsigned: bool = False) -> Any:
-    """A flat view of a contiguous tensor, as kernels take it.
+    """Return a flat view of a contiguous tensor, as a kernel argument.
 
     Args:
         tensor: tensor of any shape.
-        unsigned: view its integers as unsigned ones, which torch hardly supports.
+        unsigned: view integers as unsigned, which torch hardly supports.
 
     Raises:
         ValueError: the tensor is not contiguous.
@@ -162,7 +172,8 @@ def array(tensor: Tensor, unsigned: bool = False) -> Any:
     else:
         from numba import cuda
 
-        flat = cuda.as_cuda_array(flat, sync=False)  # launch() uses torch's stream
+        # launch() uses torch's stream.
+        flat = cuda.as_cuda_array(flat, sync=False)
     return flat.view(_UNSIGNED[tensor.dtype]) if unsigned else flat
 
 
@@ -185,15 +196,15 @@ def launch(
     *arguments: Any,
     threads: int = THREADS,
 ) -> None:
-    """Start ``kernel`` on torch's current stream.
+    """Launch ``kernel`` on torch's current stream.
 
     Args:
-        kernel: from :func:`cuda_kernel`.
+        kernel: kernel of :func:`cuda_kernel`.
         device: the GPU.
-        blocks: number of blocks in the grid.
-        shared: bytes of dynamic shared memory a block.
+        blocks: number of blocks of the grid.
+        shared: bytes of dynamic shared memory per block.
         arguments: arguments of the kernel.
-        threads: number of threads a block.
+        threads: number of threads per block.
     """
     if SIMULATED:
         kernel[blocks, threads, 0, shared](*arguments)
@@ -205,15 +216,15 @@ def launch(
 
 @functools.lru_cache(maxsize=64)
 def _stream(handle: int, device: int) -> Any:
-    """Numba's object for a stream of torch; the handle 0 is the default stream of both."""
+    """Return Numba's object for a stream of torch; handle 0 is the default stream of both."""
     from numba import cuda
 
     return cuda.external_stream(handle) if handle else 0
 
 
 def resident_blocks(device: torch.device) -> int:
-    """Number of blocks that a GPU runs at once, approximately: so many need scratch space in global
-    memory.
+    """Return the approximate number of blocks that a GPU runs at once, each of which needs scratch
+    space.
     """
     if SIMULATED:
         return MAX_BLOCKS
@@ -222,50 +233,50 @@ def resident_blocks(device: torch.device) -> int:
     )
 
 
-# Whether graphs are recorded; false from the first refusal on.
-_records = os.environ.get("TEAL_CUDA_GRAPHS") != "0"
+# Whether graphs are recorded; false after the first failure.
+_can_record = os.environ.get("TEAL_CUDA_GRAPHS") != "0"
 
 
 class LaunchGraph:
-    """A sequence of kernel launches, of Numba and of torch, which is recorded as a CUDA graph and
-    replayed without the host in between.
+    """CUDA graph of a sequence of kernel launches, of Numba and torch, replayed without the host.
 
     Args:
         device: the GPU; on the CPU nothing is recorded.
-        pool: from :func:`memory_pool`, memory that graphs share which are never replayed at the
-            same time; None for memory of its own.
+        pool: memory pool of :func:`memory_pool`, shared by graphs that are never replayed at the
+            same time; None for a private pool.
     """
 
     def __init__(self, device: torch.device, pool: Any | None = None) -> None:
-        self._device, self._pool = device, pool
+        self._device = device
+        self._pool = pool
         self._graph: torch.cuda.CUDAGraph | None = None
         self._has_run = False
 
     def run(self, work: Callable[[], object]) -> None:
-        """Do the work: launch by launch the first time, so that everything is compiled and loaded;
-        recorded the second time, and replayed from then on.
+        """Run the work: directly the first time (which compiles and loads the kernels), recorded
+        the second time, and replayed afterwards.
 
         Args:
-            work: launches kernels on the current stream, the same each time.  It reads and writes
-                tensors whose memory stays where it is, waits for nothing, and keeps those of its
-                new tensors that are read later, but no part of a graph of gradients.  Its Python
-                numbers are those of the recording ever after.  No reference to it is kept, so that
-                no cycle keeps memory of the GPU.
+            work: launches the same kernels on the current stream each time.  Its tensors keep their
+                memory, it does not synchronise, it keeps references to new tensors that are read
+                later, and it records no autograd graph.  Its Python scalars are fixed by the
+                recording.  No reference to it is kept, so that no cycle holds GPU memory.
 
-        Once the driver has refused to record, nothing is recorded any more, and with
-        ``TEAL_CUDA_GRAPHS=0`` in the environment nothing ever is.
+        After the driver has failed to record once, or with ``TEAL_CUDA_GRAPHS=0`` in the
+        environment, nothing is recorded.
         """
-        if SIMULATED or not _records or self._device.type == "cpu":
+        if SIMULATED or not _can_record or self._device.type == "cpu":
             work()
             return
         if not self._has_run:
-            # On the stream of recordings too: torch remembers streams of gradients.
+            # Also on the recording stream, since torch remembers the streams of gradients.
             with _on_side_stream(self._device):
                 work()
             self._has_run = True
             return
         if self._graph is None:
-            with without_collection():  # freeing GPU memory during a recording would break it
+            # Freeing GPU memory during a recording would break it.
+            with without_collection():
                 self._record(work)
         if self._graph is None:
             work()
@@ -273,11 +284,11 @@ class LaunchGraph:
             self._graph.replay()
 
     def _record(self, work: Callable[[], object]) -> None:
-        global _records
+        global _can_record
         graph = torch.cuda.CUDAGraph()
         try:
-            # Not torch.cuda.graph(): it collects garbage and empties torch's cache, which takes
-            # longer than a solve.
+            # Instead of torch.cuda.graph(), which collects garbage and empties torch's cache, and
+            # thus takes longer than a solve.
             with _on_side_stream(self._device):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
@@ -285,15 +296,16 @@ class LaunchGraph:
                 finally:
                     graph.capture_end()
             self._graph = graph
-        except Exception as error:  # errors of torch, the driver or Numba
-            # torch may take a failed recording for one that is still under way.
-            _records = False
-            _warn_of_recording(str(error))
+        except Exception as error:
+            # torch, the driver and Numba raise different errors.  Recording stays disabled, since
+            # torch may regard a failed recording as still active.
+            _can_record = False
+            _warn_no_graphs(str(error))
 
 
 @contextlib.contextmanager
 def _on_side_stream(device: torch.device) -> Iterator[None]:
-    """Launch on the stream of recordings, after what was launched before and before what comes."""
+    """Launch on the recording stream, ordered after previous and before later work."""
     side = _side_stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     try:
@@ -305,22 +317,22 @@ def _on_side_stream(device: torch.device) -> Iterator[None]:
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream on which graphs are recorded: torch reuses memory of a pool on the same stream
-    alone.
+    """Return the stream on which graphs are recorded: torch reuses a pool's memory on one stream
+    only.
     """
     return torch.cuda.Stream(device)
 
 
 def memory_pool() -> Any | None:
-    """Memory that several graphs share; None in the simulator."""
+    """Return a memory pool that several graphs share; None in the simulator."""
     return None if SIMULATED else torch.cuda.graph_pool_handle()
 
 
 @functools.cache
-def _warn_of_recording(reason: str) -> None:
-    """Warn once of each reason."""
+def _warn_no_graphs(reason: str) -> None:
+    """Warn once per reason."""
     warnings.warn(
         f"CUDA graphs cannot be recorded, kernels are launched one by one ({reason}); "
-        "TEAL_CUDA_GRAPHS=0 records none",
+        "TEAL_CUDA_GRAPHS=0 disables recording",
         stacklevel=3,
     )

@@ -1,4 +1,4 @@
-"""torch devices by name, with an error that says what is missing."""
+"""Selection of torch devices by name, with errors that name the missing requirement."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from teal.errors import InputError
 
 # Seconds of a solve to a certified 1%, of UsCarrier and Kdl (146,000 and 4.0 million entries of a
 # scan): on an H200, and on one of 16 threads of the same machine; docs/figures/gpu.csv.
-_GPU_S, _GPU_S_PER_ENTRY = 18e-3, 5e-10
-_CPU_S, _CPU_S_PER_ENTRY = 8.7e-3, 2.8e-7
+_GPU_S = 18e-3
+_GPU_S_PER_ENTRY = 5e-10
+_CPU_S = 8.7e-3
+_CPU_S_PER_ENTRY = 2.8e-7
 
 
 def _missing_gpu() -> str:
-    """Why torch finds no GPU, for an error message."""
+    """Return the reason why torch has no GPU, for an error message."""
     if torch.version.cuda is None:
         return (
             f"torch {torch.__version__}, a build without CUDA (pytorch.org says how to install one)"
@@ -24,22 +26,23 @@ def _missing_gpu() -> str:
 
 
 def is_faster_on_gpu(entries: int, threads: int) -> bool:
-    """Whether a GPU is expected to solve a program before the CPU does: on networks of less than
-    some 34,000 entries a thread it waits for the host longer than the CPU computes.
+    """Return whether a GPU is predicted to solve a program faster than the CPU.
+
+    Below about 34,000 entries per thread, waiting for the host dominates on the GPU.
 
     Args:
-        entries: trie nodes and path slots, entries of a scan.
-        threads: threads of the CPU.
+        entries: trie nodes and path slots, the entries of a scan.
+        threads: number of CPU threads.
     """
-    on_cpu = _CPU_S + _CPU_S_PER_ENTRY * entries / threads
-    return _GPU_S + _GPU_S_PER_ENTRY * entries < on_cpu
+    cpu_seconds = _CPU_S + _CPU_S_PER_ENTRY * entries / threads
+    return _GPU_S + _GPU_S_PER_ENTRY * entries < cpu_seconds
 
 
 def pick_device(name: str) -> torch.device:
-    """``auto``, ``cpu`` or ``cuda`` as a torch device.
+    """Return the torch device of ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
-        InputError: another name, or cuda where torch finds none.
+        InputError: another name, or cuda without a usable GPU.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,10 +1,8 @@
-"""Long computations that pause at the end of each of their iterations, and go on, or end early, as
-their caller says.
+"""Interruptible computations: generators that pause after each iteration, with deadlines.
 
 A computation is a generator that yields where it may pause and returns its result (:data:`Steps`).
-:func:`complete` runs it to its end; :class:`Run` runs it in slices of time.  Whatever it looks at
-the clock for, it asks a :class:`Deadline`, which its caller may bring forward: a computation that
-was told to end returns the best it has.
+:func:`complete` runs it to its end; :class:`Run` runs it in time slices.  It checks a
+:class:`Deadline`, which its caller may expire early: the computation then returns its incumbent.
 """
 
 from __future__ import annotations
@@ -21,26 +19,26 @@ Steps = Generator[None, None, _T]
 
 
 class Deadline:
-    """A moment by which a computation, or a part of one, should return its result.
+    """Time limit of a computation or of a part of it.
 
     Args:
-        end: by ``time.perf_counter()``; infinite for none.
-        whole: the deadline of the computation that this one is a part of, which ends the part too;
-            None for none.
+        end: end by ``time.perf_counter()``; infinite for none.
+        whole: deadline of the enclosing computation, which limits this one too; None for none.
     """
 
     def __init__(self, end: float = math.inf, whole: Deadline | None = None) -> None:
-        self._end, self._whole = end, whole
+        self._end = end
+        self._outer = whole
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
-        """The deadline ``seconds`` from now."""
+        """Return the deadline ``seconds`` from now."""
         return cls(time.perf_counter() + seconds)
 
     @property
     def end(self) -> float:
-        """By ``time.perf_counter()``."""
-        return self._end if self._whole is None else min(self._end, self._whole.end)
+        """End by ``time.perf_counter()``."""
+        return self._end if self._outer is None else min(self._end, self._outer.end)
 
     @property
     def left(self) -> float:
@@ -49,25 +47,25 @@ class Deadline:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the deadline; 0 after it, for what takes no negative ones."""
+        """Seconds until the deadline; 0 after it."""
         return max(0.0, self.left)
 
     @property
     def is_over(self) -> bool:
-        """Whether it has passed."""
+        """Whether the deadline has passed."""
         return self.left <= 0
 
     def share(self, fraction: float) -> Deadline:
-        """The deadline of a part that may take this fraction of the time that is left."""
+        """Return the deadline of a part that may use this fraction of the remaining time."""
         return Deadline(time.perf_counter() + fraction * self.left, self)
 
     def expire(self) -> None:
-        """Let it pass now, for all parts too."""
+        """Expire now, also for all parts."""
         self._end = -math.inf
 
 
 def complete(steps: Steps[_T]) -> _T:
-    """Run a computation to its end; its result."""
+    """Run a computation to its end and return its result."""
     while True:
         try:
             next(steps)
@@ -75,12 +73,12 @@ def complete(steps: Steps[_T]) -> _T:
             return end.value
 
 
-def quietly(steps: Steps[_T], numbers: int) -> Steps[_T]:
-    """Compute under :func:`teal.runtime.parallel.quiet_torch`, except while the computation pauses.
+def with_single_threaded_torch(steps: Steps[_T], numbers: int) -> Steps[_T]:
+    """Run a computation under :func:`teal.runtime.parallel.quiet_torch`, except while it pauses.
 
     Args:
         steps: the computation.
-        numbers: entries of its largest tensors.
+        numbers: number of entries of its largest tensors.
     """
     while True:
         with quiet_torch(numbers):
@@ -92,25 +90,27 @@ def quietly(steps: Steps[_T], numbers: int) -> Steps[_T]:
 
 
 class Run(Generic[_T]):
-    """A computation in slices of time.  Use it from one thread at a time.
+    """Computation in time slices.  Use it from one thread at a time.
 
     Args:
         steps: the computation.
-        deadline: deadline that it asks.
+        deadline: its deadline.
 
     Attributes:
-        seconds: time in which it has computed, without pauses.
-        first_step_s: seconds until it could first pause.
+        seconds: computing time, without pauses.
+        first_step_s: seconds until the first possible pause.
     """
 
     def __init__(self, steps: Steps[_T], deadline: Deadline) -> None:
-        self._steps, self._deadline = steps, deadline
-        self._result: list[_T] = []  # empty until it is there
+        self._steps = steps
+        self._deadline = deadline
+        # Empty until the function has returned.
+        self._result: list[_T] = []
         self.seconds = self.first_step_s = 0.0
 
     @property
     def is_done(self) -> bool:
-        """Whether the result is there."""
+        """Whether the computation has returned its result."""
         return bool(self._result)
 
     @property
@@ -121,13 +121,12 @@ class Run(Generic[_T]):
     def advance(
         self, seconds: float = math.inf, should_pause: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Go on until the result is there, ``seconds`` have passed, or something asks for a pause;
-        whether it is there.
+        """Continue until the result is available, ``seconds`` have passed, or a pause is requested;
+        return whether the result is available.
 
         Args:
-            seconds: after which to pause, at the end of an iteration; one iteration is done in any
-                case.
-            should_pause: asked after every iteration.
+            seconds: time slice; at least one iteration is run.
+            should_pause: polled after every iteration.
         """
         begin = time.perf_counter()
         try:
@@ -145,7 +144,7 @@ class Run(Generic[_T]):
         return self.is_done
 
     def finish(self) -> _T:
-        """End early, with the best result so far."""
+        """Expire the deadline and return the best result so far."""
         self._deadline.expire()
         self.advance()
         return self.result

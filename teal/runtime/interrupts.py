@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM take effect between the steps of long work, not in the middle of one."""
+"""Deferred handling of Ctrl-C and SIGTERM: they take effect between the steps of long work."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal arrived and the work reached a place where it may stop; its files and state are
-    consistent.
-    """
+    """A deferred signal took effect at a point where files and state are consistent."""
 
 
 def ignore_interrupts() -> None:
-    """Leave Ctrl-C to the process that started this one."""
+    """Ignore Ctrl-C in this process, since its parent handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
 def interrupts_wait() -> Iterator[Callable[[], None]]:
-    """Delay SIGINT and SIGTERM; yields a callable that raises Interrupted if a signal has arrived.
+    """Defer SIGINT and SIGTERM; yields a callable that raises Interrupted if a signal has arrived.
 
-    Call it wherever the work may stop.  A second signal is not delayed: it raises KeyboardInterrupt
-    at once. Outside the main thread, where Python delivers no signals, nothing is delayed.
+    Call it wherever the work may stop.  A second signal is not deferred: it raises
+    KeyboardInterrupt at once.  Outside the main thread, where Python delivers no signals, nothing
+    is deferred.
     """
     pending: list[bool] = []
 
@@ -39,27 +38,28 @@ def interrupts_wait() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
-    """Call ``act`` on SIGINT or SIGTERM in the place of ending; a second signal raises
-    KeyboardInterrupt at once.
+    """Call ``act`` on SIGINT or SIGTERM instead of terminating; a second signal raises
+    KeyboardInterrupt.
 
     Outside the main thread, where Python delivers no signals, nothing happens.
     """
-    arrived: list[int] = []
+    received: list[int] = []
 
-    def remember(number: int, _: FrameType | None) -> None:
-        if arrived:
+    def handle_signal(signal_number: int, _: FrameType | None) -> None:
+        if received:
             raise KeyboardInterrupt
-        arrived.append(number)
+        received.append(signal_number)
         act()
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     previous_handlers = {
-        number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)
+        signal_number: signal.signal(signal_number, handle_signal)
+        for signal_number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield
     finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+        for signal_number, handler in previous_handlers.items():
+            signal.signal(signal_number, handler)

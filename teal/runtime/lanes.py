@@ -25,7 +25,8 @@ class Lanes(types.Type):
     """Numba type of ``width`` floats of one type, computed together."""
 
     def __init__(self, dtype: types.Float, width: int) -> None:
-        self.dtype, self.width = dtype, width
+        self.dtype = dtype
+        self.width = width
         super().__init__(name=f"Lanes({dtype}, {width})")
 
 
@@ -53,7 +54,7 @@ def _row(context, builder, array_type, array, index, width):
 
 @intrinsic
 def load(typingctx, array, index, lanes):
-    """Row ``index``, an int64, of a flat C-contiguous array."""
+    """Load row ``index``, an int64, of a flat C-contiguous array."""
     width = len(lanes)
 
     def codegen(context, builder, signature, arguments):
@@ -65,7 +66,7 @@ def load(typingctx, array, index, lanes):
 
 @intrinsic
 def store(typingctx, array, index, value):
-    """Write ``value`` over row ``index`` of a flat C-contiguous array of the same float type."""
+    """Store ``value`` to row ``index`` of a flat C-contiguous array of the same float type."""
     width = value.width if isinstance(value, Lanes) else 1
 
     def codegen(context, builder, signature, arguments):
@@ -76,7 +77,7 @@ def store(typingctx, array, index, value):
     return types.void(array, types.int64, _type_of(array.dtype, width)), codegen
 
 
-def _filled(builder, scalar, width):
+def _broadcast(builder, scalar, width):
     if width == 1:
         return scalar
     vector = ir.VectorType(scalar.type, width)
@@ -89,30 +90,30 @@ def _filled(builder, scalar, width):
 
 @intrinsic
 def fill(typingctx, value, lanes):
-    """``value`` in every lane."""
+    """Broadcast ``value`` to every lane."""
     width = len(lanes)
 
     def codegen(context, builder, signature, arguments):
-        return _filled(builder, arguments[0], width)
+        return _broadcast(builder, arguments[0], width)
 
     return _type_of(value, width)(value, lanes), codegen
 
 
 @intrinsic
 def spread(typingctx, array, index, lanes):
-    """Element ``index``, an int64, of a flat C-contiguous array in every lane."""
+    """Broadcast element ``index``, an int64, of a flat C-contiguous array to every lane."""
     width = len(lanes)
 
     def codegen(context, builder, signature, arguments):
         pointer = _row(context, builder, signature.args[0], arguments[0], arguments[1], 1)
-        return _filled(builder, builder.load(pointer), width)
+        return _broadcast(builder, builder.load(pointer), width)
 
     return _type_of(array.dtype, width)(array, types.int64, lanes), codegen
 
 
 @intrinsic
 def plus_product(typingctx, a, b, c):
-    """A + b c, rounded once where the processor has an instruction for it."""
+    """Fused multiply-add a + b c, rounded once where the processor supports it."""
 
     def codegen(context, builder, signature, arguments):
         contract = ("contract",)
@@ -124,7 +125,8 @@ def plus_product(typingctx, a, b, c):
 
 # 2^f = sum of c[i] f^i on [0, 1], within 1e-7: see :func:`teal.pathops.response.exponentials`.
 _POWER_OF_TWO = (1.0, 6.931472e-1, 2.402264e-1, 5.54802e-2, 9.6843e-3, 1.2382e-3, 2.1884e-4)
-_LOG2_E, _MIN_EXPONENT = 1.44269504, -80.0
+_LOG2_E = 1.44269504
+_MIN_EXPONENT = -80.0
 
 
 @intrinsic
@@ -136,22 +138,22 @@ def exponential(typingctx, value):
 
     def codegen(context, builder, signature, arguments):
         real = arguments[0].type
-        whole = ir.IntType(32) if width == 1 else ir.VectorType(ir.IntType(32), width)
+        int_type = ir.IntType(32) if width == 1 else ir.VectorType(ir.IntType(32), width)
 
         def number(kind, constant):
             return ir.Constant(kind, constant if width == 1 else [constant] * width)
 
-        least = number(real, _MIN_EXPONENT)
-        x = builder.select(builder.fcmp_ordered(">", arguments[0], least), arguments[0], least)
+        minimum = number(real, _MIN_EXPONENT)
+        x = builder.select(builder.fcmp_ordered(">", arguments[0], minimum), arguments[0], minimum)
         y = builder.fmul(x, number(real, _LOG2_E))
-        n = builder.sub(
-            builder.fptosi(y, whole), number(whole, 1)
-        )  # the conversion rounds towards 0
-        f, power = builder.fsub(y, builder.sitofp(n, real)), number(real, _POWER_OF_TWO[-1])
+        # The conversion rounds towards 0.
+        n = builder.sub(builder.fptosi(y, int_type), number(int_type, 1))
+        f = builder.fsub(y, builder.sitofp(n, real))
+        power = number(real, _POWER_OF_TWO[-1])
         for coefficient in _POWER_OF_TWO[-2::-1]:
             product = builder.fmul(power, f, flags=("contract",))
             power = builder.fadd(product, number(real, coefficient), flags=("contract",))
-        bits = builder.shl(builder.add(n, number(whole, 127)), number(whole, 23))
+        bits = builder.shl(builder.add(n, number(int_type, 127)), number(int_type, 23))
         return builder.fmul(power, builder.bitcast(bits, real))
 
     return value(value), codegen
@@ -159,7 +161,7 @@ def exponential(typingctx, value):
 
 @intrinsic
 def where_above(typingctx, a, b, if_above, otherwise):
-    """``if_above`` where a > b, else ``otherwise``, lane by lane."""
+    """Select ``if_above`` where a > b, else ``otherwise``, lane by lane."""
 
     def codegen(context, builder, signature, arguments):
         above = builder.fcmp_ordered(">", arguments[0], arguments[1])
@@ -170,7 +172,7 @@ def where_above(typingctx, a, b, if_above, otherwise):
 
 @intrinsic
 def larger(typingctx, a, b):
-    """The larger of two, lane by lane; ``b`` if either is NaN."""
+    """Maximum of two values, lane by lane; ``b`` if either is NaN."""
 
     def codegen(context, builder, signature, arguments):
         return builder.select(
@@ -206,7 +208,7 @@ for _operation, _instruction in (
 
 @intrinsic
 def widen(typingctx, value):
-    """``value`` converted to float64."""
+    """Convert ``value`` to float64."""
     width = value.width if isinstance(value, Lanes) else 1
     dtype = value.dtype if isinstance(value, Lanes) else value
 
@@ -220,7 +222,7 @@ def widen(typingctx, value):
 
 @intrinsic
 def narrow(typingctx, value, array):
-    """``value`` converted to the float type of ``array``."""
+    """Convert ``value`` to the float type of ``array``."""
     width = value.width if isinstance(value, Lanes) else 1
     dtype = value.dtype if isinstance(value, Lanes) else value
 
@@ -234,12 +236,13 @@ def narrow(typingctx, value, array):
 
 @intrinsic
 def total(typingctx, value):
-    """The sum of all lanes; added in pairs, so that it is the same on every machine."""
+    """Sum of all lanes, added pairwise, so that it is the same on every machine."""
     width = value.width if isinstance(value, Lanes) else 1
     dtype = value.dtype if isinstance(value, Lanes) else value
 
     def codegen(context, builder, signature, arguments):
-        vector, count = arguments[0], width
+        vector = arguments[0]
+        count = width
         if count == 1:
             return vector
         while count > 1:
@@ -250,7 +253,8 @@ def total(typingctx, value):
                 )
                 for first in (0, count // 2)
             ]
-            vector, count = builder.fadd(*parts), count // 2
+            vector = builder.fadd(*parts)
+            count = count // 2
         return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
 
     return dtype(value), codegen

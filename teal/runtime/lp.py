@@ -1,11 +1,10 @@
-"""Linear and mixed-integer programs, solved by HiGHS through SciPy: the only place in ``teal/``
-that calls it.
+"""Linear and mixed-integer programs, solved by HiGHS through SciPy, the only caller in ``teal/``.
 
     minimise cost' x   s.t.   A x <= b,   E x = f,   low <= x <= high
-        (x whole numbers where asked)
+        (some x integer)
 
-Callers keep their own scaling: a program whose numbers are of equal size is solved best, and only
-they know its units.
+Callers scale their programs, since HiGHS works best with coefficients of similar magnitude and only
+callers know the units.  Entry points: :func:`solve_lp`, :func:`solve_milp`.
 """
 
 from __future__ import annotations
@@ -24,19 +23,24 @@ import numpy as np
 from teal.errors import SolverError
 from teal.runtime.arrays import AnyArray, FloatArray
 
-_SOLVED, _INFEASIBLE = 0, 2  # of SciPy's ``status``
-_MAX_SECONDS = 1e6  # longer limits of time are none
-Rows = Any  # a matrix, dense or sparse
-Limited = tuple[Rows, FloatArray]  # rows and their right sides
+# Values of SciPy's ``status``.
+_STATUS_OPTIMAL = 0
+_STATUS_INFEASIBLE = 2
+# Longer time limits count as none.
+_MAX_TIME_LIMIT_S = 1e6
+# A dense or sparse matrix.
+Rows = Any
+# Constraint rows and their right-hand sides.
+Constraints = tuple[Rows, FloatArray]
 
 
 class Between(NamedTuple):
-    """Rows of a program with whole numbers.
+    """Constraint rows of a mixed-integer program: low <= rows x <= high.
 
     Attributes:
-        rows: (R, n).
-        low: least values of rows times x, (R,) or one for all.
-        high: largest ones.
+        rows: (R, n) coefficients.
+        low: lower limits, (R,) or one number for all.
+        high: upper limits, (R,) or one number for all.
     """
 
     rows: Rows
@@ -46,18 +50,18 @@ class Between(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LpResult:
-    """The result of a program.
+    """Result of a program.
 
     Attributes:
-        x: (n,) the solution, or the best whole numbers that were found; None if there are none.
+        x: (n,) the optimum, or the incumbent of an integer program; None if there is none.
         value: cost' x; infinite without x.
-        duals: (R,) of ``at_most``, at least 0: by how much the value falls if a right side rises by
-            1; () for whole numbers.
-        bound: lower bound on the value, of whole numbers as HiGHS proved it; minus infinity if it
-            proved none.
-        is_solved: whether x is an optimum.
-        is_infeasible: whether HiGHS proved that there is no x.
-        message: HiGHS's reason.
+        duals: (R,) non-negative dual values of ``at_most``: decrease of the value per unit of the
+            right-hand side; () for integer programs.
+        bound: lower bound on the value, for integer programs the bound of HiGHS; minus infinity
+            for none.
+        is_solved: whether x is optimal.
+        is_infeasible: whether HiGHS proved infeasibility.
+        message: termination message of HiGHS.
     """
 
     x: FloatArray | None
@@ -69,13 +73,13 @@ class LpResult:
     message: str
 
     def solution(self, purpose: str) -> FloatArray:
-        """(n,) the optimum.
+        """Return (n,) the optimum.
 
         Args:
             purpose: purpose of the program, for the message.
 
         Raises:
-            SolverError: HiGHS found none.
+            SolverError: HiGHS has no optimum.
         """
         if self.x is None or not self.is_solved:
             raise SolverError(f"{purpose}: HiGHS: {self.message}")
@@ -84,8 +88,8 @@ class LpResult:
 
 def solve_lp(
     cost: FloatArray,
-    at_most: Limited,
-    equal: Limited | None = None,
+    at_most: Constraints,
+    equal: Constraints | None = None,
     *,
     low: FloatArray | float = 0.0,
     high: FloatArray | float = math.inf,
@@ -95,43 +99,41 @@ def solve_lp(
     """Solve a linear program.
 
     Args:
-        cost: (n,).
-        at_most: A (R, n) and b (R,).
-        equal: E (Q, n) and f (Q,); None for no such rows.
-        low: (n,) or one number for all.
-        high: (n,) or one number for all.
+        cost: (n,) objective coefficients.
+        at_most: inequality constraints, A (R, n) and b (R,).
+        equal: equality constraints, E (Q, n) and f (Q,); None for none.
+        low: lower bounds, (n,) or one number for all.
+        high: upper bounds, (n,) or one number for all.
         seconds: time limit.
-        by_interior_points: by interior points and a crossover, in place of the method that HiGHS
-            chooses.
+        by_interior_points: interior-point method with crossover, instead of HiGHS's choice.
     """
-    from scipy.optimize import (
-        linprog,
-    )  # where it is used: many commands solve no program, and it takes 0.3 s
+    # Imported here: it takes 0.3 s, and many commands solve no program.
+    from scipy.optimize import linprog
 
     bounds = np.column_stack(
         [np.broadcast_to(low, np.shape(cost)), np.broadcast_to(high, np.shape(cost))]
     )
-    equal_rows, equal_right = (None, None) if equal is None else equal
-    found = linprog(
+    equal_rows, equal_rhs = (None, None) if equal is None else equal
+    result = linprog(
         cost,
         *at_most,
         equal_rows,
-        equal_right,
+        equal_rhs,
         bounds=bounds,
         method="highs-ipm" if by_interior_points else "highs",
-        options={"time_limit": seconds} if seconds < _MAX_SECONDS else {},
+        options={"time_limit": seconds} if seconds < _MAX_TIME_LIMIT_S else {},
     )
-    is_solved = found.status == _SOLVED
-    duals = np.maximum(-found.ineqlin.marginals, 0.0) if is_solved else np.zeros(0)
-    value = float(found.fun) if is_solved else math.inf
+    is_solved = result.status == _STATUS_OPTIMAL
+    duals = np.maximum(-result.ineqlin.marginals, 0.0) if is_solved else np.zeros(0)
+    value = float(result.fun) if is_solved else math.inf
     return LpResult(
-        found.x,
+        result.x,
         value,
         duals,
         value if is_solved else -math.inf,
         is_solved,
-        found.status == _INFEASIBLE,
-        found.message,
+        result.status == _STATUS_INFEASIBLE,
+        result.message,
     )
 
 
@@ -144,53 +146,62 @@ def solve_milp(
     seconds: float = math.inf,
     relative_gap: float,
 ) -> LpResult:
-    """Solve a program some of whose variables are whole numbers.
+    """Solve a mixed-integer linear program.
 
     Args:
-        cost: (n,).
-        rows: blocks of rows.
-        is_whole: (n,) 1 where a variable is a whole number, else 0.
-        high: (n,) largest values, or one number for all; the least ones are 0.
+        cost: (n,) objective coefficients.
+        rows: blocks of constraint rows.
+        is_whole: (n,) 1 where a variable is an integer, else 0.
+        high: upper bounds, (n,) or one number for all; lower bounds are 0.
         seconds: time limit.
-        relative_gap: between value and bound at which the search ends.
+        relative_gap: relative gap between value and bound at which the search stops.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    with _no_output():
-        found = milp(
+    with _silence_stdout():
+        result = milp(
             cost,
             constraints=[
-                LinearConstraint(csr_array(one.rows), lb=one.low, ub=one.high) for one in rows
+                LinearConstraint(csr_array(block.rows), lb=block.low, ub=block.high)
+                for block in rows
             ],
             integrality=is_whole,
             bounds=Bounds(0, high),
             options={"mip_rel_gap": relative_gap}
-            | ({"time_limit": seconds} if seconds < _MAX_SECONDS else {}),
+            | ({"time_limit": seconds} if seconds < _MAX_TIME_LIMIT_S else {}),
         )
-    bound = -math.inf if found.mip_dual_bound is None else float(found.mip_dual_bound)
-    value = math.inf if found.x is None else float(found.fun)
-    is_infeasible = found.status == _INFEASIBLE
+    bound = -math.inf if result.mip_dual_bound is None else float(result.mip_dual_bound)
+    value = math.inf if result.x is None else float(result.fun)
+    is_infeasible = result.status == _STATUS_INFEASIBLE
     return LpResult(
-        found.x, value, np.zeros(0), bound, found.status == _SOLVED, is_infeasible, found.message
+        result.x,
+        value,
+        np.zeros(0),
+        bound,
+        result.status == _STATUS_OPTIMAL,
+        is_infeasible,
+        result.message,
     )
 
 
 @contextlib.contextmanager
-def _no_output() -> Iterator[None]:
-    """Drop what HiGHS prints to standard output whatever its options say, which would end up
-    between lines of JSON.
+def _silence_stdout() -> Iterator[None]:
+    """Discard what HiGHS prints to standard output despite its options, which would corrupt JSON
+    output.
     """
     if os.name != "posix":
         yield
         return
     sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
+    saved_stdout = os.dup(1)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 1)
     try:
         yield
     finally:
-        ctypes.CDLL(None).fflush(None)  # what C still holds
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
+        # Flush the buffers of the C library.
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(saved_stdout, 1)
+        os.close(saved_stdout)
+        os.close(devnull)

@@ -1,4 +1,4 @@
-"""Free memory, which is checked before large allocations."""
+"""Free memory of machine, container and GPU, checked before large allocations."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ if TYPE_CHECKING:
     import torch
 
 _GIB = 1 << 30
-_CGROUP = Path(
-    "/sys/fs/cgroup"
-)  # root of cgroup v2; in a container it has the limits of the container
-# of the free memory, which callers may not use: for allocations that their estimates leave out
-_RESERVED_SHARE = 0.05
+# Root of cgroup v2; in a container it has the limits of the container.
+_CGROUP = Path("/sys/fs/cgroup")
+# Fraction of the free memory held in reserve for allocations that estimates omit.
+_RESERVED_FRACTION = 0.05
 
 
 def available() -> int:
-    """Bytes that this process may still take, within the memory of the machine and the limit of its
-    container.
-    """
+    """Return the bytes that this process may still allocate, given machine and container limits."""
     free = _machine_free()
     try:
         limit, used = (
@@ -33,15 +30,17 @@ def available() -> int:
         )
         # inactive_file: file cache that counts as used and that the kernel frees on demand.
         return min(free, int(limit) - int(used) + (int(cache[1]) if cache else 0))
-    except (OSError, ValueError):  # no cgroup, or "max"
+    except (OSError, ValueError):
+        # No cgroup, or the limit "max".
         return free
 
 
 def _machine_free() -> int:
-    """Bytes that the operating system counts as available."""
+    """Return the bytes that the operating system reports as available."""
     try:
         import psutil
-    except ImportError:  # psutil is optional on Linux
+    except ImportError:
+        # psutil is optional on Linux.
         return (
             int(
                 re.findall(
@@ -54,9 +53,7 @@ def _machine_free() -> int:
 
 
 def available_on(device: torch.device) -> int:
-    """Bytes that tensors on ``device`` may still take; memory that torch has cached but does not
-    use counts as free.
-    """
+    """Return the bytes that tensors on ``device`` may still use, including torch's unused cache."""
     if device.type != "cuda":
         return available()
     import torch
@@ -73,50 +70,51 @@ def max_batch(
     remedy: str,
     fixed_bytes: int = 0,
 ) -> int:
-    """How many of ``count`` items, ``item_bytes`` each, fit on ``device`` at once; at least 1.
+    """Return how many of ``count`` items, ``item_bytes`` each, fit on ``device`` at once; at least
+    1.
 
     Args:
         operation: name of the operation, for the message.
         item_bytes: bytes of one item.
-        count: items in all.
-        device: device that holds the items.
-        remedy: what would reduce the need, for the message.
-        fixed_bytes: bytes that are needed in addition when the items are processed in several
-            batches, such as those of the results of all batches.
+        count: total number of items.
+        device: device of the items.
+        remedy: way to reduce the need, for the message.
+        fixed_bytes: additional bytes for processing in several batches, such as the results of
+            all batches.
 
     Raises:
-        InputError: not even one item fits.
+        InputError: a single item does not fit.
     """
     require(operation, item_bytes, remedy, device)
-    free = int((1 - _RESERVED_SHARE) * available_on(device))
+    free = int((1 - _RESERVED_FRACTION) * available_on(device))
     return (
         count if count * item_bytes <= free else max(1, (free - fixed_bytes) // max(item_bytes, 1))
     )
 
 
 def describe(num_bytes: int) -> str:
-    """A number of bytes as text: ``1.5 GiB`` or ``20 MiB``."""
+    """Format a number of bytes: ``1.5 GiB`` or ``20 MiB``."""
     return (
         f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / (1 << 20):.0f} MiB"
     )
 
 
 def require(operation: str, needed: int, remedy: str, device: torch.device | None = None) -> None:
-    """Raise InputError if there is too little free memory.
+    """Raise InputError if there is not enough free memory.
 
     Args:
         operation: name of the operation, for the message.
-        needed: bytes.
-        remedy: what would reduce the need, for the message.
-        device: device whose memory is needed; None for main memory.
+        needed: required bytes.
+        remedy: way to reduce the need, for the message.
+        device: device of the allocation; None for main memory.
     """
     free = available() if device is None else available_on(device)
-    if needed > (1 - _RESERVED_SHARE) * free:
-        where_to = "" if device is None else f" on {device}"
-        reserve = f"{100 * _RESERVED_SHARE:.0f}% of them in reserve"
+    if needed > (1 - _RESERVED_FRACTION) * free:
+        location = "" if device is None else f" on {device}"
+        reserve_text = f"{100 * _RESERVED_FRACTION:.0f}% of them in reserve"
         raise InputError(
             operation,
             "memory",
-            f"about {describe(needed)} of memory{where_to}; {remedy}",
-            f"{describe(free)} free, {reserve}",
+            f"about {describe(needed)} of memory{location}; {remedy}",
+            f"{describe(free)} free, {reserve_text}",
         )

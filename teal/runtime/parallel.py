@@ -1,7 +1,9 @@
-"""How Numba kernels are compiled: kept on disk, without the GIL, over a thread-safe threading
-layer.
+"""Compilation of Numba kernels, cached on disk and without the GIL, and their threads.
 
-Numba's ``workqueue`` layer breaks when two threads start kernels at once, so it comes last.
+Decorators: :func:`kernel`, :func:`inner_kernel`, :func:`parallel_kernel` (``prange`` loops),
+:func:`partitioned_kernel` (independent parts on a thread pool).  :func:`threads_for` decides
+whether kernels in a block use one or all threads.  Numba's ``workqueue`` threading layer breaks
+when two threads start kernels at once, so it comes last.
 """
 
 from __future__ import annotations
@@ -26,112 +28,114 @@ import numpy as np
 
 from teal.runtime.collection import without_collection
 from teal.runtime.kernel_cache import KernelCache, is_interpreting
-from teal.runtime.openmp import waits_of_torch_are_long
+from teal.runtime.openmp import torch_spins_long
 
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 
 def _load_own_openmp() -> None:
-    """Let Numba's threads use the OpenMP library that Numba names, and not the copy that torch has
-    loaded before.
+    """Make Numba load its own OpenMP library instead of the copy that torch has loaded.
 
-    torch makes its copy's functions visible to all libraries that are loaded later; the copy has
-    read its settings before Teal could make them (see :mod:`teal.runtime.openmp`).
+    torch exports its copy's functions to all libraries loaded later; the copy has read its settings
+    before Teal could set them (see :mod:`teal.runtime.openmp`).
     """
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags | os.RTLD_DEEPBIND)
     try:
         importlib.import_module("numba.np.ufunc.omppool")
-    except ImportError:  # a build of Numba without it
+    except ImportError:
+        # A build of Numba without it.
         pass
     finally:
         sys.setdlopenflags(flags)
 
 
-if waits_of_torch_are_long() and hasattr(os, "RTLD_DEEPBIND"):  # Linux with glibc
+# Linux with glibc.
+if torch_spins_long() and hasattr(os, "RTLD_DEEPBIND"):
     _load_own_openmp()
 
 prange = numba.prange
-# For what a kernel hands to another one: the index of a prange loop is unsigned, and constants and
-# lengths of tuples have a type each, so that the other kernel would be compiled again for each of
-# them.
+# Converts arguments that a kernel passes to another one: prange indices are unsigned, and constants
+# and tuple lengths have literal types, each of which would compile the other kernel once more.
 as_int64 = cast(Callable[[int], int], np.int64)
 _F = TypeVar("_F", bound=Callable[..., Any])
 _P = ParamSpec("_P")
 
 
-_state = threading.local()  # of this thread: see threads_for, on_all_threads, _torch_threads
-# Scalar operations of a kernel from which on a second thread is worth waking, about 0.15 ms of
-# work.  Measured on two cores, time with two threads over time with one: 1.5 at 70,000 and 140,000
+# Thread-local state of threads_for, on_all_threads and _torch_threads.
+_state = threading.local()
+# Minimum number of scalar operations of a kernel for a second thread, about 0.15 ms of work.
+# Measured on two cores, time with two threads over time with one: 1.5 at 70,000 and 140,000
 # operations, 1.1 at 280,000, 0.9 at 330,000.
 _MIN_PARALLEL_OPERATIONS = 300_000
-# Operations of a call of a partitioned kernel for each of its threads, at least, about 0.25 ms of
-# work: measured, a helper wakes in 0.1 to 0.3 ms.
-_OPERATIONS_OF_HELPER = 500_000
-_LOOK_EVERY_S = 0.02  # between two looks at the machine's load, each of about 10 us
-_MIN_TORCH_NUMBERS = (
-    1_000_000  # numbers in a tensor from which on torch's operations gain from a second thread
-)
+# Minimum number of operations per thread of a partitioned kernel, about 0.25 ms of work: a helper
+# wakes in 0.1 to 0.3 ms (measured).
+_MIN_OPERATIONS_PER_HELPER = 500_000
+# Interval between two samples of the machine's load, each of which takes about 10 us.
+_LOAD_SAMPLE_INTERVAL_S = 0.02
+# Minimum number of entries of a tensor for which torch gains from a second thread.
+_MIN_TORCH_ENTRIES = 1_000_000
 
 
 @contextlib.contextmanager
 def threads_for(
     operations: int, *, torch_too: bool = False, least: int = _MIN_PARALLEL_OPERATIONS
 ) -> Iterator[None]:
-    """Run the parallel kernels of the block on the calling thread alone if each has few operations.
+    """Run the parallel kernels of the block on one thread if each has few operations.
 
-    Waking a team of threads costs more than a kernel of microseconds, and where other processes
-    hold the cores each such kernel waits for the scheduler: measured beside a training run,
-    inference on B4 took 1 s in place of 8 ms.  Large kernels too run on one thread while others
-    hold all cores: a team waits at the end of each loop for the thread that the scheduler serves
-    last.
+    Waking a thread team costs more than a kernel of microseconds, and where other processes use the
+    cores each such kernel waits for the scheduler: beside a training run, inference on B4 took 1 s
+    instead of 8 ms.  Large kernels also run on one thread while others use all cores, since a team
+    waits at the end of each loop for its last scheduled thread.
 
     Args:
-        operations: scalar operations of one kernel call, approximately.
-        torch_too: hold torch to one thread as well.  That setting belongs to the whole process, so
-            use it only around work that no other thread interleaves with.
-        least: operations from which on all threads are used; more for what is called seldom, since
-            the form of a kernel that runs on all threads takes seconds to compile.
+        operations: approximate number of scalar operations of one kernel call.
+        torch_too: also limit torch to one thread.  That setting is process-wide, so use it only
+            around work that no other thread interleaves with.
+        least: minimum number of operations for all threads; larger for rare calls, since compiling
+            the parallel form of a kernel takes seconds.
     """
     uses_all = is_large(operations, least) or getattr(_state, "is_rehearsing", False)
     numba_threads = numba.get_num_threads()
     keeps_form = getattr(_state, "keeps_form", False)
-    before = _operations()
+    previous_operations = _operations()
     _state.operations = operations
-    has_all = uses_all and (numba_threads == 1 or not _cores_are_taken())
-    is_inside = numba_threads == 1 and keeps_form == uses_all and not torch_too  # a block like this
-    is_held = not (has_all or is_inside)
-    if is_held:
+    may_use_all = uses_all and (numba_threads == 1 or not _cores_are_taken())
+    # Nested block with the same settings.
+    is_nested = numba_threads == 1 and keeps_form == uses_all and not torch_too
+    is_limited = not (may_use_all or is_nested)
+    if is_limited:
         numba.set_num_threads(1)
-        # The form for all threads on one: the other form may not have been compiled.
+        # Run the parallel form on one thread: the serial form may not have been compiled.
         _state.keeps_form = uses_all
     try:
-        with _torch_on_one_thread() if is_held and torch_too else contextlib.nullcontext():
+        with _torch_on_one_thread() if is_limited and torch_too else contextlib.nullcontext():
             yield
     finally:
-        _state.operations = before
-        if is_held:
+        _state.operations = previous_operations
+        if is_limited:
             _state.keeps_form = keeps_form
             numba.set_num_threads(numba_threads)
 
 
 def _operations() -> float:
-    """Scalar operations of the kernels of the innermost :func:`threads_for`; infinite outside."""
+    """Scalar operations of the kernels in the innermost :func:`threads_for`; infinite outside."""
     return float(getattr(_state, "operations", math.inf))
 
 
 @contextlib.contextmanager
 def quiet_torch(numbers: int) -> Iterator[None]:
-    """Run torch on one thread in the block, unless its tensors are large.
+    """Limit torch to one thread in the block, unless its tensors are large.
 
-    Its operations on smaller ones take less time than a second thread needs to wake, the more so
-    where other processes use the cores (``benchmarks/busy_machine.py``).
+    Operations on smaller tensors take less time than waking a second thread, especially where other
+    processes use the cores (``benchmarks/busy_machine.py``).
 
     Args:
-        numbers: entries of the largest tensors that the block works on.
+        numbers: number of entries of the largest tensors in the block.
     """
-    if numbers >= _MIN_TORCH_NUMBERS:
-        _torch_threads()  # mends the number of a thread that begins with this block
+    if numbers >= _MIN_TORCH_ENTRIES:
+        # Set the number of torch's threads, also for a thread that begins with this block.
+        _torch_threads()
         yield
         return
     with _torch_on_one_thread():
@@ -140,48 +144,48 @@ def quiet_torch(numbers: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _torch_on_one_thread() -> Iterator[None]:
-    """Run torch on one thread in the block."""
+    """Limit torch to one thread in the block."""
     import torch
 
     threads = _torch_threads()
     if threads == 1:
         yield
         return
-    with _quiet.lock:
-        _quiet.blocks += 1
-        _quiet.threads_before = threads
+    with _single_threaded_torch.lock:
+        _single_threaded_torch.blocks += 1
+        _single_threaded_torch.threads_before = threads
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        with _quiet.lock:
-            _quiet.blocks -= 1
+        with _single_threaded_torch.lock:
+            _single_threaded_torch.blocks -= 1
 
 
 def _torch_threads() -> int:
-    """Number of torch's threads for operations of this thread.
+    """Return the number of torch's threads for operations of this thread.
 
-    A thread begins with the number that any thread set last.  That is 1 while another one is in
-    :func:`_torch_on_one_thread`: it then gets the number that the other one had before.
+    A thread inherits the number that any thread set last.  That is 1 while another one is in
+    :func:`_torch_on_one_thread`: this thread then gets the other one's previous number.
     """
     import torch
 
     if not getattr(_state, "has_torch_threads", False):
-        with _quiet.lock:
+        with _single_threaded_torch.lock:
             _state.has_torch_threads = True
-            if _quiet.blocks and torch.get_num_threads() == 1:
-                torch.set_num_threads(_quiet.threads_before)
+            if _single_threaded_torch.blocks and torch.get_num_threads() == 1:
+                torch.set_num_threads(_single_threaded_torch.threads_before)
     return torch.get_num_threads()
 
 
-class _Quiet:
-    """The threads that are in :func:`_torch_on_one_thread`.
+class _SingleThreadedTorch:
+    """State shared by the threads in :func:`_torch_on_one_thread`.
 
     Attributes:
-        lock: lock of the others.
-        blocks: number of these threads.
-        threads_before: number of torch's threads before the latest of the blocks.
+        lock: lock of the other attributes.
+        blocks: number of active blocks.
+        threads_before: number of torch's threads before the latest block.
     """
 
     lock = threading.Lock()
@@ -189,77 +193,70 @@ class _Quiet:
     threads_before = 1
 
 
-_quiet = _Quiet()
+_single_threaded_torch = _SingleThreadedTorch()
 
 
 def is_large(operations: int, least: int = _MIN_PARALLEL_OPERATIONS) -> bool:
-    """Whether so many operations run on all threads."""
+    """Return whether a kernel with so many operations uses all threads."""
     return operations >= least
 
 
 @contextlib.contextmanager
 def on_all_threads(enabled: bool = True) -> Iterator[None]:
-    """Run the form of kernels that uses all threads however little there is to do: to have it
-    compiled.
+    """Run the parallel form of kernels regardless of their size, so that it gets compiled.
 
     Args:
-        enabled: false to leave the choice of the form as it is.
+        enabled: false to keep the present choice.
     """
-    before = getattr(_state, "is_rehearsing", False)
-    _state.is_rehearsing = before or enabled
+    previous = getattr(_state, "is_rehearsing", False)
+    _state.is_rehearsing = previous or enabled
     try:
         yield
     finally:
-        _state.is_rehearsing = before
+        _state.is_rehearsing = previous
 
 
 def is_alone() -> bool:
-    """Whether kernels run in the form for the calling thread alone."""
+    """Return whether kernels run in their serial form."""
     return bool(numba.get_num_threads() == 1) and not getattr(_state, "keeps_form", False)
 
 
 def _cores_are_taken() -> bool:
-    """Whether at least as many other threads run or wait for a core as there are cores; false where
-    none can tell.
-    """
+    """Return whether other runnable threads use all cores; false where the load is unknown."""
     now = time.monotonic()
-    if now > _seen.until:
-        _seen.until, _seen.is_taken = (
-            now + _LOOK_EVERY_S,
-            _running_threads() - 1 >= (os.cpu_count() or 1),
-        )
-    return _seen.is_taken
+    if now > _load_sample.until:
+        _load_sample.until = now + _LOAD_SAMPLE_INTERVAL_S
+        _load_sample.is_taken = _running_threads() - 1 >= (os.cpu_count() or 1)
+    return _load_sample.is_taken
 
 
 def _running_threads() -> int:
-    """Number of threads of the machine that run or wait for a core, this one among them; 0 if
-    nothing says so.
-    """
+    """Return the number of runnable threads of the machine, including this one; 0 if unknown."""
     try:
-        with open("/proc/loadavg", encoding="ascii") as file:  # its fourth field: RUNNING/ALL
+        # The fourth field is RUNNING/ALL.
+        with open("/proc/loadavg", encoding="ascii") as file:
             return int(file.read().split()[3].partition("/")[0])
     except (OSError, ValueError, IndexError):
         return 0
 
 
-class _Seen:
-    """Result of the last look at the machine's load.
+class _LoadSample:
+    """Last sample of the machine's load.
 
     Attributes:
-        until: time of the next look.
-        is_taken: whether others held all cores.
+        until: time of the next sample.
+        is_taken: whether other threads used all cores.
     """
 
-    until, is_taken = -math.inf, False
+    until = -math.inf
+    is_taken = False
 
 
-_seen = _Seen()
+_load_sample = _LoadSample()
 
 
 def limit_threads(count: int) -> None:
-    """Let kernels and torch use at most ``count`` threads: for processes that share the cores with
-    others.
-    """
+    """Limit kernels and torch to ``count`` threads, for processes that share the cores."""
     import torch
 
     torch.set_num_threads(max(1, count))
@@ -268,58 +265,55 @@ def limit_threads(count: int) -> None:
 
 def kernel(function: _F) -> _F:
     """Compile a kernel that runs on one thread."""
-    return cast(_F, _compiled(function))
+    return cast(_F, _compile(function))
 
 
 def inner_kernel(function: _F) -> _F:
-    """Compile a kernel that kernels alone call, never Python: without the wrapper, a fifth of a
-    compilation's time.
+    """Compile a kernel that only kernels call; omitting the wrapper for Python saves a fifth of the
+    compilation.
     """
-    return cast(_F, _compiled(function, no_cpython_wrapper=True))
+    return cast(_F, _compile(function, no_cpython_wrapper=True))
 
 
 def summing_kernel(function: _F) -> _F:
-    """Compile a kernel that kernels alone call, and whose sums may be added in another order, so
-    that they run on vector units.
-    """
-    return cast(_F, _compiled(function, no_cpython_wrapper=True, fastmath={"reassoc"}))
+    """Compile an inner kernel whose sums may be reordered, so that they are vectorised."""
+    return cast(_F, _compile(function, no_cpython_wrapper=True, fastmath={"reassoc"}))
 
 
-def _compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """Numba's function, kept on disk (:mod:`teal.runtime.kernel_cache`)."""
+def _compile(function: Callable[..., Any], **options: Any) -> Any:
+    """Compile with Numba and cache on disk (:mod:`teal.runtime.kernel_cache`)."""
     options = {"nogil": True, "error_model": "numpy", **options}
     dispatcher = numba.njit(**options)(function)
-    if hasattr(dispatcher, "_cache"):  # not where NUMBA_DISABLE_JIT leaves Python functions
+    # With NUMBA_DISABLE_JIT it is a Python function without a cache.
+    if hasattr(dispatcher, "_cache"):
         dispatcher._cache = KernelCache(function, sorted(options.items()))
         dispatcher._compile_for_args = functools.partial(
-            _form_for, dispatcher, dispatcher._compile_for_args
+            _select_form, dispatcher, dispatcher._compile_for_args
         )
     return dispatcher
 
 
-def _form_for(dispatcher: Any, compile_form: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the function that Numba then calls with arguments of new types: machine code, or the
-    Python function.
-    """
+def _select_form(dispatcher: Any, compile_form: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the function for arguments of new types: machine code, or the Python function."""
     if is_interpreting() and dispatcher._cache.is_better_interpreted(
         tuple(map(dispatcher.typeof_pyval, arguments))
     ):
-        return _in_python(dispatcher.py_func)
-    # A compilation makes millions of objects that live until its end: looking for garbage takes a
-    # tenth.
+        return _as_python(dispatcher.py_func)
+    # A compilation creates millions of objects that live until its end; garbage collection would
+    # take a tenth of its time.
     with without_collection():
         return compile_form(*arguments)
 
 
 @functools.cache
-def _in_python(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with the Python functions of all kernels that it calls in the place of the
-    kernels.
+def _as_python(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the Python function of a kernel, in which called kernels are replaced by their Python
+    functions.
 
-    An inner kernel that another kernel has compiled in this process has machine code without a
-    wrapper for Python: a call of it from Python would end the process.
+    An inner kernel that is already compiled in this process has no wrapper for Python: calling it
+    from Python would crash.
     """
-    in_python = types.FunctionType(
+    python_function = types.FunctionType(
         function.__code__,
         dict(function.__globals__),
         function.__name__,
@@ -327,30 +321,31 @@ def _in_python(function: Callable[..., Any]) -> Callable[..., Any]:
         function.__closure__,
     )
     for name in function.__code__.co_names:
-        called = getattr(function.__globals__.get(name), "py_func", None)
-        if called is not None:
-            in_python.__globals__[name] = in_python if called is function else _in_python(called)
-    return in_python
+        callee = getattr(function.__globals__.get(name), "py_func", None)
+        if callee is not None:
+            python_function.__globals__[name] = (
+                python_function if callee is function else _as_python(callee)
+            )
+    return python_function
 
 
 def inlined_kernel(function: _F) -> _F:
-    """Compile into each caller: for a few lines that take many arrays, whose passing would cost
-    more than they do.
+    """Compile into each caller: for a few lines with many arrays, where passing arguments would
+    dominate.
     """
     return cast(_F, numba.njit(inline="always", error_model="numpy")(function))
 
 
 class _ParallelKernel:
-    """A kernel with ``prange`` loops, compiled for all threads and for one; which of the two runs
-    is decided by a call.
+    """Kernel with ``prange`` loops in two forms, parallel and serial; each call selects one.
 
-    Without threads a kernel compiles in half the time, and small networks need no other form.
+    The serial form compiles in half the time, and small networks need no other.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.py_func = function
-        self._on_all = _compiled(function, parallel=True)
-        self.alone = kernel(_renamed(function))
+        self._on_all = _compile(function, parallel=True)
+        self.alone = kernel(_copy_with_own_name(function))
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -358,33 +353,38 @@ class _ParallelKernel:
 
     @property
     def dispatchers(self) -> tuple[Any, Any]:
-        """Numba's two functions, for kernels that call this one, which must name one of them."""
+        """Numba's dispatchers of both forms, for kernels that call this one, which must name one of
+        them.
+        """
         return self._on_all, self.alone
 
 
-def _renamed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy with a name of its own, since Numba's cache on disk knows functions by their names."""
+def _copy_with_own_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Copy a function under a distinct name, since Numba's disk cache identifies functions by
+    name.
+    """
     name = f"{function.__name__}_alone"
     copy = types.FunctionType(function.__code__, function.__globals__, name, function.__defaults__)
-    copy.__qualname__, copy.__module__ = name, function.__module__
+    copy.__qualname__ = name
+    copy.__module__ = function.__module__
     return copy
 
 
 def parallel_kernel(function: _F) -> _F:
-    """Compile a kernel whose ``prange`` loops run on all threads, or alone (see
+    """Compile a kernel whose ``prange`` loops run on all threads or on one (see
     :func:`threads_for`).
 
-    It must be a function of a module, and must not call itself.
+    It must be a module-level function without recursion.
     """
     return cast(_F, _ParallelKernel(function))
 
 
 class _PartitionedKernel:
-    """A kernel over a range of parts that do not depend on each other, compiled once.
+    """Kernel over a range of independent parts, compiled once.
 
-    A call with all threads gives each of them an equal share of the parts: the calling thread the
-    first one, and helpers the others.  Helpers take longer to wake than the threads of a ``prange``
-    loop: for calls with much to do, or few calls.
+    A call with all threads divides the parts equally: the calling thread processes the first share,
+    helpers the others.  Helpers wake more slowly than the threads of a ``prange`` loop, so it suits
+    long or rare calls.
     """
 
     def __init__(
@@ -398,49 +398,52 @@ class _PartitionedKernel:
 
     def __call__(self, *arguments: Any) -> None:
         count = self._count(arguments[self._counted])
-        worth = _operations() / _OPERATIONS_OF_HELPER  # infinite where nobody said how much it is
-        threads = int(min(numba.get_num_threads(), count, worth))
+        # Infinite where the caller has not given the number of operations.
+        max_useful_threads = _operations() / _MIN_OPERATIONS_PER_HELPER
+        threads = int(min(numba.get_num_threads(), count, max_useful_threads))
         if threads <= 1:
             self._form(0, count, *arguments)
             return
-        bounds = [count * number // threads for number in range(threads + 1)]
+        bounds = [count * i // threads for i in range(threads + 1)]
         helpers = _helpers()
-        others = [
-            helpers.submit(self._form, first, last, *arguments)
-            for first, last in itertools.pairwise(bounds[1:])
+        futures = [
+            helpers.submit(self._form, begin, end, *arguments)
+            for begin, end in itertools.pairwise(bounds[1:])
         ]
         try:
             self._form(bounds[0], bounds[1], *arguments)
-        finally:  # the arrays are the caller's again
-            wait(others)
-        for other in others:
-            other.result()
+        finally:
+            # The arrays belong to the caller again.
+            wait(futures)
+        for future in futures:
+            future.result()
 
     @property
     def dispatchers(self) -> tuple[Any]:
-        """Numba's function."""
+        """Numba's dispatcher."""
         return (self._form,)
 
 
 @functools.cache
 def _helpers() -> ThreadPoolExecutor:
-    """Threads for the parts of partitioned kernels, of which the calling thread takes the first."""
+    """Return the thread pool for the parts of partitioned kernels beyond the calling thread's."""
     return ThreadPoolExecutor(max(1, numba.config.NUMBA_NUM_THREADS - 1), "kernels")
 
 
-os.register_at_fork(after_in_child=_helpers.cache_clear)  # threads do not survive a fork
+# Threads do not survive a fork.
+os.register_at_fork(after_in_child=_helpers.cache_clear)
 
 
 def partitioned_kernel(
     counted: str, count: Callable[[Any], int] = len
 ) -> Callable[[Callable[Concatenate[int, int, _P], None]], Callable[_P, None]]:
-    """Compile a kernel over parts that do not depend on each other: blocks, sources or rows.
+    """Compile a kernel over independent parts: blocks, sources or rows.
 
-    The kernel's first two arguments are the first part and the one after the last; callers leave
-    them out.  It must be a function of a module, called by position.
+    The kernel's first two arguments are the first part and the end of the range; callers omit them.
+    It must be a module-level function, called with positional arguments.
 
     Args:
-        counted: name of the argument that tells the number of parts.
-        count: number of parts, as that argument tells it.
+        counted: name of the argument that determines the number of parts.
+        count: function from that argument to the number of parts.
     """
     return lambda function: cast(Callable[_P, None], _PartitionedKernel(function, counted, count))

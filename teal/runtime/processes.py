@@ -1,5 +1,5 @@
-"""Functions called in processes of their own, started afresh: threads of torch and Numba do not
-survive a fork.
+"""Function calls in a pool of spawned processes: threads of torch and Numba do not survive a
+fork.
 """
 
 from __future__ import annotations
@@ -21,39 +21,38 @@ def call_all(
     workers: int = 0,
     threads: int = 0,
 ) -> Generator[int, None, None]:
-    """Call ``function(*call)`` for each call; yields the number of each one that is done, in any
+    """Call ``function(*call)`` for each call; yields the index of each completed call, in any
     order.
 
-    Where the iteration ends early, by Ctrl-C for instance, the calls that have begun finish and no
-    others begin.
+    If the iteration ends early, by Ctrl-C for instance, running calls finish and no others start.
 
     Args:
-        function: function of a module, so that a process can import it.
-        calls: the arguments of each call.
-        workers: processes; 0 for one per core.
+        function: module-level function, so that processes can import it.
+        calls: arguments of each call.
+        workers: number of processes; 0 for one per core.
         threads: threads of each process; 0 for no limit.
 
     Raises:
-        Exception: what a call has raised.
+        Exception: exception of a call.
     """
     if not calls:
         return
     pool = ProcessPoolExecutor(
         min(len(calls), workers or os.cpu_count() or 1),
         mp_context=multiprocessing.get_context("spawn"),
-        initializer=_begin,
+        initializer=_initialise_worker,
         initargs=(threads,),
     )
     try:
-        numbers = {pool.submit(function, *call): number for number, call in enumerate(calls)}
-        for done in as_completed(numbers):
-            done.result()
-            yield numbers[done]
+        call_index = {pool.submit(function, *call): index for index, call in enumerate(calls)}
+        for future in as_completed(call_index):
+            future.result()
+            yield call_index[future]
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _begin(threads: int) -> None:
+def _initialise_worker(threads: int) -> None:
     ignore_interrupts()
     if threads:
         limit_threads(threads)

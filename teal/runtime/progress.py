@@ -1,4 +1,4 @@
-"""Progress of long work on the standard error: a bar in a terminal; elsewhere, as in a log, a line
+"""Progress of long work on standard error: a bar in a terminal; elsewhere, as in a log, a line
 every half minute.
 """
 
@@ -14,18 +14,20 @@ from typing_extensions import override
 LINE_EVERY_S = 30.0
 
 
-class _Lines(tqdm):
-    """Progress as lines; none for work that ends within the time between two lines."""
+class _ProgressLines(tqdm):
+    """Progress as lines; none for work shorter than the interval between lines."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._line_time, self._has_lines = time.monotonic(), False
+        self._line_time = time.monotonic()
+        self._has_lines = False
         super().__init__(*arguments, **options, mininterval=LINE_EVERY_S / 10, ascii=True)
 
     @override
     def display(self, msg: str | None = None, pos: int | None = None) -> bool:
         if msg is None and time.monotonic() - self._line_time >= LINE_EVERY_S:
             self._write_line()
-        return False  # nothing that would have to be cleared
+        # Nothing to clear.
+        return False
 
     @override
     def close(self) -> None:
@@ -35,11 +37,12 @@ class _Lines(tqdm):
         super().close()
 
     def _write_line(self) -> None:
-        self._line_time, self._has_lines = time.monotonic(), True
+        self._line_time = time.monotonic()
+        self._has_lines = True
         self.fp.write(f"{self}\n")
         self.fp.flush()
 
 
 def progress_bar(*arguments: Any, **options: Any) -> Any:
-    """Progress of tqdm, with its arguments, in the form that suits the standard error."""
-    return (tqdm if sys.stderr.isatty() else _Lines)(*arguments, **options)
+    """Return a tqdm progress bar, or progress lines where standard error is no terminal."""
+    return (tqdm if sys.stderr.isatty() else _ProgressLines)(*arguments, **options)

@@ -1,11 +1,11 @@
-"""Machine code that comes with the package: forms of kernels, compiled for levels of processors.
+"""Precompiled kernels that come with the package, for processor levels.
 
-A level is a set of instructions that many processors have: x86-64-v3 (AVX2, FMA) and x86-64-v4
-(AVX-512) are those of the System V ABI for AMD64, table 3.1; aarch64 has one here, what every such
-processor has.  The files are those of :mod:`teal.runtime.kernel_cache`, with the stamps of a
-level, in :data:`FOLDER`; ``manifest.json`` there holds the SHA-256 of each.
+A level is a common instruction set: x86-64-v3 (AVX2, FMA) and x86-64-v4 (AVX-512) of the System V
+ABI for AMD64, table 3.1; aarch64 has one level with its baseline.  The files are those of
+:mod:`teal.runtime.kernel_cache`, with the fingerprints of a level, in :data:`FOLDER`;
+``manifest.json`` there holds the SHA-256 of each.
 
-``TEAL_SHIPPED_KERNELS=0`` leaves them all aside.
+``TEAL_SHIPPED_KERNELS=0`` disables them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import numba
 
-from teal.runtime.kernel_stamp import Processor, processor
+from teal.runtime.kernel_fingerprint import Processor, processor
 
-FOLDER = Path(__file__).parents[1] / "_shipped" / "kernels"  # of checkouts and wheels
+# Path in checkouts and wheels.
+FOLDER = Path(__file__).parents[1] / "_shipped" / "kernels"
 MANIFEST = "manifest.json"
-_SWITCH = "TEAL_SHIPPED_KERNELS"
+_ENVIRONMENT_VARIABLE = "TEAL_SHIPPED_KERNELS"
 _V3 = frozenset(("avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"))
 _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-# Of each architecture: its levels, the best first, as LLVM names them, and the features each needs.
+# Levels of each architecture, the best first, by their LLVM names, and the features each requires.
 _LEVELS: dict[str, dict[str, frozenset[str]]] = {
     "x86_64": {"x86-64-v4": _V4, "x86-64-v3": _V3},
     "aarch64": {"generic": frozenset()},
@@ -35,23 +36,23 @@ _LEVELS: dict[str, dict[str, frozenset[str]]] = {
 
 
 def levels() -> list[str]:
-    """Levels whose machine code this machine can run, the best first."""
-    has = {name for name, is_there in llvm.get_host_cpu_features().items() if is_there}
-    of_machine = _LEVELS.get(platform.machine(), {})
-    return [level for level, needs in of_machine.items() if needs <= has]
+    """Return the levels that this machine supports, the best first."""
+    features = {name for name, is_present in llvm.get_host_cpu_features().items() if is_present}
+    machine_levels = _LEVELS.get(platform.machine(), {})
+    return [level for level, required in machine_levels.items() if required <= features]
 
 
 def settings_of(level: str) -> dict[str, str]:
-    """Environment in which Numba compiles for a level."""
+    """Return the environment variables with which Numba compiles for a level."""
     return {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ""}
 
 
 @functools.cache
 def processors() -> tuple[Processor, ...]:
-    """Processors whose machine code may be loaded from the package, the best first; the one that
-    ``NUMBA_CPU_NAME`` names alone, if it names one.
+    """Return the processors whose machine code may be loaded from the package, the best first; only
+    the processor of ``NUMBA_CPU_NAME`` where that is set.
     """
-    if os.environ.get(_SWITCH) == "0" or not _hashes():
+    if os.environ.get(_ENVIRONMENT_VARIABLE) == "0" or not _hashes():
         return ()
     if numba.config.CPU_NAME:
         return (processor(),)
@@ -59,12 +60,12 @@ def processors() -> tuple[Processor, ...]:
 
 
 def has(name: str) -> bool:
-    """Whether a file of that name comes with the package."""
+    """Return whether a file of that name comes with the package."""
     return name in _hashes()
 
 
 def read(name: str) -> bytes | None:
-    """Content of a file of the package; None unless it is the one that the manifest names."""
+    """Return the content of a file of the package; None if it does not match the manifest."""
     try:
         content = (FOLDER / name).read_bytes()
     except OSError:
@@ -81,9 +82,11 @@ def write_manifest(folder: Path) -> None:
 
 @functools.cache
 def _hashes() -> dict[str, str]:
-    """Hexadecimal SHA-256 by name of file; empty where no machine code comes with the package."""
+    """Return the hexadecimal SHA-256 by file name; empty where no machine code comes with the
+    package.
+    """
     try:
-        found = json.loads((FOLDER / MANIFEST).read_text())
+        hashes = json.loads((FOLDER / MANIFEST).read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return hashes if isinstance(hashes, dict) else {}

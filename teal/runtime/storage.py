@@ -1,6 +1,4 @@
-"""Files: the cache folder, content keys, files written whole or not at all, the package's own
-files, JSON's values.
-"""
+"""File storage: cache folders, content hashes, atomic writes, packaged files, JSON values."""
 
 from __future__ import annotations
 
@@ -24,11 +22,13 @@ import numpy as np
 
 from teal.errors import InputError
 
-# Beginning of the names of scratch folders, and the file in each that its process holds locked.
-_SCRATCH, _SCRATCH_LOCK = ".state-", "lock"
-_RANDOM_BYTES = 4  # in the name of a temporary file
-# Errors of what the machine lacks now and may have again: files, memory, a disk on the network.
-_PASSING = (
+# Prefix of scratch folders, and the file in each that its process holds locked.
+_SCRATCH_PREFIX = ".state-"
+_SCRATCH_LOCK = "lock"
+# Random bytes in the name of a temporary file.
+_RANDOM_BYTES = 4
+# Transient errors: too many open files, no memory, network disks.
+_TRANSIENT_ERRORS = (
     errno.EMFILE,
     errno.ENFILE,
     errno.ENOMEM,
@@ -40,14 +40,15 @@ _PASSING = (
 
 
 def cache_dir(kind: str) -> Path:
-    """The folder ``kind`` (``paths``, ``traffic``, ...) in ``$TEAL_CACHE_DIR``, else in the
-    platform's cache folder.
+    """Return the folder ``kind`` (``paths``, ``traffic``, ...) in ``$TEAL_CACHE_DIR``, else in the
+    platform's cache folder; created if missing.
     """
     root = os.environ.get("TEAL_CACHE_DIR")
     if not root:
         try:
             import platformdirs
-        except ImportError:  # optional on machines that only run the library
+        except ImportError:
+            # Optional where only the library runs.
             root = str(Path.home() / ".cache" / "teal")
         else:
             root = platformdirs.user_cache_dir("teal")
@@ -57,8 +58,8 @@ def cache_dir(kind: str) -> Path:
 
 
 def content_key(*parts: object) -> str:
-    """Hexadecimal SHA-256 of ``parts``: arrays by bytes, shape and dtype, any other value by its
-    ``repr``.
+    """Return the hexadecimal SHA-256 of ``parts``: arrays by bytes, shape and dtype, other values
+    by ``repr``.
     """
     digest = hashlib.sha256()
     for part in parts:
@@ -72,8 +73,8 @@ def content_key(*parts: object) -> str:
 
 
 def file_key(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's content or, for a folder, of the names and contents of its
-    .xml files.
+    """Return the hexadecimal SHA-256 of a file or, for a folder, of names and contents of its .xml
+    files.
     """
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*.xml")) if path.is_dir() else [path]:
@@ -87,16 +88,15 @@ def file_key(path: Path) -> str:
 
 @contextlib.contextmanager
 def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
-    """Yield a temporary path that becomes ``path`` if the block succeeds, and vanishes if it does
-    not.
+    """Yield a temporary path that replaces ``path`` if the block succeeds, and is deleted
+    otherwise.
 
     Args:
         path: path of the file.
-        mode: its permissions, less those that the process's umask takes away.
+        mode: permissions of the file, before the umask.
 
     Raises:
-        OSError: what the block raised; a full disk names ``path``, not the temporary file or
-            nothing.
+        OSError: the error of the block; a full disk names ``path`` instead of the temporary file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     random = secrets.token_hex(_RANDOM_BYTES)
@@ -105,7 +105,7 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
         handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
-    # The system has applied the umask, which a process cannot ask for without changing it.
+    # The system has applied the umask, which a process cannot read without changing it.
     permissions = stat.S_IMODE(os.fstat(handle).st_mode)
     os.close(handle)
     try:
@@ -123,8 +123,8 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_files(paths: Iterable[Path], mode: int = 0o666) -> Iterator[list[Path]]:
-    """:func:`atomic_file` for several files: what the block fails to write leaves all of them as
-    they were.
+    """Atomic writes of several files (:func:`atomic_file`): if the block fails, all stay
+    unchanged.
     """
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(atomic_file(path, mode)) for path in paths]
@@ -133,15 +133,14 @@ def atomic_files(paths: Iterable[Path], mode: int = 0o666) -> Iterator[list[Path
 def check_out_folder(
     path: Path, files: Sequence[str], *, overwrite: bool, hint: str = "--overwrite"
 ) -> None:
-    """Raise InputError unless ``files`` can be written into the folder ``path``, before any work is
-    done.
+    """Raise InputError unless ``files`` can be written into the folder ``path``, before any work
+    starts.
 
     Args:
         path: the folder; it may not exist yet.
-        files: names of the files that the command is about to write; other files in the folder are
-            left alone.
-        overwrite: whether existing ones may be replaced.
-        hint: the option that the message suggests.
+        files: names of the files to write; other files in the folder are not touched.
+        overwrite: whether existing files may be replaced.
+        hint: option that the message suggests.
     """
     for parent in (path, *path.parents):
         if parent.exists():
@@ -159,20 +158,17 @@ def check_out_folder(
         )
 
 
-def is_passing(error: BaseException) -> bool:
-    """Whether the machine lacks something now that it may have again: files, memory, a disk on the
-    network.
-    """
-    return isinstance(error, OSError) and error.errno in _PASSING
+def is_transient(error: BaseException) -> bool:
+    """Return whether an error is transient: too many open files, no memory, a network disk."""
+    return isinstance(error, OSError) and error.errno in _TRANSIENT_ERRORS
 
 
 def small_text(file: Path, most_bytes: int) -> str:
-    """The text of a regular file of at most so many bytes.
+    """Read the text of a regular file of at most ``most_bytes``.
 
     Raises:
-        OSError: there is none, or something else than a file has its name: a pipe would keep its
-            reader waiting.
-        ValueError: it is larger, or no text.
+        OSError: a missing file, or not a regular file: a pipe would block its reader.
+        ValueError: the file is too large, or not UTF-8 text.
     """
     with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as stream:
         status = os.fstat(stream.fileno())
@@ -184,7 +180,7 @@ def small_text(file: Path, most_bytes: int) -> str:
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
-    """Delete those of the files that exist in ``folder``."""
+    """Delete these files in ``folder``, where they exist."""
     for name in names:
         (folder / name).unlink(missing_ok=True)
 
@@ -207,9 +203,7 @@ def check_out_file(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) ->
 
 
 def require_disk(folder: Path, needed: int, what: str) -> None:
-    """Raise InputError unless the file system of ``folder`` has ``needed`` free bytes for
-    ``what``.
-    """
+    """Raise InputError unless the file system of ``folder`` has ``needed`` free bytes."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise InputError(
@@ -218,10 +212,9 @@ def require_disk(folder: Path, needed: int, what: str) -> None:
 
 
 class ScratchFolder:
-    """A folder for the state of a running command, in the cache; it is deleted at the end.
+    """Temporary folder in the cache for the state of a running command; deleted at the end.
 
-    Folders of processes that were killed are deleted when the next one is made: their locks are
-    free.
+    Folders of killed processes, whose locks are free, are deleted when the next one is created.
 
     Args:
         kind: kind of the cache, as in :func:`cache_dir`.
@@ -232,9 +225,9 @@ class ScratchFolder:
 
     def __init__(self, kind: str) -> None:
         parent = cache_dir(kind)
-        for folder in parent.glob(f"{_SCRATCH}*"):
+        for folder in parent.glob(f"{_SCRATCH_PREFIX}*"):
             _remove_if_unused(folder)
-        self.path = Path(tempfile.mkdtemp(dir=parent, prefix=_SCRATCH))
+        self.path = Path(tempfile.mkdtemp(dir=parent, prefix=_SCRATCH_PREFIX))
         self._lock = (self.path / _SCRATCH_LOCK).open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
@@ -245,18 +238,19 @@ class ScratchFolder:
 
 
 def _remove_if_unused(folder: Path) -> None:
+    # No lock yet: the folder is being created.
     with (
         contextlib.suppress(OSError),
         (folder / _SCRATCH_LOCK).open() as lock,
-    ):  # no lock yet: it is being made
+    ):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def packaged(name: str) -> Path:
-    """A file or folder that comes with Teal: ``data/b4.json``, ``models/...``.
+    """Return the path of a file or folder of the package: ``data/b4.json``, ``models/...``.
 
-    In a checkout these lie beside the package, in an installed wheel inside it.
+    In a checkout they lie beside the package, in an installed wheel inside it.
     """
     package = Path(__file__).parents[1]
     installed = package / "_shipped" / name
@@ -264,16 +258,16 @@ def packaged(name: str) -> Path:
 
 
 def model_folder(name: Path) -> Path:
-    """The folder of a checkpoint: ``name`` itself if it exists, else a checkpoint of that name that
-    comes with Teal.
+    """Return the folder of a checkpoint: ``name`` if it exists, else the packaged checkpoint of
+    that name.
     """
     shipped = packaged(f"models/{name}")
     return shipped if not name.exists() and len(name.parts) == 1 and shipped.is_dir() else name
 
 
 def json_value(value: Any) -> Any:
-    """Dataclasses as objects, NumPy's numbers as Python's, and null for numbers that JSON cannot
-    hold.
+    """Convert dataclasses to objects, NumPy scalars to Python numbers, and non-finite numbers to
+    null.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
@@ -284,28 +278,30 @@ def json_value(value: Any) -> Any:
         return {key: json_value(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [json_value(part) for part in value]
-    if hasattr(value, "item"):  # a number of NumPy
+    # A NumPy scalar.
+    if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def parsed_json(text: str) -> Any:
-    """Parsed JSON.
+    """Parse JSON strictly.
 
     Raises:
-        ValueError: no JSON; an object that has a member twice, of which :func:`json.loads` keeps
-            the last.
+        ValueError: invalid JSON, or a repeated member of an object, of which :func:`json.loads`
+            keeps the last.
     """
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=_reject_duplicates)
     except RecursionError:
         raise ValueError("lists or objects within each other, too many levels deep") from None
 
 
-def _once(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict[str, Any]()
+def _reject_duplicates(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build an object from its members; raise ValueError for a repeated name."""
+    result = dict[str, Any]()
     for name, value in members:
-        if name in found:
+        if name in result:
             raise ValueError(f"{name!r} twice in one object")
-        found[name] = value
-    return found
+        result[name] = value
+    return result

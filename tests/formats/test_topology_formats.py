@@ -41,7 +41,7 @@ def _write(topology: Topology) -> str:
 
 @pytest.fixture(autouse=True)
 def _pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats._FORMATS, "_known", dict(formats._FORMATS._known))
+    monkeypatch.setattr(formats._FORMATS, "_registered", dict(formats._FORMATS._registered))
     register_topology_format(
         "pairs",
         TopologyFormat((".pairs", ".json.pairs"), _read, _write, False, lambda _: ["latencies"]),

@@ -136,7 +136,7 @@ def test_names_come_from_entry_points_too(monkeypatch: pytest.MonkeyPatch) -> No
         ),
     }
     monkeypatch.setattr(
-        spec, "_announced", lambda group: {"announced": points[group]} if group in points else {}
+        spec, "_entry_points", lambda group: {"announced": points[group]} if group in points else {}
     )
     monkeypatch.setattr(learners, "_test_learner", LEARNERS["direct"], raising=False)
     monkeypatch.setattr(

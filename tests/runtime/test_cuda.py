@@ -38,7 +38,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     found: list[str] = []
     monkeypatch.setattr(_Graph, "done", found, raising=False)
     monkeypatch.setattr(cuda, "SIMULATED", False)
-    monkeypatch.setattr(cuda, "_records", True)
+    monkeypatch.setattr(cuda, "_can_record", True)
     monkeypatch.setattr(cuda, "_side_stream", lambda _: _Stream())
     for name, fake in (
         ("CUDAGraph", _Graph),
@@ -48,7 +48,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     ):
         monkeypatch.setattr(torch.cuda, name, fake)
     yield found
-    cuda._warn_of_recording.cache_clear()
+    cuda._warn_no_graphs.cache_clear()
 
 
 def test_work_is_done_then_recorded_then_replayed(done: list[str]) -> None:

@@ -21,9 +21,9 @@ import torch
 
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, assess
-from teal.runtime import cuda, kernel_cache, kernel_stamp
+from teal.runtime import cuda, kernel_cache, kernel_fingerprint
 from teal.runtime.kernel_cache import KernelCache, interpreting
-from teal.runtime.kernel_stamp import stamp
+from teal.runtime.kernel_fingerprint import fingerprint
 from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.fused.kernels import step
 from teal.testing import random_problem
@@ -242,7 +242,7 @@ def test_a_global_whose_value_cannot_be_told_is_refused() -> None:
     function = namespace["reads"]
     assert callable(function)
     with pytest.raises(TypeError, match=r"reads\.setting"):
-        stamp(function)
+        fingerprint(function)
 
 
 def _kernels() -> dict[str, KernelCache]:
@@ -263,7 +263,7 @@ def _kernels() -> dict[str, KernelCache]:
 
 
 def test_every_kernel_of_the_package_has_a_stamp_of_its_own() -> None:
-    stamps = [kernel._stamp for kernel in _kernels().values()]
+    stamps = [kernel._fingerprint for kernel in _kernels().values()]
     assert len(stamps) > 150
     assert len(set(stamps)) == len(stamps)
 
@@ -274,25 +274,25 @@ def test_the_stamp_of_a_kernel_covers_the_files_of_its_callees(
     """What the iteration uses: a constant of another module, a kernel of a third one, the operators
     of lanes."""
     dispatcher = step.dispatchers[0]  # type: ignore[attr-defined]
-    before = stamp(dispatcher)
-    assert stamp(dispatcher) == before
+    before = fingerprint(dispatcher)
+    assert fingerprint(dispatcher) == before
     values = dispatcher.py_func.__globals__
     monkeypatch.setitem(values, "LOWEST", -1e33)
-    assert stamp(dispatcher) != before
+    assert fingerprint(dispatcher) != before
     monkeypatch.undo()
     shift = values["_iterate_block"].py_func.__globals__["simplex_shift"].py_func
     monkeypatch.setattr(
         shift, "__code__", shift.__code__.replace(co_consts=(*shift.__code__.co_consts, 7))
     )
-    assert stamp(dispatcher) != before
+    assert fingerprint(dispatcher) != before
 
 
 def test_the_stamp_holds_what_numba_may_call_and_for_which_processor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Machine code that calls Intel's library must not be loaded where there is none."""
-    machine = kernel_stamp.machine.__wrapped__
-    before, this = machine(), kernel_stamp.processor()
+    machine = kernel_fingerprint.machine_fingerprint.__wrapped__
+    before, this = machine(), kernel_fingerprint.processor()
     assert machine(this) == before
     assert machine(this._replace(name="x86-64-v3", features="")) != before
     monkeypatch.setattr(numba.config, "USING_SVML", not numba.config.USING_SVML)
@@ -448,7 +448,7 @@ def test_the_files_of_a_cuda_kernel_have_the_stamp_of_all_that_it_depends_on() -
     namespace: dict[str, Any] = {"FACTOR": 2, "__name__": "somewhere"}
     exec("def scaled(x):\n    return FACTOR * x", namespace)
     file, scaled = File(), namespace["scaled"]
-    first = cuda._stamped(file, file.load, scaled)
-    assert first == stamp(scaled, (cuda._compiler(), cuda._MAX_REGISTERS))
+    first = cuda._with_fingerprint(file, file.load, scaled)
+    assert first == fingerprint(scaled, (cuda._compiler_version(), cuda._MAX_REGISTERS))
     namespace["FACTOR"] = 3
-    assert cuda._stamped(file, file.load, scaled) not in (first, "that of one file")
+    assert cuda._with_fingerprint(file, file.load, scaled) not in (first, "that of one file")

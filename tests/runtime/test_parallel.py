@@ -116,7 +116,7 @@ def test_cores_are_taken_if_as_many_others_run(monkeypatch: pytest.MonkeyPatch) 
         (cores + 9, True),
     ):
         monkeypatch.setattr(parallel, "_running_threads", lambda running=running: running)
-        monkeypatch.setattr(parallel._seen, "until", -1.0)
+        monkeypatch.setattr(parallel._load_sample, "until", -1.0)
         assert parallel._cores_are_taken() is expected
     monkeypatch.setattr(parallel, "_running_threads", lambda: 0)
     assert parallel._cores_are_taken(), "the last look serves for a while"

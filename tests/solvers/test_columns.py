@@ -242,7 +242,7 @@ def test_more_than_255_paths_per_demand_are_refused() -> None:
 
 
 def test_computing_paths_without_enough_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("teal.network.paths._ESTIMATE_FROM_SLOTS", 1)
+    monkeypatch.setattr("teal.network.paths._MIN_SLOTS_OF_ESTIMATE", 1)
     monkeypatch.setattr("teal.runtime.memory.available", lambda: 1000)
     topology = random_topology(1)
     with pytest.raises(InputError, match=r"[GM]iB of memory; fewer pairs .* or a smaller K"):

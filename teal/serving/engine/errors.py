@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pydantic import ValidationError
 
 from teal.errors import TealError
-from teal.runtime.storage import is_passing
+from teal.runtime.storage import is_transient
 
 # Error code: another process holds the lock of the state folder.
 LOCKED = "locked"
@@ -85,7 +85,7 @@ def storage_fault(error: OSError, *, folder_is_there: bool = True) -> ServiceErr
         return ServiceError(
             507, "disk_full", f"nothing was stored: {_UNWRITABLE_REASONS[error.errno]}"
         )
-    if is_passing(error) or not folder_is_there:
+    if is_transient(error) or not folder_is_there:
         reason = error.strerror or type(error).__name__
         return ServiceError(
             503, "unavailable", f"the state folder cannot be used now: {reason}", 3.0
@@ -95,7 +95,7 @@ def storage_fault(error: OSError, *, folder_is_there: bool = True) -> ServiceErr
 
 def unreadable(name: str, error: Exception) -> ServiceError:
     """Error for stored files of a network that are damaged or cannot be opened."""
-    transient = storage_fault(error) if is_passing(error) else None  # type: ignore[arg-type]
+    transient = storage_fault(error) if is_transient(error) else None  # type: ignore[arg-type]
     return transient or ServiceError(
         409, "failed", f"the files of {name!r} cannot be read: {str(error)[:200]}"
     )

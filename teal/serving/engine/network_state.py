@@ -36,8 +36,8 @@ from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, Run, Steps
-from teal.runtime.latest import Latest
-from teal.runtime.storage import is_passing
+from teal.runtime.lru_cache import LruCache
+from teal.runtime.storage import is_transient
 from teal.schemes.models import serves
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.allocation_task import (
@@ -168,7 +168,7 @@ def load_network_topology(name: str, spec: NetworkSpec) -> Topology:
         raise wrong(f"topology: {error}") from None
     # Invalid coordinates, or a name too long for a file.
     except (ValueError, ArithmeticError, OSError) as error:
-        if is_passing(error):
+        if is_transient(error):
             raise
         raise wrong(f"topology: {str(error)[:200]}") from None
     raise wrong(
@@ -349,7 +349,7 @@ class SharedNetworkState:
         self.capacity = capacity
         self.service_times = ServiceTimeEstimate()
         self.solver_times = SolverTimes()
-        self.engines = Latest[AllocationTask, SuccessivePdhg](_MAX_CACHED_PROGRAMS)
+        self.engines = LruCache[AllocationTask, SuccessivePdhg](_MAX_CACHED_PROGRAMS)
 
 
 class NetworkState:
@@ -388,7 +388,7 @@ class NetworkState:
         self._cached_drawing: dict[str, Any] | None = None
         self._route_cache: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
         # Zero-demand problems and path columns, by objective and latency limits.
-        self._problem_cache = Latest[AllocationTask, tuple[Problem, IntArray | None]](
+        self._problem_cache = LruCache[AllocationTask, tuple[Problem, IntArray | None]](
             _MAX_CACHED_PROGRAMS
         )
 

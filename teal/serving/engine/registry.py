@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from teal.errors import InputError
 from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
-from teal.runtime.storage import is_passing
+from teal.runtime.storage import is_transient
 from teal.serving.engine.allocation_task import link_groups
 from teal.serving.engine.backoff import backoff
 from teal.serving.engine.errors import (
@@ -497,7 +497,7 @@ class Registry:
             return True
         except Exception as error:
             warn(name, "network not prepared", error)
-            if is_passing(error):
+            if is_transient(error):
                 entry.warning = f"its paths cannot be computed now: {error}"
                 return entry.is_gone.is_set()
             entry.error = str(error) or type(error).__name__

@@ -23,7 +23,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.bounds import usable_prices
 from teal.problem.prox import project_box
-from teal.runtime.interruptible import Deadline, Steps, complete, quietly
+from teal.runtime.interruptible import Deadline, Steps, complete, with_single_threaded_torch
 from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.parallel import is_large
 from teal.solvers import least_cost
@@ -211,7 +211,7 @@ def solving(
 def _solve_prepared(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
     """Solve a problem whose kernels are compiled; small problems run torch on one thread."""
     steps = _solve_steps(problem, settings, deadline)
-    return (yield from quietly(steps, problem.batch * problem.paths.mask.size))
+    return (yield from with_single_threaded_torch(steps, problem.batch * problem.paths.mask.size))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

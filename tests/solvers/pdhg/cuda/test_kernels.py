@@ -35,7 +35,7 @@ from numba import types
 from numba.cuda import compile_ptx, dispatcher
 from numba.np.numpy_support import from_dtype
 import numpy as np
-from teal.runtime.kernel_stamp import stamp
+from teal.runtime.kernel_fingerprint import fingerprint
 def type_of(kind):
     if isinstance(kind, list) and kind[0] == "named":
         owner = getattr(importlib.import_module(kind[1]), kind[2])
@@ -50,7 +50,7 @@ for module, name, kinds in json.load(sys.stdin):
     kernel = getattr(importlib.import_module(module), name)
     signature = tuple(map(type_of, kinds))
     ptx, _ = compile_ptx(kernel.py_func, signature, cc=(8, 0))
-    print(name, len(ptx), stamp(kernel))  # a GPU's cache asks for the stamp; the simulator has no cache
+    print(name, len(ptx), fingerprint(kernel))  # a GPU's cache asks for the stamp; the simulator has no cache
 """
 
 

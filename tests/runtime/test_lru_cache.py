@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from teal.runtime.latest import Latest
+from teal.runtime.lru_cache import LruCache
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def _many_switches() -> Iterator[None]:
 
 
 def test_the_value_that_was_kept_longest_ago_goes_first() -> None:
-    latest = Latest[str, int](2)
+    latest = LruCache[str, int](2)
     latest.keep("a", 1)
     latest.keep("b", 2)
     assert latest.take("a") == 1
@@ -36,7 +36,7 @@ def test_the_value_that_was_kept_longest_ago_goes_first() -> None:
 
 
 def test_a_value_of_the_same_key_takes_the_place_of_the_first() -> None:
-    latest = Latest[str, int](2)
+    latest = LruCache[str, int](2)
     for value in range(5):
         latest.keep("a", value)
     assert latest.values() == [4]
@@ -59,7 +59,7 @@ class _Key:
 
 @pytest.mark.usefixtures("_many_switches")
 def test_threads_that_take_and_keep_at_the_same_time_never_share_a_value() -> None:
-    latest = Latest[_Key, list[int]](3)
+    latest = LruCache[_Key, list[int]](3)
     faults: list[BaseException | str] = []
 
     def work(thread: int) -> None:

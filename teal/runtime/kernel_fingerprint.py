@@ -1,0 +1,203 @@
+"""Fingerprints of compiled kernels: SHA-256 of everything their machine code depends on.
+
+Numba's own cache stamps a kernel with the content of its file alone: it keeps the old code of a
+helper in another file, and the old value of a constant.  A fingerprint covers, apart from the types
+of the arguments:
+
+    its bytecode and constants, the values of the globals that it reads, and the same of every
+    kernel that it calls; the content of :mod:`teal.runtime.lanes`, whose operators kernels use
+    without naming them; the options of compilation, the versions of Numba and Python, and the
+    processor with its features.
+
+It excludes the location of the sources, comments and docstrings: checkouts and installations share
+one folder, and an edit recompiles only affected kernels.  Entry point: :func:`fingerprint`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import inspect
+import platform
+import sys
+import types
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+
+from teal.runtime.storage import content_key
+
+# Files beside this one that are part of every fingerprint.
+_COMMON_FILES = ("lanes.py",)
+# Settings of Numba that change machine code: Intel's short vector math library, and code
+# generation.
+_NUMBA_SETTINGS = (
+    "USING_SVML",
+    "OPT",
+    "LOOP_VECTORIZE",
+    "SLP_VECTORIZE",
+    "BOUNDSCHECK",
+    "DEBUGINFO_DEFAULT",
+)
+# Its operations exist in machine code only.
+LANES_MODULE = "teal.runtime.lanes"
+
+# Types of globals whose ``repr`` determines their value; Numba's types, such as ``float64``, are
+# among them.
+_VALUE_TYPES = (
+    bool | int | float | complex | str | bytes | np.generic | np.dtype | Enum | numba.types.Type
+)
+
+
+class Processor(NamedTuple):
+    """Compilation target.
+
+    Attributes:
+        triple: architecture, vendor and operating system, as LLVM names them.
+        name: LLVM's name of a processor or a processor level.
+        features: comma-separated instruction sets beyond the name's, such as ``+avx2``; "" for
+            none.
+    """
+
+    triple: str
+    name: str
+    features: str
+
+
+@functools.cache
+def processor() -> Processor:
+    """Return the processor that Numba compiles for: this machine's, or ``NUMBA_CPU_NAME``."""
+    from numba.core.registry import cpu_target
+
+    return Processor(*cpu_target.target_context.codegen().magic_tuple())
+
+
+def fingerprint(
+    function: Callable[..., Any], options: object = (), target: Processor | None = None
+) -> str:
+    """Return the hexadecimal SHA-256 of a kernel's dependencies, apart from the types of its
+    arguments.
+
+    Args:
+        function: the kernel's Python function, or an object with one (``py_func``).
+        options: options of its compilation; their ``repr`` is included.
+        target: compilation target; None for :func:`processor`.
+
+    Raises:
+        TypeError: the kernel reads a global of an unsupported type.
+    """
+    return fingerprint_of(content_hash(function, options), target)
+
+
+def fingerprint_of(kernel_hash: bytes, target: Processor | None = None) -> str:
+    """Return the fingerprint of a kernel with a known :func:`content_hash`."""
+    return hashlib.sha256(machine_fingerprint(target).encode() + kernel_hash).hexdigest()
+
+
+def content_hash(function: Callable[..., Any], options: object = ()) -> bytes:
+    """Return the SHA-256 of a kernel's dependencies without the machine; see
+    :func:`fingerprint`.
+    """
+    digest = hashlib.sha256(repr(options).encode())
+    for name, text in dependencies(getattr(function, "py_func", function), set()):
+        digest.update(f"{name}={text}\0".encode())
+    return digest.digest()
+
+
+@functools.cache
+def machine_fingerprint(target: Processor | None = None) -> str:
+    """Return the SHA-256 of processor, versions of Numba and Python, Numba's settings, and the
+    files that are part of every fingerprint.
+    """
+    files = [(Path(__file__).parent / name).read_bytes() for name in _COMMON_FILES]
+    version = platform.python_version_tuple()[:2]
+    settings = [repr(getattr(numba.config, name, None)) for name in _NUMBA_SETTINGS]
+    target_fields = tuple(target or processor())
+    return content_key(files, numba.__version__, version, settings, target_fields)
+
+
+def dependencies(function: Callable[..., Any], seen: set[int]) -> Iterator[tuple[str, str]]:
+    """Yield name and content of everything that the code of a function depends on."""
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    name = f"{function.__module__}.{function.__qualname__}"
+    yield name, repr(function.__defaults__)
+    if function.__closure__:
+        for variable, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
+            yield from _value_dependencies(f"{name}.{variable}", cell.cell_contents, seen)
+    yield from _code_dependencies(
+        name, function.__code__, function.__doc__, function.__globals__, seen
+    )
+
+
+def _code_dependencies(
+    name: str, code: types.CodeType, doc: str | None, values: dict[str, Any], seen: set[int]
+) -> Iterator[tuple[str, str]]:
+    yield f"{name}.code", f"{code.co_code.hex()} {code.co_varnames} {code.co_names} {code.co_flags}"
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _code_dependencies(
+                f"{name}.{constant.co_name}", constant, None, values, seen
+            )
+        else:
+            is_doc = isinstance(constant, str) and constant == doc
+            yield f"{name}.constant", repr(None if is_doc else constant)
+    for variable in code.co_names:
+        # The others are attributes, and functions of Python.
+        if variable in values:
+            yield from _value_dependencies(f"{name}.{variable}", values[variable], seen)
+
+
+def _value_dependencies(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, str]]:
+    """Yield name and content of a global that a kernel reads."""
+    # Another kernel.
+    if hasattr(value, "py_func"):
+        yield name, repr(getattr(value, "targetoptions", ()))
+        yield from dependencies(value.py_func, seen)
+    elif isinstance(value, types.FunctionType):
+        yield from dependencies(value, seen)
+    elif value is None or isinstance(value, _VALUE_TYPES):
+        yield name, f"{type(value).__name__} {value!r}"
+    elif isinstance(value, tuple):
+        yield name, f"{type(value).__name__} of {len(value)}"
+        for position, entry in enumerate(value):
+            yield from _value_dependencies(f"{name}[{position}]", entry, seen)
+    elif isinstance(value, np.ndarray):
+        yield name, content_key(value)
+    elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
+        yield name, f"{value.__module__}.{value.__qualname__}{value._fields}"
+    elif isinstance(value, types.ModuleType):
+        yield name, _module_content(value.__name__)
+    elif isinstance(value, type | types.BuiltinFunctionType | np.ufunc) or hasattr(value, "_defn"):
+        # Definition of an intrinsic of Numba.
+        definition = getattr(value, "_defn", value)
+        yield (
+            name,
+            (
+                f"{definition.__name__} "
+                f"{_module_content(getattr(definition, '__module__', None) or 'numpy')}"
+            ),
+        )
+    else:
+        raise TypeError(
+            f"{name}: a kernel may read numbers, strings, types, arrays, kernels and modules, not "
+            f"{value!r}"
+        )
+
+
+@functools.cache
+def _module_content(name: str) -> str:
+    """Return the name of a library module, which Numba's version determines, or name and content
+    hash of one of Teal's modules.
+    """
+    source = None
+    if name.partition(".")[0] not in ("numba", "numpy", "math", "builtins"):
+        with contextlib.suppress(TypeError, OSError):
+            source = Path(inspect.getfile(sys.modules[name])).read_bytes()
+    return name if source is None else f"{name} {hashlib.sha256(source).hexdigest()}"

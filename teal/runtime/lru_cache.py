@@ -1,0 +1,66 @@
+"""Thread-safe cache that evicts the least recently used value."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
+
+class LruCache(Generic[_K, _V]):
+    """Least-recently-used cache with a fixed capacity, safe to share between threads.
+
+    :meth:`take` removes a value, so that one thread owns it until :meth:`keep` returns it.
+
+    Args:
+        capacity: maximum number of values, at least 1; values must not be None.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._values: dict[_K, _V] = {}
+        # Reentrant: the garbage collector may call `keep` during another call.
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        return len(self._values)
+
+    def find(self, key: _K) -> _V | None:
+        """Return a value and mark it as most recently used; None where there is none."""
+        with self._lock:
+            value = self._values.pop(key, None)
+            if value is not None:
+                self._values[key] = value
+            return value
+
+    def take(self, key: _K) -> _V | None:
+        """Remove a value and return it; None where there is none."""
+        with self._lock:
+            return self._values.pop(key, None)
+
+    def keep(self, key: _K, value: _V) -> None:
+        """Insert or replace a value as the most recently used one, and evict beyond the
+        capacity.
+        """
+        with self._lock:
+            # Freed after the lock is released, since freeing a value may take long.
+            evicted = [self._values.pop(key, None)]
+            self._values[key] = value
+            evicted += [
+                self._values.pop(oldest, None) for oldest in list(self._values)[: -self._capacity]
+            ]
+        evicted.clear()
+
+    def values(self) -> list[_V]:
+        """Return all values, the most recently used last."""
+        with self._lock:
+            return list(self._values.values())
+
+    def clear(self) -> None:
+        """Remove all values."""
+        with self._lock:
+            self._values.clear()
