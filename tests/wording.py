@@ -127,7 +127,7 @@ def functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def cut_strings(text: str) -> int:
-    """Strings that follow each other, one of which has few words."""
+    """Strings of several pieces of which one, other than the last, has few words."""
     count = 0
     pieces: list[str] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -135,7 +135,7 @@ def cut_strings(text: str) -> int:
             pieces.append(token.string)
         elif token.type not in (tokenize.NL, tokenize.COMMENT):
             is_cut = len(pieces) > 1
-            count += is_cut and min(len(piece.split()) for piece in pieces) <= _SHORT_PIECE
+            count += is_cut and min(len(piece.split()) for piece in pieces[:-1]) <= _SHORT_PIECE
             pieces = []
     return count
 

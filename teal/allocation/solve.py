@@ -287,8 +287,7 @@ class SolveFigures(Figures):
 def _latency_line(latency: LatencyFigures) -> str:
     return (
         f"latency {latency.mean:.4g} ms on average, {latency.tail:.4g} ms for 99% of the volume, "
-        "at most "
-        f"{latency.stretch:.3g} times the fastest path"
+        f"at most {latency.stretch:.3g} times the fastest path"
     )
 
 

@@ -164,8 +164,8 @@ class _Search:
         if largest_gap > _MAX_GAP:
             raise SolverError(
                 f"--calibrate: an optimum is known only to {100 * largest_gap:.1f}% after "
-                f"{result.iterations} "
-                f"iterations, {100 * _MAX_GAP:.0f}% is needed: try another share or fewer demands"
+                f"{result.iterations} iterations, {100 * _MAX_GAP:.0f}% is needed: try another "
+                "share or fewer demands"
             )
         self._state = result.state
         self._bar.update()

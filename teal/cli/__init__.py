@@ -26,19 +26,15 @@ from teal.errors import WARNING, InputError, InputWarning, TealError, did_you_me
 
 _DESCRIPTION = (
     "Traffic engineering for wide-area networks: computes exactly feasible allocations and proves "
-    "how far from the "
-    "optimum they can be.  Example: teal solve --topology b4 --traffic gravity:seed=0,load=8 --gap "
-    "0.001.  Every "
-    "command takes --quiet (no progress; warnings stay) and --json (one JSON object instead of "
-    "text).  Completion: "
-    "source <(teal --completion bash), or zsh."
+    "how far from the optimum they can be.  Example: teal solve --topology b4 --traffic "
+    "gravity:seed=0,load=8 --gap 0.001.  Every command takes --quiet (no progress; warnings stay) "
+    "and --json (one JSON object instead of text).  Completion: source <(teal --completion bash), "
+    "or zsh."
 )
 _EPILOGUE = (
     "Every command takes --json (one JSON object instead of text) and --quiet (no progress; "
-    "warnings stay).  "
-    "Exit codes: 0 success; 1 no usable result, or a solver failed; 2 wrong input; 3 a target gap "
-    "was missed; "
-    "4 teal check raised an alarm; 130 interrupted."
+    "warnings stay).  Exit codes: 0 success; 1 no usable result, or a solver failed; 2 wrong "
+    "input; 3 a target gap was missed; 4 teal check raised an alarm; 130 interrupted."
 )
 _PACKAGE = "teal-te"  # name of the package under which it is installed
 # Options beside which --resume takes all others from the run that it continues.

@@ -140,9 +140,8 @@ class Charts:
             "fairness",
             "What fairness costs",
             "Total share against the least share of a demand. Line: alpha-fair, the first matrix, "
-            f"alpha {names[0]} "
-            f"(total flow) to {names[-2]}, then the largest least share. Large marks: means of "
-            "the schemes.",
+            f"alpha {names[0]} (total flow) to {names[-2]}, then the largest least share. Large "
+            "marks: means of the schemes.",
             "least share of a demand (%)",
             "share of all demand (%)",
             (Series("alpha-fair", "marked", lowest, total), *schemes),

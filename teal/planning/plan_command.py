@@ -123,16 +123,14 @@ def plan_findings(report: PlanReport) -> list[str]:
     if worst.worst > 0:
         sentences.append(
             f"The worst is that of {worst.failure} ({worst.kind}), at {minute(worst.worst_at)}: "
-            f"{label} "
-            f"{percent_at_least(worst.worst, 2)} certainly and "
+            f"{label} {percent_at_least(worst.worst, 2)} certainly and "
             f"{percent_at_most(worst.worst_at_most, 2)} at most."
         )
     stranding = max(ranked, key=lambda failure: failure.stranded)
     leaving = sum(failure.stranded > _STRANDS for failure in ranked)
     sentences.append(
         f"{stranding.failure} leaves {percent(stranding.stranded)} of the demand without a path, "
-        "on average; "
-        f"{_count(leaving, 'failure leaves', 'failures leave')} some."
+        f"on average; {_count(leaving, 'failure leaves', 'failures leave')} some."
         if stranding.stranded > _STRANDS
         else "Every demand keeps a path under every failure."
     )
@@ -173,8 +171,7 @@ def write_plan_page(path: Path, report: PlanReport) -> None:
     matrices = len({outage.index for outage in report.outages})
     facts = (
         f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {matrices:,} matrices, "
-        "objective "
-        f"{objective.name}"
+        f"objective {objective.name}"
     )
     failures = Section(
         title=topology.name,

@@ -275,9 +275,9 @@ class UpgradePlan:
         total = sum(entry.bought for entry in self.purchases)
         cables = len({(entry.source, entry.target) for entry in self.purchases})
         lines = [
-            f"buy {total:.6g} Gbit/s on {cables} of {len(self.topology.cables())} cables: "
-            f"cost {upgrade.cost:.6g}, "
-            f"at least {rounding.at_least(upgrade.bound)} (gap {rounding.gap_text(upgrade.gap)})",
+            f"buy {total:.6g} Gbit/s on {cables} of {len(self.topology.cables())} cables: cost "
+            f"{upgrade.cost:.6g}, at least {rounding.at_least(upgrade.bound)} (gap "
+            f"{rounding.gap_text(upgrade.gap)})",
             f"{len(self.scenarios):,} scenarios fit, the fullest link of any at "
             f"{100 * float(upgrade.utilisation.max(initial=0.0)):.2f}%",
         ]

@@ -612,8 +612,8 @@ class StaticReport:
                     else []
                 ),
                 (
-                    f"{kind}: {len(self.policies.lists):,}{few_note}; "
-                    f"{lists.iterations} rounds, {lists.solve_s:.3g} s"
+                    f"{kind}: {len(self.policies.lists):,}{few_note}; {lists.iterations} rounds, "
+                    f"{lists.solve_s:.3g} s"
                 ),
             ]
         )

@@ -306,8 +306,8 @@ def network_step(
     findings += [f"{doubt[0].upper()}{doubt[1:]}." for doubt in topology.doubts()]
     findings.append(
         f"{topology.num_nodes:,} nodes, {topology.num_links:,} directed links, "
-        f"{len(topology.cables()):,} cables; "
-        f"capacities of {_range(topology.capacity[topology.capacity > 0])} Gbit/s"
+        f"{len(topology.cables()):,} cables; capacities of "
+        f"{_range(topology.capacity[topology.capacity > 0])} Gbit/s"
         + ("." if topology.metric is None else f", IGP metrics of {_range(topology.metric)}.")
     )
     if traffic is not None:
@@ -363,8 +363,7 @@ def policies_step(report: StaticReport, options: SurveyOptions) -> Step:
     limit = options.max_utilisation
     answer = (
         f"{count:,} segment routing polic{'y takes' if count == 1 else 'ies take'} the largest "
-        "utilisation over "
-        f"the failure of {events} from {percent(lists.straight)} to "
+        f"utilisation over the failure of {events} from {percent(lists.straight)} to "
         f"{percent(lists.value)}."
         if count
         else f"Under the failure of {events}, no link passes {percent(limit)}, without any policy."
@@ -388,8 +387,7 @@ def purchases_step(plan: UpgradePlan, options: SurveyOptions, growth: float) -> 
     connected = ", for all demand that they leave connected" if plan.cut_off else ""
     answer = (
         f"Under today's routing, to keep every link at or below {limit} in every "
-        f"failure{connected}{growth_text}, buy "
-        f"{total:.6g} Gbit/s on {len(plan.purchases)} "
+        f"failure{connected}{growth_text}, buy {total:.6g} Gbit/s on {len(plan.purchases)} "
         f"cable{'' if len(plan.purchases) == 1 else 's'}."
         if total > 0
         else f"Nothing must be bought to keep every link at or below {limit} in every "

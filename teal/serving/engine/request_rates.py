@@ -91,8 +91,8 @@ def from_triples(
         raise wrong(f"demands: unknown node {str(error.args[0])[:80]!r}") from None
     if (sources == targets).any():
         raise wrong(
-            f"demands: "
-            f"{topology.node_names[sources[int(np.argmax(sources == targets))]]!r} to itself"
+            f"demands: {topology.node_names[sources[int(np.argmax(sources == targets))]]!r} to "
+            "itself"
         )
     # Matrix indices, and the size of the result.
     row = np.zeros(len(sources), np.int64) if matrix is None else np.asarray(matrix, np.int64)
