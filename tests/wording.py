@@ -155,7 +155,7 @@ def measures(texts: dict[Path, str]) -> dict[str, float]:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
                 counts["parallel"] += isinstance(node.targets[0], ast.Tuple)
         counts["comments behind closing brackets"] += len(
-            re.findall(r"^\s*[)\]}]+,?\s+#", text, flags=re.M)
+            re.findall(r"^[ \t]*[)\]}]+,?[ \t]+#", text, flags=re.M)
         )
         counts["full"] += len(re.findall(r"^\s*#", text, flags=re.M))
         counts["strings cut in pieces"] += cut_strings(text)
