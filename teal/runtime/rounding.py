@@ -7,6 +7,7 @@ A number is rounded to nearest where it differs only by floating-point error
 from __future__ import annotations
 
 import math
+import sys
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 # Relative tolerance: smaller differences are rounding of floating-point sums.
@@ -70,7 +71,11 @@ def _significant(value: float, digits: int, rounding: str) -> str:
     if not exact:
         return "0"
     unit = Decimal(1).scaleb(exact.adjusted() + 1 - digits)
-    return f"{float(_rounded(exact, unit, rounding)):.{digits}g}"
+    rounded = _rounded(exact, unit, rounding)
+    if abs(value) < sys.float_info.min:
+        # A subnormal float has fewer digits than asked for, so that it is not one of the text's.
+        return f"{rounded.normalize():e}"
+    return f"{float(rounded):.{digits}g}"
 
 
 def _percent(share: float, decimals: int, rounding: str) -> str:

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from teal.runtime.rounding import (
@@ -23,6 +23,8 @@ SHARES = st.floats(0, 2, allow_nan=False)
 ROUNDING = Fraction(1, 10**12)  # relative, of sums in floating point
 
 
+@example(5e-324, 6)
+@example(-5e-324, 6)
 @given(NUMBERS, st.integers(2, 12))
 def test_a_bound_is_on_its_side_and_near(number: float, digits: int) -> None:
     exact = Fraction(number)
