@@ -247,7 +247,10 @@ def _write_bad_files(folder: Path) -> None:
         ("train --topology b4 --traffic nan.csv", "found line 2: rate 'nan'"),
         ("train --topology b4 --traffic gravity --calibrate 1.5", "--calibrate: expected a share"),
         ("train --topology b4 --traffic gravity --time-budget soon", "a duration"),
-        ("train --topology b4 --traffic gravity --num-paths 0", "K: expected at least 1"),
+        (
+            "train --topology b4 --traffic gravity --num-paths 0",
+            "K: expected a number from 1 to 255",
+        ),
         (
             "train --topology b4 --traffic gravity --objective latency_penalised_flow:epsilon=2",
             "epsilon",

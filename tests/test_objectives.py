@@ -151,7 +151,7 @@ def test_a_sequence_of_programs(seed: int) -> None:
 
 def test_reports_and_errors_know_them() -> None:
     problem = random_problem(0, objective="calm_flow", batch=1)
-    with pytest.raises(InputError, match="more than one program"):
+    with pytest.raises(InputError, match="no single program"):
         teal.solve(problem, starter=EvenStarter())
     with pytest.raises(InputError, match="not taken"):
         register_objective("total_flow", HopPenalised())

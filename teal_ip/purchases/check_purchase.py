@@ -32,7 +32,7 @@ def need(condition, reason):
         raise ValueError(reason)
 
 
-def whole(text):
+def integer(text):
     need(
         text.isascii() and text.isdigit() and len(text) <= 100,
         f"{text[:40]!r} is no whole number of at least 0",
@@ -106,7 +106,7 @@ def check(network, demands, failures, proof):
         rates.setdefault(row["matrix"], []).append((row["source"], row["target"], low))
     for row in table(failures, "failure", "link"):
         need(
-            whole(row["link"]) < len(links),
+            integer(row["link"]) < len(links),
             f"failure {row['failure']}: there is no link {row['link']}",
         )
         down.setdefault(row["failure"], set()).add(int(row["link"]))
@@ -127,7 +127,7 @@ def check(network, demands, failures, proof):
         "the file does not end where it should",
     )
     limit = decimal(words[0][1], "limit")[1]
-    claimed, bound = decimal(words[1][1], "cost")[1], whole(words[2][1])
+    claimed, bound = decimal(words[1][1], "cost")[1], integer(words[2][1])
     proved, left_out = 0, 0  # units of 2^-180
     for key, *rest in words[3:-1]:
         need(key == "cut" and len(rest) > 2, f"{key[:40]!r} was not expected")
@@ -138,10 +138,10 @@ def check(network, demands, failures, proof):
         price = [None if i in failed else 0 for i in range(len(links))]
         for link, _, number in (word.partition(":") for word in prices):
             need(
-                whole(link) < len(links) and int(link) not in failed,
+                integer(link) < len(links) and int(link) not in failed,
                 f"cut: link {link[:40]} does not work",
             )
-            price[int(link)] = whole(number)
+            price[int(link)] = integer(number)
         for i, y in enumerate(price):
             if y:
                 proved -= limit * y * capacity[i]

@@ -192,7 +192,7 @@ def test_cache_of_paths_is_keyed_by_content_and_survives_damage(
 
 def test_wrong_arguments_of_compute_paths_are_refused() -> None:
     topology = random_topology(1)
-    with pytest.raises(InputError, match="K: expected at least 1"):
+    with pytest.raises(InputError, match="K: expected a number from 1 to 255"):
         compute_paths(topology, num_paths=0)
     with pytest.raises(
         (InputError, TypeError), match=r"choose_paths|num_paths"

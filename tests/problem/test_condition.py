@@ -281,7 +281,7 @@ def test_promises_over_paths_that_share_links() -> None:
 def test_names_columns_and_demands_are_checked() -> None:
     problem = random_problem(1, batch=1)
     group = GroupShare((0,), 0.1)
-    with pytest.raises(InputError, match="no other condition"):
+    with pytest.raises(InputError, match="no rule or condition"):
         problem.under(group).under(GroupShare((1,), 0.2))
     for rule in ("demand", "capacity", "sign", "mask"):
         with pytest.raises(InputError, match="no rule or condition"):

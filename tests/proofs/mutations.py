@@ -13,7 +13,7 @@ from teal.proofs import check
 
 # The text of a check in the checker, and the text in its place.
 REMOVED_CHECKS = {
-    "links within capacity": ("if sent * SQUARE > most * room:", "if False:"),
+    "links within capacity": ("if load * SQUARE > max_utilisation * capacity:", "if False:"),
     "demands within rate": ("need(is_within,", "need(True,"),
     "links of a path are connected": (
         "if not ends or ends != [*map(self.start.__getitem__, along), demand.target]:",
@@ -35,11 +35,11 @@ REMOVED_CHECKS = {
         "words[:1] !=",
     ),
     "prices above 0 for a utilisation": (
-        "self.total * SQUARE >= max(1, self.bound * room)",
+        "self.total * SQUARE >= max(1, self.bound * capacity_value)",
         "self.total * SQUARE >= self.bound * room",
     ),
     "prices above 0 for a share": (
-        "self.bound * self.total >= max(1, SQUARE * room)",
+        "self.bound * self.total >= max(1, SQUARE * capacity_value)",
         "self.bound * self.total >= SQUARE * room",
     ),
     "multipliers of groups": ("need(is_paid,", "need(True,"),

@@ -75,9 +75,9 @@ def test_whole_numbers_their_bound_and_rows_with_two_limits() -> None:
 
 def test_what_a_library_prints_while_it_solves_stays_out_of_standard_output() -> None:
     code = (
-        "import ctypes; from teal.runtime.lp import _no_output\n"
+        "import ctypes; from teal.runtime.lp import _silence_stdout\n"
         "print('before')\n"
-        "with _no_output():\n    ctypes.CDLL(None).puts(b'in between')\n"
+        "with _silence_stdout():\n    ctypes.CDLL(None).puts(b'in between')\n"
         "print('after')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

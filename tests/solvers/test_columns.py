@@ -237,7 +237,7 @@ def test_files_of_paths_with_wrong_indices_are_refused(
 
 
 def test_more_than_255_paths_per_demand_are_refused() -> None:
-    with pytest.raises(InputError, match="at most 255"):
+    with pytest.raises(InputError, match="from 1 to 255"):
         compute_paths(random_topology(1), num_paths=256)
 
 
@@ -245,7 +245,7 @@ def test_computing_paths_without_enough_memory_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr("teal.network.paths._MIN_SLOTS_OF_ESTIMATE", 1)
     monkeypatch.setattr("teal.runtime.memory.available", lambda: 1000)
     topology = random_topology(1)
-    with pytest.raises(InputError, match=r"[GM]iB of memory; fewer pairs .* or a smaller K"):
+    with pytest.raises(InputError, match=r"[GM]iB of memory; use fewer pairs .* or a smaller K"):
         compute_paths(topology, cache=False)
 
 

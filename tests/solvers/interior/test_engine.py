@@ -259,7 +259,7 @@ def test_float32_matrices_are_solved_in_float64() -> None:
 
 def test_other_programs_are_refused() -> None:
     problem = random_problem(2, objective=ObjectiveName.LATENCY_PENALISED_FLOW)
-    with pytest.raises(InputError, match="interior points take programs over paths"):
+    with pytest.raises(InputError, match="interior points solve programs over paths"):
         _solve(with_random_steps(problem, 1))
 
 

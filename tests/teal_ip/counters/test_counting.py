@@ -18,7 +18,7 @@ from teal.client.results import Measured
 from teal.serving.engine.engine import AllocationEngine
 from teal_ip.counters.service import Counting, Interval, interval_of
 from tests.serving.service import rates_of, run, service, until
-from tests.teal_ip.counters.test_counted import BEGIN, IGP, _readings, _series, _time
+from tests.teal_ip.counters.test_service import BEGIN, IGP, _readings, _series, _time
 
 _TOKENS = "the-first-token-of-two", "the-second-token-of-two"
 

@@ -221,7 +221,7 @@ def test_another_network_is_refused_and_each_check_is_needed(tmp_path: Path) -> 
 def test_what_both_checkers_have_is_one_text() -> None:
     """Each file is sent alone, so that each has its own copy: what is mended in one is mended in
     both."""
-    for name in ("need", "whole", "decimal", "table"):
+    for name in ("need", "integer", "decimal", "table"):
         assert inspect.getsource(getattr(check, name)) == inspect.getsource(
             getattr(check_purchase, name)
         ), name

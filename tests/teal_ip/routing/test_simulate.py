@@ -437,7 +437,7 @@ def test_a_horizon_counts_links_and_the_page_and_csv_have_all(
 ) -> None:
     words = "simulate --failures cables --growth 0.25 --growth-per-year 0.3 --max-utilisation 0.9"
     _run(f"{words} --horizon 2y --out short")
-    assert "no link passes 90.00% by" in capsys.readouterr().out
+    assert "no link exceeds 90.00% by" in capsys.readouterr().out
     _run(f"{words} --horizon 3y --out long")
     printed = capsys.readouterr().out
     full = [row for row in _rows(files / "long/forecast.csv") if row["full_under_failure"]]
