@@ -36,11 +36,11 @@ REMOVED_CHECKS = {
     ),
     "prices above 0 for a utilisation": (
         "self.total * SQUARE >= max(1, self.bound * capacity_value)",
-        "self.total * SQUARE >= self.bound * room",
+        "self.total * SQUARE >= self.bound * capacity_value",
     ),
     "prices above 0 for a share": (
         "self.bound * self.total >= max(1, SQUARE * capacity_value)",
-        "self.bound * self.total >= SQUARE * room",
+        "self.bound * self.total >= SQUARE * capacity_value",
     ),
     "multipliers of groups": ("need(is_paid,", "need(True,"),
 }
