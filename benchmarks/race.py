@@ -100,8 +100,9 @@ def main() -> None:
             for scheme, solver in schemes.items()
             if name not in TOO_LARGE_FOR_LPS or not scheme.startswith("lp-")
         }
-        for scheme in schemes.keys() - entrants.keys():
-            print(f"{name}: {scheme} does not run, an LP of this size takes too long")
+        for scheme in schemes:
+            if scheme not in entrants:
+                print(f"{name}: {scheme} is not run: an LP of this size takes too long")
         for load in options.loads:
             source = str(published(options.data, FILES[name])) if name in FILES else name
             case = instance(source, load, options.seed, options.matrices)

@@ -5,9 +5,9 @@
     python benchmarks/remake.py --data FOLDER --only engine.csv  # the recipe of this file
 
 Each recipe of ``benchmarks/recipes.toml`` is a command, the files that it makes, and the sources
-that they measure.  A file is stale where the code of its sources has changed since its commit; names,
-docstrings and comments do not count (``benchmarks/same_code.py``).  FOLDER
-holds the files that data/README.md names.  Nothing else should run; otherwise say what, with
+that they measure.  A file is stale where the code of its sources has changed since its commit;
+names, docstrings and comments do not count (``benchmarks/same_code.py``).  FOLDER holds the files
+that data/README.md names.  Nothing else should run; otherwise say what, with
 ``--beside``.  Pages are filled at the end.  A command that fails leaves its figures as they are.
 """
 

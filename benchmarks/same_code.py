@@ -1,14 +1,17 @@
-"""Compare two commits by what their Python code does: names, docstrings, comments do not count.
+"""Compare the Python code of two commits; names, docstrings and comments do not count.
 
-    python benchmarks/same_code.py COMMIT [PATH ...]   # files of PATHs whose code changed since, and renamed names
+    python benchmarks/same_code.py COMMIT [PATH ...]   # files whose code changed, and renamed names
 
-Two files have the same code where their syntax trees are equal after three steps: docstrings are
-dropped, ``a, b = x, y`` becomes two assignments where the second does not read the first, and
-texts of several words (messages, help) are dropped.  Identifiers may differ by one-to-one renamings: of variables
-in their function or class, of the attributes of one expression and of keywords in a top-level
-definition, of other names in the file; the project defines every new name (so ``np.max`` does not become ``np.min``).  Imports from the
-project's own modules are not compared, since modules are renamed, too.  An attribute of another
-library's object that got a name of the project's is not noticed: mypy and the tests find it.
+Two files have the same code if their syntax trees are equal after three steps: docstrings are
+dropped, ``a, b = x, y`` becomes two assignments where the second does not read the first, and texts
+of several words (messages, help) are dropped.  Identifiers may differ by one-to-one renamings: of
+variables in their function or class, of the attributes of one expression and of keywords in a
+top-level definition, of other names in the file.  The project must define every new name, so that
+``np.max`` does not become ``np.min``.
+
+Limits: imports from the project's own modules are not compared, since modules are renamed, too; an
+attribute of another library's object that got a name of the project's is not noticed (mypy and the
+tests find it).
 """
 
 from __future__ import annotations
@@ -64,11 +67,6 @@ class Renaming:
         if self._new.setdefault(old, new) != new or self._old.setdefault(new, old) != old:
             return False
         return old == new or self._defined is None or new in self._defined
-
-    @property
-    def changed(self) -> dict[str, str]:
-        """Old and new name of every identifier that is not the same."""
-        return {old: new for old, new in self._new.items() if old != new}
 
 
 class _Scopes:

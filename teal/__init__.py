@@ -31,6 +31,7 @@ def __getattr__(name: str) -> Any:
     except AttributeError:
         if name.startswith("_"):
             raise
+        from teal.deprecated import NAMES
         from teal.spec import Registry
 
         packages: Registry[Any] = Registry("package", "teal.packages")
@@ -39,6 +40,6 @@ def __getattr__(name: str) -> Any:
                 module = packages[package]
             except ImportError:
                 continue
-            if name in module.__all__:
+            if name in module.__all__ or name in NAMES.get(module.__name__, {}):
                 return getattr(module, name)
         raise

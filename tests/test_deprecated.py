@@ -6,6 +6,7 @@ import importlib
 
 import pytest
 
+import teal
 from teal.deprecated import NAMES
 
 
@@ -20,6 +21,13 @@ def test_an_old_name_warns_and_is_the_new_one(package: str, old: str, new: str) 
     assert value is getattr(module, new)
     assert new in module.__all__
     assert old not in module.__all__
+
+
+def test_an_old_name_works_through_teal_too() -> None:
+    """``import teal`` has the names of all packages."""
+    with pytest.warns(DeprecationWarning, match="Promise is deprecated"):
+        value = getattr(teal, "Promise")  # noqa: B009
+    assert value is getattr(teal, "Guarantee")  # noqa: B009
 
 
 def test_a_name_that_never_was_is_an_attribute_error() -> None:

@@ -361,9 +361,8 @@ def _with_moves(paths: PathSet) -> PathSet:
     num_source_nodes = np.diff(trie.source_ptr)
     renumbered = np.arange(trie.num_nodes) + np.repeat(num_paths_before[:-1], num_source_nodes)
     # The new nodes of a source follow its old ones: parents still come before their children.
-    source_of_demand = np.repeat(
-        np.arange(len(num_source_nodes)), np.diff(paths.demand_ptr)
-    )  # (D,)
+    # Index (D,) of each demand's source.
+    source_of_demand = np.repeat(np.arange(len(num_source_nodes)), np.diff(paths.demand_ptr))
     first_new = trie.source_ptr[1:][source_of_demand] + first_path[:-1]
     new_node = first_new[:, None] + np.cumsum(exists, 1) - 1
     num_nodes = trie.num_nodes + int(first_path[-1])

@@ -294,9 +294,8 @@ class _LoadFeedback(nn.Module):
         profit = data.value - data.ops.path_sum(price)  # (B, D, K)
         action = self.action(path.flatten(2)) + self.sharpness.exp() * bounded_profit(profit)
         splits = action_splits(action, data.mask, maximises_value=data.maximises_value)
-        utilisation = (
-            data.ops.link_sum(splits * data.demand[..., None]) * data.inverse_capacity
-        )  # (B, E)
+        # Shape (B, E).
+        utilisation = data.ops.link_sum(splits * data.demand[..., None]) * data.inverse_capacity
         worst = data.ops.path_max(utilisation)[0]  # (B, D, K)
         link = link + self.link_in(_features(utilisation, price))
         return link, path + self.path_in(_features(worst, bounded_profit(profit))) * mask
