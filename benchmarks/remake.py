@@ -90,18 +90,18 @@ def recipes() -> list[Recipe]:
     return [Recipe(**fields) for fields in loaded["recipe"]]
 
 
+def is_in_repository(commit: str) -> bool:
+    """Whether the repository has a commit."""
+    command = ["git", "-C", str(figures.ROOT), "cat-file", "-e", f"{commit}^{{commit}}"]
+    return not subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode
+
+
 def age(name: str, sources: Sequence[str]) -> Age:
     """The state of a stored file."""
     if not (figures.FOLDER / name).is_file():
         return Age(name, "", -1)
-    header, _ = figures.read(name)
-    commit = header["commit"]
-    found = subprocess.run(
-        ["git", "-C", str(figures.ROOT), "cat-file", "-e", f"{commit}^{{commit}}"],
-        stderr=subprocess.DEVNULL,
-        check=False,
-    )
-    if found.returncode:
+    commit = figures.read(name)[0]["commit"]
+    if not is_in_repository(commit):
         return Age(name, commit, -1)
     later = figures.git("log", "--format=%h", f"{commit}..HEAD", "--", *sources).split()
     if all(renamed is not None for _, renamed in same_code.changed_files(commit, sources)):

@@ -110,9 +110,11 @@ class _Scopes:
         return self._file
 
 
+# Stored figures share sources and commits.
+@cache
 def renamed_names(
     old: str, new: str, defined: frozenset[str] | None = None
-) -> set[tuple[str, str]] | None:
+) -> frozenset[tuple[str, str]] | None:
     """Renamed identifiers of two sources of the same code (module docstring).
 
     Args:
@@ -136,7 +138,7 @@ def renamed_names(
         scopes.begin_definition()
         if not _is_same(old_statement, new_statement, scopes):
             return None
-    return scopes.changed
+    return frozenset(scopes.changed)
 
 
 def _canonical(tree: ast.Module) -> ast.Module:
@@ -294,7 +296,7 @@ def defined_by_project() -> frozenset[str]:
 
 def changed_files(
     commit: str, paths: Sequence[str]
-) -> Iterator[tuple[str, set[tuple[str, str]] | None]]:
+) -> Iterator[tuple[str, frozenset[tuple[str, str]] | None]]:
     """Files of the paths that HEAD changed since a commit.
 
     Yields:
@@ -320,11 +322,11 @@ def changed_files(
         yield file, _compared(commit, file, file)
 
 
-def _compared(commit: str, old_file: str, new_file: str) -> set[tuple[str, str]] | None:
+def _compared(commit: str, old_file: str, new_file: str) -> frozenset[tuple[str, str]] | None:
     """Renamed identifiers of a file of an older commit and one of HEAD; None: not the same code."""
     if old_file.endswith(".pyi"):
         # A stub declares names only.
-        return set()
+        return frozenset()
     if not (old_file.endswith(".py") and new_file.endswith(".py")):
         return None
     old = figures.git("show", f"{commit}:{old_file}")

@@ -28,7 +28,6 @@ from teal.problem import Allocation, all_paths_bound, assess
 from teal.runtime import shipped_kernels
 from teal.runtime.kernel_cache import folder, interpreting
 from teal.runtime.kernel_fingerprint import Processor, machine_fingerprint
-from teal.runtime.parallel import on_all_threads
 from teal.runtime.processes import call_all
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import content_key
@@ -41,16 +40,11 @@ from teal.solvers.short_paths import preferred
 
 _TASKS: dict[str, Callable[[], None]] = {}
 _FIRST = ("engine", "paths", "interior points")  # what a first solve needs
-_OF_LARGE = " for large networks"  # end of the name of a task whose kernels use all threads
-_FIRST_OF_LARGE = (f"engine{_OF_LARGE}", f"paths{_OF_LARGE}")
+_FIRST_OF_LARGE = ("engine", "paths", "samples")
 # Schemes with kernels of their own, and their tasks.
-_MODELS = {
-    "teal": "flow gnn",
-    "price-gnn": "price gnn",
-}
-_LARGE_DEMANDS = (
-    10_000  # about 300,000 operations of a kernel with four paths a demand: see runtime.parallel
-)
+_MODELS = {"teal": "flow gnn", "price-gnn": "price gnn"}
+# Demands from which the engine may start from samples.
+_LARGE_DEMANDS = 10_000
 # Demands up to which HiGHS, and kernels that run as Python, take less time than compilation (8 s on
 # two cores): measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450
 # (Germany50).
@@ -110,77 +104,47 @@ def _engine_for_16_matrices() -> None:
 
 
 @_task
-def _engine_for_large_networks() -> None:
-    rehearse(1, torch.float32, on_all=True, is_sampled=True)
-
-
-@_task
-def _engine_for_many_matrices_of_large_networks() -> None:
-    for width in LANES[1:]:
-        rehearse(width, torch.float32, on_all=True, is_sampled=True)
-
-
-@_task
 def _engine_in_double_precision() -> None:
     for width in lanes_of(torch.float64):
         rehearse(width, torch.float64)
 
 
 @_task
-def _engine_in_double_precision_for_large_networks() -> None:
-    for width in lanes_of(torch.float64):
-        rehearse(width, torch.float64, on_all=True)
-
-
-@_task
 def _engine_for_fair_shares() -> None:
-    rehearse(1, torch.float64, ObjectiveName.PROPORTIONAL_FAIR)
-
-
-@_task
-def _engine_for_fair_shares_of_large_networks() -> None:
-    rehearse(1, torch.float64, ObjectiveName.PROPORTIONAL_FAIR, on_all=True, is_sampled=True)
-
-
-@_task
-def _engine_for_fair_shares_of_many_matrices() -> None:
-    for width in lanes_of(torch.float64)[1:]:
+    for width in lanes_of(torch.float64):
         rehearse(width, torch.float64, ObjectiveName.PROPORTIONAL_FAIR)
 
 
 @_task
-def _engine_for_fair_shares_of_many_matrices_of_large_networks() -> None:
-    for width in lanes_of(torch.float64)[1:]:
-        options = {"on_all": True, "is_sampled": True}
-        rehearse(width, torch.float64, ObjectiveName.PROPORTIONAL_FAIR, **options)
+def _scenarios() -> None:
+    for count in lanes_of(torch.float64):
+        problem = three_nodes(ObjectiveName.MAX_LINK_UTILISATION, batch=count)
+        solve_scenarios(problem, gap=1e-9, max_iterations=8)
+    solve_scenarios(three_nodes(ObjectiveName.TOTAL_FLOW, batch=2), tail=0.5, max_iterations=8)
 
 
 @_task
-def _paths_for_large_networks() -> None:
-    with on_all_threads():
-        _paths()
+def _samples() -> None:
+    rehearse(1, torch.float32, is_sampled=True)
+
+
+@_task
+def _samples_for_many_matrices() -> None:
+    for width in LANES[1:]:
+        rehearse(width, torch.float32, is_sampled=True)
+
+
+@_task
+def _samples_for_fair_shares() -> None:
+    for width in lanes_of(torch.float64):
+        rehearse(width, torch.float64, ObjectiveName.PROPORTIONAL_FAIR, is_sampled=True)
 
 
 @_task
 def _paths_by_weight() -> None:
     topology = three_nodes().topology
-    for on_all in (False, True):
-        with on_all_threads(on_all):
-            for method, weight in itertools.product(PathMethod, PathWeight):
-                compute_paths(topology, method=method, weight=weight, cache=False)
-
-
-@_task
-def _scenarios() -> None:
-    for on_all in (False, True):
-        for count in lanes_of(torch.float64):
-            with on_all_threads(on_all):
-                solve_scenarios(
-                    three_nodes(ObjectiveName.MAX_LINK_UTILISATION, batch=count),
-                    gap=1e-9,
-                    max_iterations=8,
-                )
-    solve_scenarios(three_nodes(ObjectiveName.TOTAL_FLOW, batch=2), tail=0.5, max_iterations=8)
+    for method, weight in itertools.product(PathMethod, PathWeight):
+        compute_paths(topology, method=method, weight=weight, cache=False)
 
 
 def _service() -> None:
@@ -193,30 +157,18 @@ if importlib.util.find_spec("fastapi") is not None:
 
 @_task
 def _price_gnn() -> None:
-    _solve_by("price-gnn", on_all=False)
-
-
-@_task
-def _price_gnn_for_large_networks() -> None:
-    _solve_by("price-gnn", on_all=True)
+    _solve_by("price-gnn")
 
 
 @_task
 def _flow_gnn() -> None:
-    _solve_by("teal", on_all=False)
+    _solve_by("teal")
 
 
-@_task
-def _flow_gnn_for_large_networks() -> None:
-    _solve_by("teal", on_all=True)
-
-
-def _solve_by(scheme: str, *, on_all: bool) -> None:
+def _solve_by(scheme: str) -> None:
     from teal.schemes import make_scheme
 
-    problem = three_nodes()
-    with on_all_threads(on_all):
-        make_scheme(scheme).solve(problem)
+    make_scheme(scheme).solve(three_nodes())
 
 
 def all_tasks() -> tuple[str, ...]:
@@ -231,18 +183,13 @@ def first_tasks(num_demands: int = 0, schemes: Collection[str] = ()) -> tuple[st
         num_demands: D; 0 for a small network.
         schemes: specifications of the schemes that solve.
     """
-    is_large = num_demands >= _LARGE_DEMANDS
-    models = [
+    models = (
         _MODELS[name]
         for name in (scheme.partition(":")[0] for scheme in schemes)
         if name in _MODELS
-    ]
-    of_models = (f"{model}{_OF_LARGE if is_large else ''}" for model in models)
-    # The longest first: they end last.
-    return (
-        *of_models,
-        *(_FIRST_OF_LARGE if is_large else _FIRST),
     )
+    # The longest first: they end last.
+    return (*models, *(_FIRST_OF_LARGE if num_demands >= _LARGE_DEMANDS else _FIRST))
 
 
 def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:

@@ -51,7 +51,7 @@ from teal.learning.noise import Noise
 from teal.nn.policy import CLAMP, action_splits
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
-from teal.runtime.parallel import inlined_kernel, parallel_kernel, prange
+from teal.runtime.parallel import inlined_kernel, kernel, parallel_kernel
 from teal.solvers.split_table import in_table
 
 # mypy cannot see through Numba's types.
@@ -86,6 +86,7 @@ def change_of_reward(problem: Problem, splits: Tensor, drawn: Tensor) -> Tensor:
     change = np.zeros(problem.demand.shape)
     _changes(
         utilisation.numpy(),
+        _soft_maxima(utilisation.numpy(), MAXIMUM_SHARPNESS),
         problem.inverse_capacity.to(torch.float64).numpy(),
         moved.numpy(),
         node.numpy(),
@@ -109,9 +110,24 @@ def _soft_maximum(utilisation, sharpness):  # type: ignore[no-untyped-def]
     return largest * (1 + math.log(total) / sharpness)
 
 
-@parallel_kernel
+@kernel
+def _soft_maxima(utilisation: FloatArray, sharpness: float) -> FloatArray:
+    """(B,) soft maxima of (B, E) utilisations."""
+    result = np.empty(len(utilisation))
+    for b in range(len(utilisation)):
+        result[b] = _soft_maximum(utilisation[b], sharpness)
+    return result
+
+
+def _num_demands(node: Int64Array) -> int:
+    return node.shape[1]
+
+
+@parallel_kernel("node", _num_demands)
 def _changes(
+    demand: int,
     utilisation: FloatArray,
+    before: FloatArray,
     inverse: FloatArray,
     moved: FloatArray,
     node: Int64Array,
@@ -120,17 +136,14 @@ def _changes(
     sharpness: float,
     change: FloatArray,
 ) -> None:
-    batch, demands = change.shape
-    for b in range(batch):
-        before = _soft_maximum(utilisation[b], sharpness)
-        for d in prange(demands):
-            link_utilisation = utilisation[b].copy()
-            for k in range(node.shape[2]):
-                at = node[b, d, k]
-                while at >= 0:
-                    link_utilisation[link[at]] += moved[b, d, k] * inverse[b, link[at]]
-                    at = parent[at]
-            change[b, d] = before - _soft_maximum(link_utilisation, sharpness)
+    for b in range(len(change)):
+        link_utilisation = utilisation[b].copy()
+        for k in range(node.shape[2]):
+            at = node[b, demand, k]
+            while at >= 0:
+                link_utilisation[link[at]] += moved[b, demand, k] * inverse[b, link[at]]
+                at = parent[at]
+        change[b, demand] = before[b] - _soft_maximum(link_utilisation, sharpness)
 
 
 @dataclasses.dataclass(frozen=True)

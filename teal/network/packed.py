@@ -20,6 +20,11 @@ from teal.runtime.parallel import kernel
 MAX_PATHS = 255
 
 
+def num_ranges(offsets: Int64Array) -> int:
+    """Return the number n of ranges, such as blocks of sources, that (n + 1,) offsets delimit."""
+    return len(offsets) - 1
+
+
 class PathScan(NamedTuple):
     """P paths, D demands and T trie nodes in scan order, source by source.
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from teal.network.packed import PathScan
+from teal.network.packed import PathScan, num_ranges
 from teal.nn.flow_gnn_config import UNIVERSAL_WIDTHS
 from teal.nn.flow_passes import UTILISATION_OFFSET, PathEncoder, PathUpdate
 from teal.pathops.padding import pad_paths
@@ -460,7 +460,7 @@ def _pass_over_block(
             )
 
 
-@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
+@partitioned_kernel("block_ptr", num_ranges)
 def one_pass(
     begin: int,
     end: int,
@@ -555,7 +555,7 @@ def _even_loads_of_block(
                 store(flow, above, load(flow, above, (0, 0)) + passing)
 
 
-@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
+@partitioned_kernel("block_ptr", num_ranges)
 def even_loads(
     begin: int,
     end: int,

@@ -32,11 +32,11 @@ from teal.runtime.parallel import (
     as_int64,
     inlined_kernel,
     inner_kernel,
-    parallel_kernel,
+    kernel,
     partitioned_kernel,
-    prange,
     threads_for,
 )
+from teal.runtime.thread_team import parallel_for
 
 _LINKS_PER_TASK = 64  # links in one parallel task; a multiple of 4
 _MAX_LANES = 16  # columns of a matrix multiplied at once
@@ -291,7 +291,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
             next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
 
 
-@parallel_kernel
+@kernel
 def _make_rounds(
     sharpness: Float32Array,
     demands: Responding,
@@ -313,34 +313,35 @@ def _make_rounds(
 ) -> None:
     rows = len(raw_price)
     num_rounds = len(sharpness)
+    num_chunks = as_int64((rows + _LINKS_PER_TASK - 1) // _LINKS_PER_TASK)
     for round_index in range(num_rounds):
-        for block in prange(len(demands.block_ptr) - 1):
-            respond_in_block(
-                as_int64(block),
-                weight,
-                sharpness[round_index],
-                demands,
-                scan,
-                sums,
-                no_splits,
-                pair,
-            )
-        for chunk in prange((rows + _LINKS_PER_TASK - 1) // _LINKS_PER_TASK):
-            _update_chunk(
-                as_int64(chunk),
-                sums_by_row,
-                links,
-                allocating_features,
-                memory,
-                raw_price,
-                as_int64(round_index),
-                num_rounds,
-                parameters,
-                price_gain,
-                tiny,
-                weight_by_row,
-                lanes,
-            )
+        # Demands respond to the weights.
+        responding = (
+            weight,
+            sharpness[round_index],
+            demands,
+            scan,
+            sums,
+            no_splits,
+            pair,
+        )
+        parallel_for(respond_in_block, as_int64(len(demands.block_ptr) - 1), responding)
+        # Links update memory and price.
+        updating = (
+            sums_by_row,
+            links,
+            allocating_features,
+            memory,
+            raw_price,
+            as_int64(round_index),
+            num_rounds,
+            parameters,
+            price_gain,
+            tiny,
+            weight_by_row,
+            lanes,
+        )
+        parallel_for(_update_chunk, num_chunks, updating)
 
 
 @inlined_kernel

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from teal.network import PathSet
-from teal.network.packed import PathScan
+from teal.network.packed import PathScan, num_ranges
 from teal.runtime.arrays import AnyArray, Int64Array
 from teal.runtime.parallel import partitioned_kernel, threads_for
 
@@ -45,7 +45,7 @@ def _path_sum(begin: int, end: int, link_values: AnyArray, scan: PathScan, out: 
                 path += scan.path_count[d]
 
 
-@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
+@partitioned_kernel("block_ptr", num_ranges)
 def _link_sum(
     begin: int,
     end: int,

@@ -33,7 +33,7 @@ import numpy as np
 from teal.runtime.storage import content_key
 
 # Files beside this one that are part of every fingerprint.
-_COMMON_FILES = ("lanes.py",)
+_COMMON_FILES = ("lanes.py", "thread_team.py")
 # Settings of Numba that change machine code: Intel's short vector math library, and code
 # generation.
 _NUMBA_SETTINGS = (

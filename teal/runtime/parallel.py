@@ -1,9 +1,9 @@
 """Compilation of Numba kernels, cached on disk and without the GIL, and their threads.
 
-Decorators: :func:`kernel`, :func:`inner_kernel`, :func:`parallel_kernel` (``prange`` loops),
-:func:`partitioned_kernel` (independent parts on a thread pool).  :func:`threads_for` decides
-whether kernels in a block use one or all threads.  Numba's ``workqueue`` threading layer breaks
-when two threads start kernels at once, so it comes last.
+Decorators: :func:`kernel`, :func:`inner_kernel`, and for kernels over independent parts
+:func:`parallel_kernel` (on Numba's thread team) and :func:`partitioned_kernel` (on a thread pool).
+:func:`threads_for` decides whether kernels in a block use one or all threads.  Numba's
+``workqueue`` threading layer breaks when two threads start kernels at once, so it comes last.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import numpy as np
 from teal.runtime.collection import without_collection
 from teal.runtime.kernel_cache import KernelCache, is_interpreting
 from teal.runtime.openmp import torch_spins_long
+from teal.runtime.thread_team import parallel_for, start_team
 
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
@@ -54,15 +55,14 @@ def _load_own_openmp() -> None:
 if torch_spins_long() and hasattr(os, "RTLD_DEEPBIND"):
     _load_own_openmp()
 
-prange = numba.prange
-# Converts arguments that a kernel passes to another one: prange indices are unsigned, and constants
-# and tuple lengths have literal types, each of which would compile the other kernel once more.
+# Converts arguments that a kernel passes to another one: constants and tuple lengths have literal
+# types, each of which would compile the other kernel once more.
 as_int64 = cast(Callable[[int], int], np.int64)
 _F = TypeVar("_F", bound=Callable[..., Any])
 _P = ParamSpec("_P")
 
 
-# Thread-local state of threads_for, on_all_threads and _torch_threads.
+# Thread-local state of threads_for and _torch_threads.
 _state = threading.local()
 # Minimum number of scalar operations of a kernel for a second thread, about 0.15 ms of work.
 # Measured on two cores, time with two threads over time with one: 1.5 at 70,000 and 140,000
@@ -92,29 +92,23 @@ def threads_for(
         operations: approximate number of scalar operations of one kernel call.
         torch_too: also limit torch to one thread.  That setting is process-wide, so use it only
             around work that no other thread interleaves with.
-        least: minimum number of operations for all threads; larger for rare calls, since compiling
-            the parallel form of a kernel takes seconds.
+        least: minimum number of operations for all threads; larger for rare calls.
     """
-    uses_all = is_large(operations, least) or getattr(_state, "is_rehearsing", False)
     numba_threads = numba.get_num_threads()
-    keeps_form = getattr(_state, "keeps_form", False)
     previous_operations = _operations()
     _state.operations = operations
-    may_use_all = uses_all and (numba_threads == 1 or not _cores_are_taken())
-    # Nested block with the same settings.
-    is_nested = numba_threads == 1 and keeps_form == uses_all and not torch_too
+    may_use_all = is_large(operations, least) and (numba_threads == 1 or not _cores_are_taken())
+    # A nested block on one thread already has this setting.
+    is_nested = numba_threads == 1 and not torch_too
     is_limited = not (may_use_all or is_nested)
     if is_limited:
         numba.set_num_threads(1)
-        # Run the parallel form on one thread: the serial form may not have been compiled.
-        _state.keeps_form = uses_all
     try:
         with _torch_on_one_thread() if is_limited and torch_too else contextlib.nullcontext():
             yield
     finally:
         _state.operations = previous_operations
         if is_limited:
-            _state.keeps_form = keeps_form
             numba.set_num_threads(numba_threads)
 
 
@@ -201,26 +195,6 @@ def is_large(operations: int, least: int = _MIN_PARALLEL_OPERATIONS) -> bool:
     return operations >= least
 
 
-@contextlib.contextmanager
-def on_all_threads(enabled: bool = True) -> Iterator[None]:
-    """Run the parallel form of kernels regardless of their size, so that it gets compiled.
-
-    Args:
-        enabled: false to keep the present choice.
-    """
-    previous = getattr(_state, "is_rehearsing", False)
-    _state.is_rehearsing = previous or enabled
-    try:
-        yield
-    finally:
-        _state.is_rehearsing = previous
-
-
-def is_alone() -> bool:
-    """Return whether kernels run in their serial form."""
-    return bool(numba.get_num_threads() == 1) and not getattr(_state, "keeps_form", False)
-
-
 def _cores_are_taken() -> bool:
     """Return whether other runnable threads use all cores; false where the load is unknown."""
     now = time.monotonic()
@@ -282,7 +256,7 @@ def summing_kernel(function: _F) -> _F:
 
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
     """Compile with Numba and cache on disk (:mod:`teal.runtime.kernel_cache`)."""
-    options = {"nogil": True, "error_model": "numpy", **options}
+    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options}
     dispatcher = numba.njit(**options)(function)
     # With NUMBA_DISABLE_JIT it is a Python function without a cache.
     if hasattr(dispatcher, "_cache"):
@@ -299,6 +273,7 @@ def _select_form(dispatcher: Any, compile_form: Callable[..., Any], *arguments: 
         tuple(map(dispatcher.typeof_pyval, arguments))
     ):
         return _as_python(dispatcher.py_func)
+    start_team()
     # A compilation creates millions of objects that live until its end; garbage collection would
     # take a tenth of its time.
     with without_collection():
@@ -321,8 +296,11 @@ def _as_python(function: Callable[..., Any]) -> Callable[..., Any]:
         function.__closure__,
     )
     for name in function.__code__.co_names:
-        callee = getattr(function.__globals__.get(name), "py_func", None)
-        if callee is not None:
+        value = function.__globals__.get(name)
+        callee = getattr(value, "py_func", None)
+        if value is parallel_for:
+            python_function.__globals__[name] = _run_serially
+        elif callee is not None:
             python_function.__globals__[name] = (
                 python_function if callee is function else _as_python(callee)
             )
@@ -336,55 +314,78 @@ def inlined_kernel(function: _F) -> _F:
     return cast(_F, numba.njit(inline="always", error_model="numpy")(function))
 
 
-class _ParallelKernel:
-    """Kernel with ``prange`` loops in two forms, parallel and serial; each call selects one.
+def _run_serially(function: Any, count: int, arguments: tuple[Any, ...]) -> None:
+    """Run :func:`teal.runtime.thread_team.parallel_for` as Python."""
+    part_function = _as_python(function.py_func)
+    for part in range(count):
+        part_function(part, *arguments)
 
-    The serial form compiles in half the time, and small networks need no other.
+
+class _ParallelKernel:
+    """Kernel of independent parts, which the threads of Numba's team share equally.
+
+    Attributes:
+        part: the kernel of one part, which other kernels pass to ``parallel_for``.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], counted: str, count: Callable[[Any], int]
+    ) -> None:
         self.py_func = function
-        self._on_all = _compile(function, parallel=True)
-        self.alone = kernel(_copy_with_own_name(function))
+        self.part = inner_kernel(function)
+        self._count = count
+        self._counted = _position_of(counted, function) - 1
+        self._form = kernel(_on_team(self.part, function))
         functools.update_wrapper(self, function)
 
-    def __call__(self, *arguments: Any) -> Any:
-        return (self.alone if is_alone() else self._on_all)(*arguments)
+    def __call__(self, *arguments: Any) -> None:
+        self._form(self._count(arguments[self._counted]), arguments)
 
     @property
-    def dispatchers(self) -> tuple[Any, Any]:
-        """Numba's dispatchers of both forms, for kernels that call this one, which must name one of
-        them.
-        """
-        return self._on_all, self.alone
+    def dispatchers(self) -> tuple[Any]:
+        """Numba's dispatcher."""
+        return (self._form,)
 
 
-def _copy_with_own_name(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Copy a function under a distinct name, since Numba's disk cache identifies functions by
-    name.
+def _position_of(counted: str, function: Callable[..., Any]) -> int:
+    return list(inspect.signature(function).parameters).index(counted)
+
+
+def _on_team(part: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs all parts of a kernel on the thread team, with the kernel's name,
+    by which the disk cache identifies it.
     """
-    name = f"{function.__name__}_alone"
-    copy = types.FunctionType(function.__code__, function.__globals__, name, function.__defaults__)
-    copy.__qualname__ = name
-    copy.__module__ = function.__module__
-    return copy
+
+    def run(count: int, arguments: tuple[Any, ...]) -> None:
+        parallel_for(part, count, arguments)
+
+    run.__module__ = function.__module__
+    run.__qualname__ = f"{function.__qualname__}_on_team"
+    return run
 
 
-def parallel_kernel(function: _F) -> _F:
-    """Compile a kernel whose ``prange`` loops run on all threads or on one (see
-    :func:`threads_for`).
+def parallel_kernel(
+    counted: str, count: Callable[[Any], int] = len
+) -> Callable[[Callable[Concatenate[int, _P], None]], Callable[_P, None]]:
+    """Compile a kernel of one of many independent parts; a call computes all parts.
 
-    It must be a module-level function without recursion.
+    The function's first argument is the part; callers omit it.  It must be a module-level function
+    without recursion and exceptions, called with positional arguments.  Other kernels call
+    ``parallel_for(function.part, count, arguments)``.
+
+    Args:
+        counted: name of the argument that determines the number of parts.
+        count: function from that argument to the number of parts.
     """
-    return cast(_F, _ParallelKernel(function))
+    return lambda function: cast(Callable[_P, None], _ParallelKernel(function, counted, count))
 
 
 class _PartitionedKernel:
     """Kernel over a range of independent parts, compiled once.
 
     A call with all threads divides the parts equally: the calling thread processes the first share,
-    helpers the others.  Helpers wake more slowly than the threads of a ``prange`` loop, so it suits
-    long or rare calls.
+    helpers the others.  Helpers wake more slowly than the threads of Numba's team, so it suits long
+    or rare calls; an exception in a part is the caller's.
     """
 
     def __init__(
@@ -392,7 +393,7 @@ class _PartitionedKernel:
     ) -> None:
         self.py_func = function
         self._count = count
-        self._counted = list(inspect.signature(function).parameters).index(counted) - 2
+        self._counted = _position_of(counted, function) - 2
         self._form = kernel(function)
         functools.update_wrapper(self, function)
 

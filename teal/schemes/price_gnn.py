@@ -19,7 +19,7 @@ from teal.nn.checkpoint import PRICE_GNN_KIND, check_kind, load_price_gnn
 from teal.nn.price_gnn import PriceGNN
 from teal.nn.recorded import RecordedPasses
 from teal.problem import Allocation, Problem
-from teal.runtime.parallel import is_large, on_all_threads, threads_for
+from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
 from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows, weights_of
 from teal.solvers import pdhg
@@ -74,7 +74,7 @@ class PriceGnnScheme:
         self.model = model
         self.config = config or PriceGnnSchemeConfig()
         self._passes = RecordedPasses()
-        self._rehearsed: set[bool] = set()  # forms of the kernels that were called
+        self._has_rehearsed = False
 
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
@@ -89,14 +89,10 @@ class PriceGnnScheme:
         return self._start(problem, self.config.rounds, self.config.bound_rounds)
 
     def rehearse(self, problem: Problem) -> None:
-        """Call on three nodes the kernels that :meth:`start` calls, in the form for a problem of
-        this size, once.
-        """
-        on_all = is_large(_operations(problem))
-        if problem.demand.device.type == "cpu" and on_all not in self._rehearsed:
-            self._rehearsed.add(on_all)
-            with on_all_threads(on_all):
-                self.start(three_nodes())
+        """Call on three nodes the kernels that :meth:`start` calls on the CPU, once."""
+        if problem.demand.device.type == "cpu" and not self._has_rehearsed:
+            self._has_rehearsed = True
+            self.start(three_nodes())
 
     def rounds_for(self, iterations: float) -> int:
         """Rounds of both passes of :meth:`start_for`."""

@@ -16,16 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from teal.network.packed import PathScan
+from teal.network.packed import PathScan, num_ranges
 from teal.pathops.padding import pack_paths, pad_paths
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.parallel import (
-    as_int64,
     inlined_kernel,
-    inner_kernel,
     parallel_kernel,
-    prange,
     threads_for,
 )
 from teal.solvers import admm
@@ -84,20 +81,28 @@ def _solve_demand(linear, diagonal, coupling, order, x, n):
         )
 
 
-@inner_kernel
-def _iterate_block(
-    block,
-    program,
-    price,
-    scan,
-    block_ptr,
-    max_slots,
-    splits,
-    demand_dual,
-    loads,
-    is_first,
-):
-    """Iterate one block of sources; arguments as in :func:`_iterate`."""
+@parallel_kernel("block_ptr", num_ranges)
+def _iterate(
+    block: int,
+    program: _Program,
+    price: FloatArray,
+    scan: PathScan,
+    block_ptr: Int64Array,
+    max_slots: int,
+    splits: FloatArray,
+    demand_dual: FloatArray,
+    loads: FloatArray,
+    is_first: bool,
+) -> None:
+    """Run one iteration; the first call only clears splits of dead paths and sums loads.
+
+    Args:
+        price: (B, E) (2 y - y_old) / c.
+        splits: (B, P) x, in place.
+        demand_dual: (B, D) u, in place.
+        loads: (blocks, B, 2, E) receives the loads of x, and the loads with all of its demand on
+            every live path.
+    """
     inverse_capacity_sum = np.zeros(max_slots)
     path_price = np.zeros(max_slots)
     flow = np.empty(max_slots)
@@ -177,42 +182,6 @@ def _iterate_block(
                 if is_first:
                     loads[block, b, 1, e] += full_flow[i + 1]
                     full_flow[parent_node] += full_flow[i + 1]
-
-
-@parallel_kernel
-def _iterate(
-    program: _Program,
-    price: FloatArray,
-    scan: PathScan,
-    block_ptr: Int64Array,
-    max_slots: int,
-    splits: FloatArray,
-    demand_dual: FloatArray,
-    loads: FloatArray,
-    is_first: bool,
-) -> None:
-    """Run one iteration; the first call only clears splits of dead paths and sums loads.
-
-    Args:
-        price: (B, E) (2 y - y_old) / c.
-        splits: (B, P) x, in place.
-        demand_dual: (B, D) u, in place.
-        loads: (blocks, B, 2, E) receives the loads of x, and the loads with all of its demand on
-            every live path.
-    """
-    for block in prange(len(block_ptr) - 1):
-        _iterate_block(
-            as_int64(block),
-            program,
-            price,
-            scan,
-            block_ptr,
-            max_slots,
-            splits,
-            demand_dual,
-            loads,
-            is_first,
-        )
 
 
 def accepts(problem: Problem) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -18,7 +19,7 @@ from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess
 from teal.problem.bounds import dual_bound
-from teal.runtime.parallel import on_all_threads
+from teal.runtime import parallel
 from teal.schemes.models import load_model
 from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
 from teal.schemes.repair import BALANCED_GAP
@@ -212,12 +213,21 @@ def test_fused_rounds_of_many_links_equal_plain_torch() -> None:
 
 
 @pytest.mark.slow
-def test_fused_rounds_on_all_threads_equal_those_on_one() -> None:
+def test_fused_rounds_on_all_threads_equal_those_on_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("needs two cores")
+    monkeypatch.setattr(parallel, "_MIN_PARALLEL_OPERATIONS", 0)
+    monkeypatch.setattr(parallel, "_cores_are_taken", lambda: False)
     problem, model = _planar(), _trained()
     with torch.no_grad():
         alone, prices = model(problem)
-        with on_all_threads():
+        numba.set_num_threads(2)
+        try:
             together, same_prices = model(problem)
+        finally:
+            numba.set_num_threads(1)
     assert torch.equal(alone[-1].splits, together[-1].splits)
     assert torch.equal(prices, same_prices)
 

@@ -54,7 +54,7 @@ CALLERS = """
 import numpy as np
 from helpers_of_test import Pair, scaled, shifted
 from teal.runtime import kernel_cache
-from teal.runtime.parallel import kernel, parallel_kernel, prange
+from teal.runtime.parallel import kernel, parallel_kernel
 
 @kernel
 def inner(pair):
@@ -64,10 +64,9 @@ def inner(pair):
 def outer(pair):
     return inner(pair)
 
-@parallel_kernel
-def everywhere(pair, out):
-    for i in prange(len(out)):
-        out[i] = scaled(pair.left[0]) + i
+@parallel_kernel("out")
+def everywhere(i, pair, out):
+    out[i] = scaled(pair.left[0]) + i
 """
 MAIN = """
 import numpy as np
@@ -273,7 +272,7 @@ def test_the_stamp_of_a_kernel_covers_the_files_of_its_callees(
 ) -> None:
     """What the iteration uses: a constant of another module, a kernel of a third one, the operators
     of lanes."""
-    dispatcher = step.dispatchers[0]  # type: ignore[attr-defined]
+    dispatcher = step.part  # type: ignore[attr-defined]
     before = fingerprint(dispatcher)
     assert fingerprint(dispatcher) == before
     values = dispatcher.py_func.__globals__

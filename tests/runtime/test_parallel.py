@@ -4,9 +4,14 @@ does."""
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -14,16 +19,44 @@ import pytest
 import torch
 
 from teal.runtime import parallel
-from teal.runtime.arrays import FloatArray
-from teal.runtime.parallel import is_alone, parallel_kernel, partitioned_kernel, prange, threads_for
+from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.parallel import as_int64, kernel, parallel_kernel, partitioned_kernel, threads_for
+from teal.runtime.thread_team import parallel_for
 
 LARGE, SMALL = 10**9, 10
 
 
-@parallel_kernel
-def squares(out):  # type: ignore[no-untyped-def]
-    for i in prange(len(out)):
-        out[i] = i * i
+class Line(NamedTuple):
+    """a x + b."""
+
+    a: FloatArray
+    b: float
+
+
+@parallel_kernel("out")
+def evaluate(
+    part: int,
+    line: Line,
+    offset: FloatArray | None,
+    is_negative: bool,
+    threads: Int64Array,
+    out: FloatArray,
+) -> None:
+    value = line.a[0] * part + line.b
+    if offset is not None:
+        value += offset[part]
+    out[part] += -value if is_negative else value
+    threads[part] = numba.get_thread_id()
+
+
+_evaluate_part = evaluate.part  # type: ignore[attr-defined]
+
+
+@kernel
+def evaluate_repeatedly(times, line, is_negative, threads, out):  # type: ignore[no-untyped-def]
+    for _ in range(times):
+        arguments = (line, None, is_negative, threads, out)
+        parallel_for(_evaluate_part, as_int64(len(out)), arguments)
 
 
 @partitioned_kernel("out")
@@ -55,20 +88,85 @@ def test_large_kernels_have_all_threads_unless_others_hold_the_cores(
     is_taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parallel, "_cores_are_taken", lambda: is_taken)
-    out = np.zeros(5)
     with threads_for(LARGE):
         assert numba.get_num_threads() == (1 if is_taken else 2)
-        assert not is_alone(), "the form for all threads, which alone is known to be compiled"
         with threads_for(SMALL):
-            assert is_alone()
-        assert not is_alone()
-        squares(out)
-    np.testing.assert_array_equal(out, [0, 1, 4, 9, 16])
+            assert numba.get_num_threads() == 1
+        assert numba.get_num_threads() == (1 if is_taken else 2)
     with threads_for(SMALL):
         assert numba.get_num_threads() == 1
-        assert is_alone()
     assert numba.get_num_threads() == 2
-    assert not is_alone()
+
+
+@pytest.mark.usefixtures("_two_threads")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("is_negative", [False, True])
+def test_the_thread_team_computes_each_part_once(threads: int, is_negative: bool) -> None:
+    numba.set_num_threads(threads)
+    line = Line(np.array([3.0]), 2.0)
+    sign = -1 if is_negative else 1
+    for count in (0, 1, 2, 3, 8, 1001):
+        values = sign * (3.0 * np.arange(count) + 2)
+        offset = np.linspace(0, 1, count)
+        out = np.zeros(count)
+        thread_of = np.full(count, -1)
+        evaluate(line, None, is_negative, thread_of, out)
+        np.testing.assert_array_equal(out, values)
+        if threads == 1:
+            assert len(set(thread_of)) == min(count, 1)
+        evaluate(line, offset, is_negative, thread_of, out)
+        np.testing.assert_allclose(out, 2 * values + sign * offset, rtol=1e-12)
+        out[:] = 0
+        evaluate_repeatedly(4, line, is_negative, thread_of, out)
+        np.testing.assert_array_equal(out, 4 * values)
+        # Equal shares of consecutive parts.
+        num_threads = min(count, threads)
+        sizes = np.unique(thread_of, return_counts=True)[1]
+        assert len(sizes) == num_threads
+        assert (np.diff(thread_of) != 0).sum() == max(num_threads - 1, 0)
+        assert not count or sizes.max() - sizes.min() <= 1
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_teams_of_several_threads_do_not_disturb_each_other() -> None:
+    line = Line(np.array([3.0]), 2.0)
+
+    def work(seed: int) -> None:
+        numba.set_num_threads(2)
+        count = 100 + seed
+        for _ in range(200):
+            out = np.zeros(count)
+            evaluate(line, None, False, np.zeros(count, int), out)
+            np.testing.assert_array_equal(out, 3.0 * np.arange(count) + 2)
+
+    evaluate(line, None, False, np.zeros(4, int), np.zeros(4))
+    if numba.threading_layer() == "workqueue":
+        pytest.skip("Numba's own threads serve one caller at a time")
+    with ThreadPoolExecutor(4) as pool:
+        for thread in [pool.submit(work, seed) for seed in range(4)]:
+            thread.result()
+
+
+def test_a_kernel_on_the_thread_team_runs_as_python() -> None:
+    script = """
+import numpy as np
+from teal.runtime import kernel_cache
+from tests.runtime.test_parallel import Line, evaluate
+out = np.zeros(3)
+with kernel_cache.interpreting():
+    evaluate(Line(np.array([3.0]), 2.0), None, True, np.zeros(3, int), out)
+print(out.tolist(), kernel_cache.num_compiled())
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"NUMBA_CACHE_DIR": folder, "TEAL_SHIPPED_KERNELS": "0"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout.split("\n")[0] == "[-2.0, -5.0, -8.0] 0"
 
 
 @pytest.mark.usefixtures("_two_threads")

@@ -171,7 +171,7 @@ def test_other_machines_cannot_reach_the_service(service: Running) -> None:
 
 
 def test_a_killed_engine_costs_no_answer(service: Running) -> None:
-    process, address, _, gate = service
+    process, address, log, gate = service
     rates = np.random.default_rng(1).lognormal(0, 1, (4, 132)) * 1000
     answered, faults, stop = [], [], threading.Event()
 
@@ -198,6 +198,7 @@ def test_a_killed_engine_costs_no_answer(service: Running) -> None:
         wait_until(
             lambda: bool(_serving(gate) - first) or bool(faults),
             "answers of an engine in its place",
+            log,
         )
     finally:
         stop.set()

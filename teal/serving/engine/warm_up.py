@@ -66,11 +66,11 @@ def warm_up_requests() -> None:
     # Kernels selected by size.
     for dtype, objectives in _OBJECTIVES_BY_DTYPE.items():
         widths = pdhg.lanes_of(dtype)
-        for objective, on_all, width in itertools.product(objectives, (False, True), widths):
-            rehearse_engine(width, dtype, objective, on_all=on_all)
+        for objective, width in itertools.product(objectives, widths):
+            rehearse_engine(width, dtype, objective)
     for is_large in (False, True):
         interior.warm_up(is_large=is_large)
-        class_rows.rehearse(on_all=is_large)
+    class_rows.rehearse()
     rate_cuts.rehearse()
     # Kernels selected by the options of a request.
     triangle = _Triangle()

@@ -25,7 +25,6 @@ from teal.problem.bounds import usable_prices
 from teal.problem.prox import project_box
 from teal.runtime.interruptible import Deadline, Steps, complete, with_single_threaded_torch
 from teal.runtime.kernel_cache import is_interpreting
-from teal.runtime.parallel import is_large
 from teal.solvers import least_cost
 from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg.fused.engine import FusedEngine
@@ -336,7 +335,7 @@ def prepare(
     if warm_up_starter is not None and _may_use_model(problem, engine):
         warm_up_starter(problem)
     if problem.classes is not None and not problem.conditions:
-        class_rows.rehearse(on_all=is_large(problem.paths.mask.size))
+        class_rows.rehearse()
     if problem.objective.name == ObjectiveName.MAX_MIN:
         rate_cuts.rehearse()
     # The kernels of the engines that may solve the program.

@@ -24,7 +24,7 @@ from teal.problem.bounds import finite_prices
 from teal.problem.priority import ClassFigures, bound_of_class, class_figures
 from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
-from teal.runtime.parallel import on_all_threads, partitioned_kernel, threads_for
+from teal.runtime.parallel import partitioned_kernel, threads_for
 from teal.solvers.result import PdhgState
 
 # Number of parts of the rows whose sums are added in order, so that results do not depend on the
@@ -97,11 +97,11 @@ def _split_class(
 
 
 @functools.cache
-def rehearse(*, on_all: bool) -> None:
+def rehearse() -> None:
     """Compile the kernels before a clock starts."""
     splits = np.zeros((1, 1))
     ones = np.zeros((1, 1))
-    with on_all_threads(on_all), threads_for(splits.size):
+    with threads_for(splits.size):
         _sum_class_flows(splits, ones[0], ones, np.zeros((1, 1)))
         _split_class(splits, ones[0], ones, 0, np.zeros(1, np.int64), splits)
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from teal.network.packed import MAX_PATHS, PathScan
+from teal.network.packed import MAX_PATHS, PathScan, num_ranges
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, widen
-from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange
+from teal.runtime.parallel import parallel_kernel
 from teal.solvers.pdhg.fused.curves import CurveRows, curve_value, lane_curve_profit
 from teal.solvers.pdhg.fused.demand_value import (
     DemandValue,
@@ -62,22 +62,35 @@ class Measurements(NamedTuple):
     demand_value_sum: FloatArray
 
 
-@inner_kernel
-def _measure_block(  # type: ignore[no-untyped-def]
-    block,
-    scan,
-    block_ptr,
-    max_slots,
-    demand,
-    inverse_capacity,
-    cost,
-    demand_value,
-    curve,
-    is_even,
-    out,
-    lanes,
-):
-    """Compute the constants of one block of sources; arguments as in :func:`measure`."""
+@parallel_kernel("block_ptr", num_ranges)
+def measure(
+    block: int,
+    scan: PathScan,
+    block_ptr: Int64Array,
+    max_slots: int,
+    demand: FloatArray,
+    inverse_capacity: FloatArray,
+    cost: FloatArray,
+    demand_value: DemandValue,
+    curve: CurveRows | None,
+    is_even: bool,
+    out: Measurements,
+    lanes: Lanes,
+) -> None:
+    """Compute the constants of a program.
+
+    Args:
+        scan, block_ptr, max_slots: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
+        demand: (D, L) Gbit/s.
+        inverse_capacity: (E, L) 1 / c, 0 for a failed link.
+        cost: (E, L) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
+        demand_value: values of the demands, in float64.
+        curve: utility of the demands; None for linear values.
+        is_even: whether the trial routing splits each demand evenly over its live paths; otherwise
+            it uses the first path, if that is live.
+        out: receives the results; ``full_load`` and ``trial_load`` must be 0 before the call.
+        lanes: array of length L.
+    """
     width = len(lanes)
     has_distinct_values = len(demand_value.first) > 1
     has_steps = demand_value.drop.shape[1] > 1
@@ -145,70 +158,47 @@ def _measure_block(  # type: ignore[no-untyped-def]
     store(out.demand_value_sum[block], 0, total)
 
 
-@parallel_kernel
-def measure(
+@parallel_kernel("block_ptr", num_ranges)
+def certify(
+    block: int,
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
     demand: FloatArray,
-    inverse_capacity: FloatArray,
-    cost: FloatArray,
     demand_value: DemandValue,
     curve: CurveRows | None,
-    is_even: bool,
-    out: Measurements,
+    price_plus_cost: FloatArray,
+    carries_all: bool,
+    is_repairing: bool,
+    splits: AnyArray,
+    flows: FloatArray,
+    loads: FloatArray,
+    profits: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Compute the constants of a program.
+    """Compute the demands' part of the dual bound, and flows and loads of the splits.
+
+    That part is sum_d demand[d] max(0, max_k(value[d] - path_price[d, k])); in a balanced program,
+    which must carry all demand, without the max with 0; piecewise constant marginal values:
+    :mod:`teal.problem.steps`.
 
     Args:
-        scan, block_ptr, max_slots: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
-        demand: (D, L) Gbit/s.
-        inverse_capacity: (E, L) 1 / c, 0 for a failed link.
-        cost: (E, L) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
+        scan, block_ptr, max_slots, lanes: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
+        demand: (D, L) Gbit/s, 0 where no path is live.
         demand_value: values of the demands, in float64.
         curve: utility of the demands; None for linear values.
-        is_even: whether the trial routing splits each demand evenly over its live paths; otherwise
-            it uses the first path, if that is live.
-        out: receives the results; ``full_load`` and ``trial_load`` must be 0 before the call.
-        lanes: array of length L.
+        price_plus_cost: (E, L) value per Gbit/s; ``FAILED_PRICE`` for a failed link.
+        carries_all: whether all demand must be carried.
+        is_repairing: whether to overwrite ``splits`` with the repaired splits.
+        splits: (P, L) shares, repaired before use: 0 on paths with a failed link, then scaled to
+            sums of at most 1 per demand; if ``carries_all`` to exactly 1, evenly over live paths
+            where all are 0.
+        flows: receives (P, L) Gbit/s.
+        loads: receives (blocks, E, L) Gbit/s.
+        profits: receives (blocks, L) the terms of the sum above; a demand without a live path adds
+            0.
     """
-    for b in prange(len(block_ptr) - 1):
-        _measure_block(
-            as_int64(b),
-            scan,
-            block_ptr,
-            max_slots,
-            demand,
-            inverse_capacity,
-            cost,
-            demand_value,
-            curve,
-            is_even,
-            out,
-            lanes,
-        )
-
-
-@inner_kernel
-def _certify_block(  # type: ignore[no-untyped-def]
-    block,
-    scan,
-    block_ptr,
-    max_slots,
-    demand,
-    demand_value,
-    curve,
-    price_plus_cost,
-    carries_all,
-    is_repairing,
-    splits,
-    flows,
-    loads,
-    profits,
-    lanes,
-):
-    """Compute bound, flows and loads of one block of sources; arguments as in :func:`certify`."""
+    loads[block] = 0
     width = len(lanes)
     has_distinct_values = len(demand_value.first) > 1
     has_steps = demand_value.drop.shape[1] > 1
@@ -295,87 +285,50 @@ def _certify_block(  # type: ignore[no-untyped-def]
     store(profits[block], 0, profit_sum)
 
 
-@parallel_kernel
-def certify(
+@parallel_kernel("block_ptr", num_ranges)
+def project_round(
+    block: int,
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
     demand: FloatArray,
     demand_value: DemandValue,
     curve: CurveRows | None,
-    price_plus_cost: FloatArray,
-    carries_all: bool,
-    is_repairing: bool,
-    splits: AnyArray,
+    load_ratio: FloatArray,
+    unused: FloatArray,
+    is_first: bool,
+    is_last: bool,
     flows: FloatArray,
+    requests: FloatArray,
     loads: FloatArray,
-    profits: FloatArray,
+    requested_loads: FloatArray,
+    values: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Compute the demands' part of the dual bound, and flows and loads of the splits.
+    """Run one round of the projection (:func:`teal.solvers.projection.project`).
 
-    That part is sum_d demand[d] max(0, max_k(value[d] - path_price[d, k])); in a balanced program,
-    which must carry all demand, without the max with 0; piecewise constant marginal values:
-    :mod:`teal.problem.steps`.
+    Scale each path's request so that no link overflows and add it to the path's flow; then request
+    the unserved demand from its paths, in proportion to their unused capacity.
 
     Args:
         scan, block_ptr, max_slots, lanes: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
         demand: (D, L) Gbit/s, 0 where no path is live.
         demand_value: values of the demands, in float64.
         curve: utility of the demands; None for linear values.
-        price_plus_cost: (E, L) value per Gbit/s; ``FAILED_PRICE`` for a failed link.
-        carries_all: whether all demand must be carried.
-        is_repairing: whether to overwrite ``splits`` with the repaired splits.
-        splits: (P, L) shares, repaired before use: 0 on paths with a failed link, then scaled to
-            sums of at most 1 per demand; if ``carries_all`` to exactly 1, evenly over live paths
-            where all are 0.
-        flows: receives (P, L) Gbit/s.
-        loads: receives (blocks, E, L) Gbit/s.
-        profits: receives (blocks, L) the terms of the sum above; a demand without a live path adds
-            0.
+        load_ratio: (E, L) load of ``flows`` over capacity in the first round, load of ``requests``
+            over residual capacity in the others; 0 on links without load.  A path's flow is divided
+            by the largest ratio along the path, if above 1.
+        unused: (E, L) capacity open to requests, Gbit/s; 0 on failed links.
+        is_first: whether to cut ``flows`` instead of granting ``requests``.
+        is_last: whether to skip new requests.
+        flows: (P, L) Gbit/s, in place.
+        requests: (P, L) Gbit/s, in place.
+        loads: receives (blocks, E, L) of the flows, Gbit/s.
+        requested_loads: receives (blocks, E, L) of the new requests, Gbit/s.
+        values: receives (blocks, L) value of the flows without link costs.
     """
-    for b in prange(len(block_ptr) - 1):
-        loads[b] = 0
-        _certify_block(
-            as_int64(b),
-            scan,
-            block_ptr,
-            max_slots,
-            demand,
-            demand_value,
-            curve,
-            price_plus_cost,
-            carries_all,
-            is_repairing,
-            splits,
-            flows,
-            loads,
-            profits,
-            lanes,
-        )
-
-
-@inner_kernel
-def _project_block(  # type: ignore[no-untyped-def]
-    block,
-    scan,
-    block_ptr,
-    max_slots,
-    demand,
-    demand_value,
-    curve,
-    load_ratio,
-    unused,
-    is_first,
-    is_last,
-    flows,
-    requests,
-    loads,
-    requested_loads,
-    values,
-    lanes,
-):
-    """Run the round for one block of sources; arguments as in :func:`project_round`."""
+    loads[block] = 0
+    requested_loads[block] = 0
     width = len(lanes)
     has_distinct_values = len(demand_value.first) > 1
     has_steps = demand_value.drop.shape[1] > 1
@@ -474,73 +427,14 @@ def _project_block(  # type: ignore[no-untyped-def]
     store(values[block], 0, value)
 
 
-@parallel_kernel
-def project_round(
-    scan: PathScan,
-    block_ptr: Int64Array,
-    max_slots: int,
-    demand: FloatArray,
-    demand_value: DemandValue,
-    curve: CurveRows | None,
-    load_ratio: FloatArray,
-    unused: FloatArray,
-    is_first: bool,
-    is_last: bool,
-    flows: FloatArray,
-    requests: FloatArray,
-    loads: FloatArray,
-    requested_loads: FloatArray,
-    values: FloatArray,
-    lanes: Lanes,
+def _num_sources(scan: PathScan) -> int:
+    return num_ranges(scan.demand_ptr)
+
+
+@parallel_kernel("scan", _num_sources)
+def pack_splits(
+    source: int, scan: PathScan, splits: FloatArray, out: AnyArray, lanes: Lanes
 ) -> None:
-    """Run one round of the projection (:func:`teal.solvers.projection.project`).
-
-    Scale each path's request so that no link overflows and add it to the path's flow; then request
-    the unserved demand from its paths, in proportion to their unused capacity.
-
-    Args:
-        scan, block_ptr, max_slots, lanes: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
-        demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: values of the demands, in float64.
-        curve: utility of the demands; None for linear values.
-        load_ratio: (E, L) load of ``flows`` over capacity in the first round, load of ``requests``
-            over residual capacity in the others; 0 on links without load.  A path's flow is divided
-            by the largest ratio along the path, if above 1.
-        unused: (E, L) capacity open to requests, Gbit/s; 0 on failed links.
-        is_first: whether to cut ``flows`` instead of granting ``requests``.
-        is_last: whether to skip new requests.
-        flows: (P, L) Gbit/s, in place.
-        requests: (P, L) Gbit/s, in place.
-        loads: receives (blocks, E, L) of the flows, Gbit/s.
-        requested_loads: receives (blocks, E, L) of the new requests, Gbit/s.
-        values: receives (blocks, L) value of the flows without link costs.
-    """
-    for b in prange(len(block_ptr) - 1):
-        loads[b] = 0
-        requested_loads[b] = 0
-        _project_block(
-            as_int64(b),
-            scan,
-            block_ptr,
-            max_slots,
-            demand,
-            demand_value,
-            curve,
-            load_ratio,
-            unused,
-            is_first,
-            is_last,
-            flows,
-            requests,
-            loads,
-            requested_loads,
-            values,
-            lanes,
-        )
-
-
-@parallel_kernel
-def pack_splits(scan: PathScan, splits: FloatArray, out: AnyArray, lanes: Lanes) -> None:
     """Convert splits (B, D, K) to path rows (P, L).
 
     Entries that are negative, infinite or NaN become 0, and so do lanes B to L - 1, which hold no
@@ -548,19 +442,23 @@ def pack_splits(scan: PathScan, splits: FloatArray, out: AnyArray, lanes: Lanes)
     """
     width = len(lanes)
     batch = len(splits)
-    for s in prange(len(scan.demand_ptr) - 1):
-        p = scan.path_ptr[s]
-        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            for k in range(scan.path_count[d]):
-                for l in range(width):
-                    share = splits[l, d, k] if l < batch else 0
-                    out[p * width + l] = share if 0 < share < np.inf else 0
-                p += 1
+    p = scan.path_ptr[source]
+    for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
+        for k in range(scan.path_count[d]):
+            for l in range(width):
+                share = splits[l, d, k] if l < batch else 0
+                out[p * width + l] = share if 0 < share < np.inf else 0
+            p += 1
 
 
-@parallel_kernel
+@parallel_kernel("scan", _num_sources)
 def unpack_splits(
-    scan: PathScan, rows: AnyArray, demand: FloatArray, out: FloatArray, lanes: Lanes
+    source: int,
+    scan: PathScan,
+    rows: AnyArray,
+    demand: FloatArray,
+    out: FloatArray,
+    lanes: Lanes,
 ) -> None:
     """Convert path rows to splits.
 
@@ -572,15 +470,14 @@ def unpack_splits(
     """
     width = len(lanes)
     is_dividing = demand.shape[1] > 0
-    for s in prange(len(scan.demand_ptr) - 1):
-        for l in range(len(out)):
-            p = scan.path_ptr[s]
-            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                scale = 1.0
-                if is_dividing:
-                    scale = 1 / demand[l, d] if demand[l, d] > _MIN_DEMAND else 0.0
-                for k in range(scan.path_count[d]):
-                    out[l, d, k] = rows[p * width + l] * scale
-                    p += 1
-                for k in range(scan.path_count[d], out.shape[2]):
-                    out[l, d, k] = 0
+    for l in range(len(out)):
+        p = scan.path_ptr[source]
+        for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
+            scale = 1.0
+            if is_dividing:
+                scale = 1 / demand[l, d] if demand[l, d] > _MIN_DEMAND else 0.0
+            for k in range(scan.path_count[d]):
+                out[l, d, k] = rows[p * width + l] * scale
+                p += 1
+            for k in range(scan.path_count[d], out.shape[2]):
+                out[l, d, k] = 0

@@ -15,18 +15,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from teal.network.packed import PathScan
+from teal.network.packed import PathScan, num_ranges
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, store, where_above
 from teal.runtime.parallel import (
     as_int64,
     inlined_kernel,
     inner_kernel,
-    is_alone,
     kernel,
     parallel_kernel,
-    prange,
 )
+from teal.runtime.thread_team import parallel_for
 from teal.solvers.pdhg.engine import (
     MAX_WEIGHT_CHANGE,
     MIN_SQUARED_DISTANCE,
@@ -77,29 +76,189 @@ def flows_up(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no
         store(flow, parent_row, load(flow, parent_row, lanes) + passing)
 
 
+@kernel
+def begin_iteration(
+    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
+) -> bool:
+    """Set prices and weights of the next iteration.  Returns whether any matrix restarts in it."""
+    is_restarting = False
+    for l in range(width):
+        halpern_weight = (control.cycle_iterations[l] + 1) / (control.cycle_iterations[l] + 2)
+        is_restart = control.restart_due[l] > 0
+        is_restarting = is_restarting or is_restart
+        scratch.halpern[l] = 1.0 if is_restart else 2 * halpern_weight
+        scratch.halpern[width + l] = 0.0 if is_restart else -halpern_weight
+        scratch.halpern[2 * width + l] = 0.0 if is_restart else 1 - halpern_weight
+        scratch.halpern[3 * width + l] = 1.0 if is_restart else 0.0
+        scratch.inverse_weight[l] = 1 / control.primal_weight[l]
+    for i in range(len(program.inverse_capacity)):
+        live = program.live[i] > 0
+        price = dual.current[i] * program.inverse_capacity[i] + program.scaled_cost[i]
+        scratch.price[i] = price if live else FAILED_PRICE
+    return is_restarting
+
+
+@kernel
+def end_iteration(
+    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
+) -> None:
+    """Dual step, fixed-point error, Halpern average of y, restart decision."""
+    dual_step = dual_gradient_step(program, dual, control, scratch, width)
+    if program.on_simplex:
+        for l in range(width):
+            dual_simplex(dual.stepped, dual_step, program.live, l, width)
+    average_and_restart(program, dual, control, scratch, width)
+
+
 @inner_kernel
-def _iterate_block(  # type: ignore[no-untyped-def]
-    block,
-    scan,
-    block_ptr,
-    max_slots,
-    demands,
-    value,
-    curve,
-    primal,
-    scratch,
-    loads,
-    sums,
-    inverse_scale,
-    floor,
-    is_restarting,
-    is_storing,
-    lanes,
-):
-    """Primal step and Halpern average for the demands of one block of sources; arguments as in
-    ``step``.
+def dual_gradient_step(
+    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
+) -> FloatArray:
+    """Compute the y of T(z) (before the projection of a balanced program) and loads; returns the
+    step sizes (E, L).
+    """
+    links = len(program.inverse_capacity) // width
+    blocks = len(scratch.block_load)
+    dual_step = np.empty(links * width)
+    for i in range(links * width):
+        total = 0.0
+        for b in range(blocks):
+            total += scratch.block_load[b, i]
+        dual.stepped_load[i] = total * program.load_factor[i]
+        dual_step[i] = control.primal_weight[i % width] / program.full_path_utilisation[i]
+        reflected_load = 2 * dual.stepped_load[i] - dual.current_load[i]
+        gradient = reflected_load if program.on_simplex else reflected_load - 1
+        stepped_dual = dual.current[i] + dual_step[i] * gradient
+        dual.stepped[i] = (
+            stepped_dual
+            if program.live[i] > 0 and (program.on_simplex or stepped_dual > 0)
+            else 0.0
+        )
+    return dual_step
+
+
+@inner_kernel
+def average_and_restart(
+    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
+) -> None:
+    """Compute fixed-point error, bound and Halpern average of y, and decide on a restart."""
+    links = len(program.inverse_capacity) // width
+    blocks = len(scratch.block_load)
+    for l in range(width):
+        profit_sum = 0.0
+        step_distance = 0.0
+        anchor_distance = 0.0
+        for b in range(blocks):
+            profit_sum += scratch.block_sums[b, l]
+            step_distance += scratch.block_sums[b, width + l]
+            anchor_distance += scratch.block_sums[b, 2 * width + l]
+        if program.on_simplex:
+            step_distance *= program.inverse_scale[l]
+            anchor_distance *= program.inverse_scale[l]
+        # Distances of y, and their coupling with the loads.
+        dual_sum = 0.0
+        coupling = 0.0
+        dual_step_distance = 0.0
+        dual_anchor_distance = 0.0
+        for i in range(l, links * width, width):
+            dual_sum += dual.current[i]
+            difference = dual.stepped[i] - dual.current[i]
+            coupling += difference * (dual.stepped_load[i] - dual.current_load[i])
+            dual_step_distance += program.full_path_utilisation[i] * difference * difference
+            dual_anchor_distance += (
+                program.full_path_utilisation[i] * (dual.stepped[i] - dual.anchor[i]) ** 2
+            )
+        if program.on_simplex:
+            control.bound[l] = -profit_sum / max(dual_sum, 1e-300)
+        else:
+            control.bound[l] = (dual_sum + profit_sum) / program.inverse_scale[l]
+        # Fixed-point error in the norm of the step sizes.
+        weight = control.primal_weight[l]
+        error = np.sqrt(
+            max(0.0, weight * step_distance - 2 * coupling + dual_step_distance / weight)
+        )
+        # Restart at T(z) with a new primal weight, or average.
+        control.total_iterations[l] += 1
+        if control.restart_due[l] > 0:
+            for i in range(l, links * width, width):
+                dual.current[i] = dual.anchor[i] = dual.stepped[i]
+                dual.current_load[i] = dual.anchor_load[i] = dual.stepped_load[i]
+            if (
+                anchor_distance > MIN_SQUARED_DISTANCE
+                and dual_anchor_distance > MIN_SQUARED_DISTANCE
+            ):
+                weight = np.sqrt(weight * np.sqrt(dual_anchor_distance / anchor_distance))
+            first_weight = control.first_primal_weight[l]
+            min_weight = first_weight / MAX_WEIGHT_CHANGE
+            max_weight = first_weight * MAX_WEIGHT_CHANGE
+            control.primal_weight[l] = min(max(weight, min_weight), max_weight)
+            control.cycle_iterations[l] = 0
+            control.restart_due[l] = 0
+            control.first_error[l] = -1.0
+        else:
+            stepped_weight = scratch.halpern[l]
+            current_weight = scratch.halpern[width + l]
+            anchor_weight = scratch.halpern[2 * width + l]
+            for i in range(l, links * width, width):
+                average = (
+                    stepped_weight * dual.stepped[i]
+                    + current_weight * dual.current[i]
+                    + anchor_weight * dual.anchor[i]
+                )
+                dual.current[i] = max(0.0, average)
+                dual.current_load[i] = (
+                    stepped_weight * dual.stepped_load[i]
+                    + current_weight * dual.current_load[i]
+                    + anchor_weight * dual.anchor_load[i]
+                )
+            control.cycle_iterations[l] += 1
+            first_error = control.first_error[l]
+            if first_error < 0:
+                control.first_error[l] = error
+            elif (
+                error <= RESTART_SUFFICIENT * first_error
+                or (error <= RESTART_NECESSARY * first_error and error > control.last_error[l])
+                or control.cycle_iterations[l] >= RESTART_ARTIFICIAL * control.total_iterations[l]
+            ):
+                control.restart_due[l] = 1
+        control.last_error[l] = error
+
+
+@parallel_kernel("block_ptr", num_ranges)
+def step(
+    block: int,
+    scan: PathScan,
+    block_ptr: Int64Array,
+    max_slots: int,
+    demands: DemandRows,
+    value: DemandValue,
+    curve: CurveRows | None,
+    primal: Primal,
+    scratch: Scratch,
+    inverse_scale: AnyArray,
+    carries_all: bool,
+    is_restarting: bool,
+    is_storing: bool,
+    lanes: Lanes,
+) -> None:
+    """Compute new splits for the prices and weights in ``scratch``, and their loads: the path-sized
+    part of one iteration.
+
+    Args:
+        scan, block_ptr, max_slots, demands, value, curve, primal, lanes: as in
+            :func:`iterate`.
+        scratch: prices and weights; ``block_load`` and ``block_sums`` receive the results.
+        inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands
+            have no value.
+        carries_all: as in the program.
+        is_restarting: whether any matrix restarts in this iteration.
+        is_storing: whether to store the splits of T(z).
     """
     real = scratch.price.dtype.type
+    floor = real(LOWEST) if carries_all else real(0)
+    loads = scratch.block_load[block]
+    sums = scratch.block_sums[block]
+    loads[:] = 0
     width = len(lanes)
     has_distinct_values = len(value.first) > 1
     has_steps = value.drop.shape[1] > 1
@@ -273,222 +432,17 @@ def _iterate_block(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def begin_iteration(
-    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
-) -> bool:
-    """Set prices and weights of the next iteration.  Returns whether any matrix restarts in it."""
-    is_restarting = False
-    for l in range(width):
-        halpern_weight = (control.cycle_iterations[l] + 1) / (control.cycle_iterations[l] + 2)
-        is_restart = control.restart_due[l] > 0
-        is_restarting = is_restarting or is_restart
-        scratch.halpern[l] = 1.0 if is_restart else 2 * halpern_weight
-        scratch.halpern[width + l] = 0.0 if is_restart else -halpern_weight
-        scratch.halpern[2 * width + l] = 0.0 if is_restart else 1 - halpern_weight
-        scratch.halpern[3 * width + l] = 1.0 if is_restart else 0.0
-        scratch.inverse_weight[l] = 1 / control.primal_weight[l]
-    for i in range(len(program.inverse_capacity)):
-        live = program.live[i] > 0
-        price = dual.current[i] * program.inverse_capacity[i] + program.scaled_cost[i]
-        scratch.price[i] = price if live else FAILED_PRICE
-    return is_restarting
-
-
-@kernel
-def end_iteration(
-    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
-) -> None:
-    """Dual step, fixed-point error, Halpern average of y, restart decision."""
-    dual_step = dual_gradient_step(program, dual, control, scratch, width)
-    if program.on_simplex:
-        for l in range(width):
-            dual_simplex(dual.stepped, dual_step, program.live, l, width)
-    average_and_restart(program, dual, control, scratch, width)
-
-
-@inner_kernel
-def dual_gradient_step(
-    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
-) -> FloatArray:
-    """Compute the y of T(z) (before the projection of a balanced program) and loads; returns the
-    step sizes (E, L).
-    """
-    links = len(program.inverse_capacity) // width
-    blocks = len(scratch.block_load)
-    dual_step = np.empty(links * width)
-    for i in range(links * width):
-        total = 0.0
-        for b in range(blocks):
-            total += scratch.block_load[b, i]
-        dual.stepped_load[i] = total * program.load_factor[i]
-        dual_step[i] = control.primal_weight[i % width] / program.full_path_utilisation[i]
-        reflected_load = 2 * dual.stepped_load[i] - dual.current_load[i]
-        gradient = reflected_load if program.on_simplex else reflected_load - 1
-        stepped_dual = dual.current[i] + dual_step[i] * gradient
-        dual.stepped[i] = (
-            stepped_dual
-            if program.live[i] > 0 and (program.on_simplex or stepped_dual > 0)
-            else 0.0
-        )
-    return dual_step
-
-
-@inner_kernel
-def average_and_restart(
-    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
-) -> None:
-    """Compute fixed-point error, bound and Halpern average of y, and decide on a restart."""
-    links = len(program.inverse_capacity) // width
-    blocks = len(scratch.block_load)
-    for l in range(width):
-        profit_sum = 0.0
-        step_distance = 0.0
-        anchor_distance = 0.0
-        for b in range(blocks):
-            profit_sum += scratch.block_sums[b, l]
-            step_distance += scratch.block_sums[b, width + l]
-            anchor_distance += scratch.block_sums[b, 2 * width + l]
-        if program.on_simplex:
-            step_distance *= program.inverse_scale[l]
-            anchor_distance *= program.inverse_scale[l]
-        # Distances of y, and their coupling with the loads.
-        dual_sum = 0.0
-        coupling = 0.0
-        dual_step_distance = 0.0
-        dual_anchor_distance = 0.0
-        for i in range(l, links * width, width):
-            dual_sum += dual.current[i]
-            difference = dual.stepped[i] - dual.current[i]
-            coupling += difference * (dual.stepped_load[i] - dual.current_load[i])
-            dual_step_distance += program.full_path_utilisation[i] * difference * difference
-            dual_anchor_distance += (
-                program.full_path_utilisation[i] * (dual.stepped[i] - dual.anchor[i]) ** 2
-            )
-        if program.on_simplex:
-            control.bound[l] = -profit_sum / max(dual_sum, 1e-300)
-        else:
-            control.bound[l] = (dual_sum + profit_sum) / program.inverse_scale[l]
-        # Fixed-point error in the norm of the step sizes.
-        weight = control.primal_weight[l]
-        error = np.sqrt(
-            max(0.0, weight * step_distance - 2 * coupling + dual_step_distance / weight)
-        )
-        # Restart at T(z) with a new primal weight, or average.
-        control.total_iterations[l] += 1
-        if control.restart_due[l] > 0:
-            for i in range(l, links * width, width):
-                dual.current[i] = dual.anchor[i] = dual.stepped[i]
-                dual.current_load[i] = dual.anchor_load[i] = dual.stepped_load[i]
-            if (
-                anchor_distance > MIN_SQUARED_DISTANCE
-                and dual_anchor_distance > MIN_SQUARED_DISTANCE
-            ):
-                weight = np.sqrt(weight * np.sqrt(dual_anchor_distance / anchor_distance))
-            first_weight = control.first_primal_weight[l]
-            min_weight = first_weight / MAX_WEIGHT_CHANGE
-            max_weight = first_weight * MAX_WEIGHT_CHANGE
-            control.primal_weight[l] = min(max(weight, min_weight), max_weight)
-            control.cycle_iterations[l] = 0
-            control.restart_due[l] = 0
-            control.first_error[l] = -1.0
-        else:
-            stepped_weight = scratch.halpern[l]
-            current_weight = scratch.halpern[width + l]
-            anchor_weight = scratch.halpern[2 * width + l]
-            for i in range(l, links * width, width):
-                average = (
-                    stepped_weight * dual.stepped[i]
-                    + current_weight * dual.current[i]
-                    + anchor_weight * dual.anchor[i]
-                )
-                dual.current[i] = max(0.0, average)
-                dual.current_load[i] = (
-                    stepped_weight * dual.stepped_load[i]
-                    + current_weight * dual.current_load[i]
-                    + anchor_weight * dual.anchor_load[i]
-                )
-            control.cycle_iterations[l] += 1
-            first_error = control.first_error[l]
-            if first_error < 0:
-                control.first_error[l] = error
-            elif (
-                error <= RESTART_SUFFICIENT * first_error
-                or (error <= RESTART_NECESSARY * first_error and error > control.last_error[l])
-                or control.cycle_iterations[l] >= RESTART_ARTIFICIAL * control.total_iterations[l]
-            ):
-                control.restart_due[l] = 1
-        control.last_error[l] = error
-
-
-@parallel_kernel
-def step(
-    scan: PathScan,
-    block_ptr: Int64Array,
-    max_slots: int,
-    demands: DemandRows,
-    value: DemandValue,
-    curve: CurveRows | None,
-    primal: Primal,
-    scratch: Scratch,
-    inverse_scale: AnyArray,
-    carries_all: bool,
-    is_restarting: bool,
-    is_storing: bool,
-    lanes: Lanes,
-) -> None:
-    """Compute new splits for the prices and weights in ``scratch``, and their loads: the path-sized
-    part of one iteration.
-
-    Args:
-        scan, block_ptr, max_slots, demands, value, curve, primal, lanes: as in
-            :func:`iterate`.
-        scratch: prices and weights; ``block_load`` and ``block_sums`` receive the results.
-        inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands
-            have no value.
-        carries_all: as in the program.
-        is_restarting: whether any matrix restarts in this iteration.
-        is_storing: whether to store the splits of T(z).
-    """
-    real = scratch.price.dtype.type
-    floor = real(LOWEST) if carries_all else real(0)
-    # Locals: Numba drops a store to an array that is reached through a tuple inside prange.
-    block_load = scratch.block_load
-    block_sums = scratch.block_sums
-    for b in prange(len(block_ptr) - 1):
-        block_load[b] = 0
-        _iterate_block(
-            as_int64(b),
-            scan,
-            block_ptr,
-            max_slots,
-            demands,
-            value,
-            curve,
-            primal,
-            scratch,
-            block_load[b],
-            block_sums[b],
-            inverse_scale,
-            floor,
-            is_restarting,
-            is_storing,
-            lanes,
-        )
-
-
-@kernel
 def value_scale(program: ScaledProgram, scratch: Scratch) -> AnyArray:
     """Return (L,) factors of demand values in the scaled program, in the type of the splits."""
     scale = program.inverse_scale * 0 if program.on_simplex else program.inverse_scale
     return scale.astype(scratch.price.dtype)
 
 
-# A compiled function cannot choose between the two forms of a parallel kernel, hence two loops.
-_step_on_all, _step_alone = step.dispatchers  # type: ignore[attr-defined]
+_step_part = step.part  # type: ignore[attr-defined]
 
 
 @kernel
-def _iterate_on_all(  # type: ignore[no-untyped-def]
+def _iterate(  # type: ignore[no-untyped-def]
     num_iterations,
     scan,
     block_ptr,
@@ -503,11 +457,11 @@ def _iterate_on_all(  # type: ignore[no-untyped-def]
     scratch,
     lanes,
 ):
-    """Run the loop of :func:`iterate` on all threads."""
+    """Run the loop of :func:`iterate`."""
     inverse_scale = value_scale(program, scratch)
     for i in range(num_iterations):
         is_restarting = begin_iteration(program, dual, control, scratch, as_int64(len(lanes)))
-        _step_on_all(
+        arguments = (
             scan,
             block_ptr,
             max_slots,
@@ -522,47 +476,7 @@ def _iterate_on_all(  # type: ignore[no-untyped-def]
             i == num_iterations - 1,
             lanes,
         )
-        end_iteration(program, dual, control, scratch, as_int64(len(lanes)))
-        if curve is not None and i + 1 < num_iterations and control.restart_due.max() > 0:
-            return i + 1
-    return num_iterations
-
-
-@kernel
-def _iterate_alone(  # type: ignore[no-untyped-def]
-    num_iterations,
-    scan,
-    block_ptr,
-    max_slots,
-    program,
-    demands,
-    value,
-    curve,
-    primal,
-    dual,
-    control,
-    scratch,
-    lanes,
-):
-    """Run the loop of :func:`iterate` on one thread."""
-    inverse_scale = value_scale(program, scratch)
-    for i in range(num_iterations):
-        is_restarting = begin_iteration(program, dual, control, scratch, as_int64(len(lanes)))
-        _step_alone(
-            scan,
-            block_ptr,
-            max_slots,
-            demands,
-            value,
-            curve,
-            primal,
-            scratch,
-            inverse_scale,
-            program.carries_all,
-            is_restarting,
-            i == num_iterations - 1,
-            lanes,
-        )
+        parallel_for(_step_part, as_int64(len(block_ptr) - 1), arguments)
         end_iteration(program, dual, control, scratch, as_int64(len(lanes)))
         if curve is not None and i + 1 < num_iterations and control.restart_due.max() > 0:
             return i + 1
@@ -604,7 +518,7 @@ def iterate(
         scratch: work arrays.
         lanes: a tuple of length L.
     """
-    num_done: int = (_iterate_alone if is_alone() else _iterate_on_all)(
+    num_done: int = _iterate(
         num_iterations,
         scan,
         block_ptr,

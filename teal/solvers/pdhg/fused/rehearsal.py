@@ -18,10 +18,9 @@ from teal.network import PathSet, Topology, Trie, all_pairs
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, complete
-from teal.runtime.parallel import is_large, on_all_threads
 from teal.solvers.pdhg.fused.demand_value import one_step
 from teal.solvers.pdhg.fused.engine import FusedEngine, lanes_of
-from teal.solvers.pdhg.fused.passes import InMemory, PathPasses, operations
+from teal.solvers.pdhg.fused.passes import InMemory, PathPasses
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
 from teal.solvers.pdhg.search import Search
 
@@ -42,12 +41,10 @@ def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
     widths = lanes_of(dtype)
     sizes = {min(batch, widths[-1]), batch % widths[-1]} - {0}
     for width in sorted({next(lanes for lanes in widths if lanes >= size) for size in sizes}):
-        on_all = is_large(operations(paths.packed, width))
         rehearse(
             width,
             dtype,
             _objective_with_same_kernels(problem),
-            on_all=on_all,
             is_sampled=is_faster(paths, gap),
         )
 
@@ -68,7 +65,6 @@ def rehearse(
     dtype: torch.dtype,
     objective: ObjectiveName = ObjectiveName.TOTAL_FLOW,
     *,
-    on_all: bool = False,
     is_sampled: bool = False,
 ) -> None:
     """Compile or load every kernel of one kind of program.
@@ -77,28 +73,26 @@ def rehearse(
         width: lanes.
         dtype: type of the splits in the iteration.
         objective: total_flow, max_link_utilisation or proportional_fair.
-        on_all: whether kernels run on all threads.
         is_sampled: whether the engine starts from samples.
     """
     problem = three_nodes(objective, batch=width)
-    with on_all_threads(on_all):
-        state = None
-        for _ in ("cold", "warm"):
-            engine = FusedEngine(problem, state, dtype)
-            search = Search(
-                problem,
-                engine,
-                0.0,
-                _WARM_UP_ITERATIONS,
-                None,
-                time.perf_counter(),
-                may_stall=False,
-            )
-            state = search.run(math.inf, warm=state is not None).state
-        if is_sampled:
-            sampled = SampledStart(problem, engine, 1e-2, num_demands=_UNLIMITED_DEMANDS)
-            complete(sampled.respond(torch.ones(problem.batch, dtype=torch.bool), Deadline()))
-            sampled.correct()
+    state = None
+    for _ in ("cold", "warm"):
+        engine = FusedEngine(problem, state, dtype)
+        search = Search(
+            problem,
+            engine,
+            0.0,
+            _WARM_UP_ITERATIONS,
+            None,
+            time.perf_counter(),
+            may_stall=False,
+        )
+        state = search.run(math.inf, warm=state is not None).state
+    if is_sampled:
+        sampled = SampledStart(problem, engine, 1e-2, num_demands=_UNLIMITED_DEMANDS)
+        complete(sampled.respond(torch.ones(problem.batch, dtype=torch.bool), Deadline()))
+        sampled.correct()
 
 
 def rehearse_checks(problem: Problem) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from teal.network.packed import num_ranges
 from teal.runtime.parallel import inner_kernel, partitioned_kernel
 from teal.solvers.pdhg.engine import MAX_SHARE_CHANGE, MIN_SHARE
 from teal.solvers.pdhg.fused.kernels import flows_up
@@ -68,7 +69,7 @@ def _update_block(
         flows_up(first, nodes, scan.parent, scan.link, flow, loads, lanes)
 
 
-@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
+@partitioned_kernel("block_ptr", num_ranges)
 def update_share_scale(
     begin,
     end,

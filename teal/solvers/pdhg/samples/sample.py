@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from teal.network import subset
-from teal.network.packed import PathScan
+from teal.network.packed import PathScan, num_ranges
 from teal.network.path_set import PathSet
 from teal.pathops import make_path_ops
 from teal.pathops.response import exponentials
@@ -411,7 +411,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                 store(flow, parent_row, load(flow, parent_row, pair) + passing)
 
 
-@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
+@partitioned_kernel("block_ptr", num_ranges)
 def respond(
     begin: int,
     end: int,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from teal.network.packed import PathScan
+from teal.network.packed import PathScan, num_ranges
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lanes import fill, load, store, total
 from teal.runtime.parallel import inlined_kernel, inner_kernel, kernel, partitioned_kernel
@@ -72,7 +72,7 @@ def _weighted_price(d, node, rows, path_price, groups, lanes):  # type: ignore[n
     return total(weighted)
 
 
-@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
+@partitioned_kernel("block_ptr", num_ranges)
 def step(
     begin: int,
     end: int,
@@ -177,7 +177,7 @@ def end_iteration(program: ScaledProgram, dual: Dual, control: Control, scratch:
     average_and_restart(program, dual, control, scratch, 1)
 
 
-@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
+@partitioned_kernel("block_ptr", num_ranges)
 def certify(
     begin: int,
     end: int,
@@ -243,7 +243,7 @@ def certify(
         sums[block] = profit
 
 
-@partitioned_kernel("block_ptr", lambda block_ptr: len(block_ptr) - 1)
+@partitioned_kernel("block_ptr", num_ranges)
 def respond(
     begin: int,
     end: int,
