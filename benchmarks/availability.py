@@ -98,15 +98,15 @@ def _tail_rows(topology: teal.Topology, most_down: int) -> Iterator[dict[str, ob
     effects = merge_states(problem, components, states)
     for counts_cut in (True, False):
         begin = time.perf_counter()
-        found = guarantee_min_cvar(
+        result = guarantee_min_cvar(
             problem, patterns, effects, AVAILABILITY, seconds=60, counts_cut=counts_cut
         )
         yield {
             "states": len(states),
             "demands": problem.paths.num_demands,
             "cut": "counts" if counts_cut else "does not count",
-            "cvar": 1 - found.value,
-            "cvar_at_least": 1 - found.bound,
+            "cvar": 1 - result.value,
+            "cvar_at_least": 1 - result.bound,
             "not_listed": effects.rest / (1 - AVAILABILITY),
             "seconds": time.perf_counter() - begin,
         }
@@ -118,15 +118,15 @@ def _expansion_rows(topology: teal.Topology) -> Iterator[dict[str, object]]:
         traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
         requests = peak_requests(topology, traffic, availability)
         begin = time.perf_counter()
-        found = expand(topology, requests)
+        result = expand(topology, requests)
         yield {
             "load": f"{load:g}",
             "availability": availability,
             "promises": len(requests),
-            "impossible": sum(not row.way for row in found.reservations),
-            "cost": found.cost,
-            "of_network": found.cost / (topology.capacity.sum() / 2),
-            "gap": found.gap,
+            "impossible": sum(not row.way for row in result.reservations),
+            "cost": result.cost,
+            "of_network": result.cost / (topology.capacity.sum() / 2),
+            "gap": result.gap,
             "seconds": time.perf_counter() - begin,
         }
 
@@ -159,17 +159,17 @@ def _row(topology: teal.Topology, most_down: int) -> dict[str, float]:
             "common_share_s": time.perf_counter() - begin,
             "left_out": int(share.left_out.sum()),
         }
-    ways: dict[str, Callable[[], Routing]] = {
+    routings: dict[str, Callable[[], Routing]] = {
         "igp": lambda: Igp(problem, "hops"),
         "tunnels": lambda: Tunnels(problem, PathSplits.from_candidate_paths(problem.paths, splits)),
         "solved": lambda: Solved(problem, 1e-3),
     }
-    for name, make in ways.items():
+    for name, make in routings.items():
         begin = time.perf_counter()
-        found = measure(name, [make()], [problem], components, states)
+        result = measure(name, [make()], [problem], components, states)
         row |= {
-            name: float(found.mean.low),
-            f"{name}_at_most": float(found.mean.high),
+            name: float(result.mean.low),
+            f"{name}_at_most": float(result.mean.high),
             f"{name}_s": time.perf_counter() - begin,
         }
     return row

@@ -40,17 +40,19 @@ def measure(file: Path, repeats: int) -> float:
     return statistics.median(times)
 
 
-def measured(way: str, file: Path, loops: int, repeats: int) -> float:
+def measured(setting: str, file: Path, loops: int, repeats: int) -> float:
     """The same in a process of its own, beside endless loops."""
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
     environment = {name: value for name, value in os.environ.items() if name not in names}
-    if way == "usual":
+    if setting == "usual":
         environment["GOMP_SPINCOUNT"] = USUAL_SPIN_COUNT
-    first = "import torch; " if way == "torch first" else ""
+    first = "import torch; " if setting == "torch first" else ""
     code = f"{first}import sys; sys.argv[0] = ''; import busy_machine; busy_machine.show({str(file)!r}, {repeats})"
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    busy_loops = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)
+    ]
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-c", code],
             cwd=Path(__file__).parent,
             env=environment,
@@ -59,10 +61,10 @@ def measured(way: str, file: Path, loops: int, repeats: int) -> float:
             check=True,
         )
     finally:
-        for other in others:
-            other.kill()
-            other.wait()
-    return float(done.stdout)
+        for busy_loop in busy_loops:
+            busy_loop.kill()
+            busy_loop.wait()
+    return float(completed.stdout)
 
 
 def show(file: str, repeats: int) -> None:
@@ -85,9 +87,9 @@ def main() -> None:
     print(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print(f"{'round':5} {'waits':12}" + "".join(f"{count:>4} loops" for count in counts))
     for number in range(options.rounds):
-        for way in ("usual", "brief", "torch first"):
-            times = [measured(way, file, count, options.repeats) for count in counts]
-            print(f"{number:5} {way:12}" + "".join(f"{ms:10.1f}" for ms in times), flush=True)
+        for setting in ("usual", "brief", "torch first"):
+            times = [measured(setting, file, count, options.repeats) for count in counts]
+            print(f"{number:5} {setting:12}" + "".join(f"{ms:10.1f}" for ms in times), flush=True)
 
 
 if __name__ == "__main__":

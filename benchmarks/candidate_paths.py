@@ -116,13 +116,14 @@ def compare(name: str, objective: str, data: Path, schemes: list[str]) -> None:
         ]
     )
     lost = {
-        key: lost_of(one, teal.solve(one, gap=3e-4).value, bounds) for key, one in problems.items()
+        key: lost_of(case_problem, teal.solve(case_problem, gap=3e-4).value, bounds)
+        for key, case_problem in problems.items()
     }
     times: dict[str, list[float]] = {key: [] for key in problems}
     for _ in range(TIMED):
-        for key, one in problems.items():
+        for key, case_problem in problems.items():
             begin = time.perf_counter()
-            teal.solve(one.row(0), gap=0.01)
+            teal.solve(case_problem.row(0), gap=0.01)
             times[key].append(time.perf_counter() - begin)
     ratio = statistics.median(times["chosen"]) / statistics.median(times["4"])
     counts = " / ".join(f"{int(paths.mask.sum()):,}" for paths in sets.values())
@@ -136,8 +137,8 @@ def compare(name: str, objective: str, data: Path, schemes: list[str]) -> None:
     )
     for scheme in schemes:
         shares = [
-            100 - 100 * lost_of(one, solved_by(scheme, one), bounds).mean()
-            for one in problems.values()
+            100 - 100 * lost_of(case_problem, solved_by(scheme, case_problem), bounds).mean()
+            for case_problem in problems.values()
         ]
         print(
             f"|  | `{scheme}`, of all paths |  |  |  | {shares[0]:.2f}% | {shares[1]:.2f}% |  |",
@@ -154,12 +155,12 @@ def lost_of(problem: teal.Problem, value: torch.Tensor, bounds: torch.Tensor) ->
 
 def solved_by(scheme: str, problem: teal.Problem) -> torch.Tensor:
     """(B,) values of a scheme, a matrix at a time."""
-    made = teal.make_scheme(scheme)
+    allocator = teal.make_scheme(scheme)
     values = []
     for row in range(problem.batch):
-        one = problem.row(row)
-        allocation: Allocation = made.solve(one)
-        values.append(assess(one, allocation).value)
+        case_problem = problem.row(row)
+        allocation: Allocation = allocator.solve(case_problem)
+        values.append(assess(case_problem, allocation).value)
     return torch.cat(values)
 
 

@@ -47,8 +47,8 @@ async def _run(options: argparse.Namespace, folder: Path) -> None:
     topology = load_topology(options.topology, options.default_capacity)
     traffic = load_traffic(options.traffic, topology)
     pairs = all_pairs(topology)
-    place = {tuple(pair): d for d, pair in enumerate(pairs.tolist())}
-    at = [place[tuple(pair)] for pair in traffic.pairs.tolist()]
+    index_of_pair = {tuple(pair): d for d, pair in enumerate(pairs.tolist())}
+    at = [index_of_pair[tuple(pair)] for pair in traffic.pairs.tolist()]
     series = np.zeros((options.history + options.intervals, len(pairs)))
     first = options.first - options.history
     series[:, at] = traffic.read(np.arange(first, first + len(series)))
@@ -104,12 +104,12 @@ async def _run(options: argparse.Namespace, folder: Path) -> None:
             ]
             routing = "allocation" if number or options.history else "igp"
             time = begin + np.timedelta64(300 * (options.history + number), "s")
-            said = await client.measure_counters("net", time, of_links, of_nodes, routing=routing)
-            assert said.counted is not None
+            answer = await client.measure_counters("net", time, of_links, of_nodes, routing=routing)
+            assert answer.counted is not None
             faults = faults + is_fault
-            noticed = noticed + (is_fault and said.counted["alarm"])
-            false += not is_fault and said.counted["alarm"]
-            if said.matrices:
+            noticed = noticed + (is_fault and answer.counted["alarm"])
+            false += not is_fault and answer.counted["alarm"]
+            if answer.matrices:
                 splits = await _next(client)
     values = np.array(ratios[len(ratios) // 3 :])
     print(

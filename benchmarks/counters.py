@@ -112,14 +112,14 @@ def _estimate(case: Case) -> None:
         for truth in case.test:
             counters = _counted(case, truth, rng)
             begin = time.perf_counter()
-            one = estimator.estimate(counters)
+            estimated = estimator.estimate(counters)
             seconds = time.perf_counter() - begin
-            is_held = (truth >= one.lower) & (truth <= one.upper)
-            width = (one.upper - one.lower).sum() / truth.sum()
+            is_held = (truth >= estimated.lower) & (truth <= estimated.upper)
+            width = (estimated.upper - estimated.lower).sum() / truth.sum()
             volume = truth[is_held].sum() / truth.sum()
             rows.append(
                 (
-                    np.abs(one.matrix - truth).sum() / truth.sum(),
+                    np.abs(estimated.matrix - truth).sum() / truth.sum(),
                     is_held.mean(),
                     volume,
                     width,
@@ -129,9 +129,9 @@ def _estimate(case: Case) -> None:
         error, holds, volume, width, seconds = np.array(rows).T
         text = f"estimate, {name}: NMAE {error.mean():.4f}, {1e3 * np.median(seconds):.1f} ms"
         if history is not None:
-            for kind, held in (("demands", holds), ("volume", volume)):
-                sixths = min(part.mean() for part in np.array_split(held, 6))
-                text += f"; 90% intervals hold {held.mean():.3f} of the {kind}, worst sixth {sixths:.3f}"
+            for kind, covered in (("demands", holds), ("volume", volume)):
+                sixths = min(part.mean() for part in np.array_split(covered, 6))
+                text += f"; 90% intervals hold {covered.mean():.3f} of the {kind}, worst sixth {sixths:.3f}"
             text += f"; width {width.mean():.3f}"
         print(text, flush=True)
         for days, of_kind in (("working days", ~case.is_weekend), ("weekends", case.is_weekend)):
@@ -154,7 +154,7 @@ def _routing(case: Case) -> None:
         "matrix before": [],
     }
     for number, truth in enumerate(case.test):
-        one = estimator.estimate(_counted(case, truth, rng))
+        estimated = estimator.estimate(_counted(case, truth, rng))
         if number not in rows:
             continue
         problem = Problem.create(
@@ -162,9 +162,9 @@ def _routing(case: Case) -> None:
         )
         optimum = float(solve(problem, gap=1e-3).value)
         before = case.test[max(0, number - 1)]
-        several = problem.with_demand(torch.from_numpy(estimator.scenarios(one.matrix, 30)))
+        several = problem.with_demand(torch.from_numpy(estimator.scenarios(estimated.matrix, 30)))
         splits = {
-            "estimate": solve(problem.with_demand(one.matrix[None]), gap=1e-3).splits[0],
+            "estimate": solve(problem.with_demand(estimated.matrix[None]), gap=1e-3).splits[0],
             "estimate and 29 residuals": solve_scenarios(
                 several, gap=1e-2, max_iterations=3000
             ).splits,
@@ -190,8 +190,8 @@ def _flows(case: Case) -> None:
     for truth in case.test[:: max(1, len(case.test) // 100)]:
         flows = np.full(len(truth), np.nan)
         flows[chosen] = truth[chosen] * (1 + _NOISE * rng.normal(size=len(chosen)))
-        one = estimator.estimate(_counted(case, truth, rng), flows=np.maximum(flows, 0.0))
-        errors.append(np.abs(one.matrix - truth).sum() / truth.sum())
+        estimated = estimator.estimate(_counted(case, truth, rng), flows=np.maximum(flows, 0.0))
+        errors.append(np.abs(estimated.matrix - truth).sum() / truth.sum())
     print(f"a tenth of the pairs measured: NMAE {np.mean(errors):.4f}")
 
 
@@ -202,10 +202,10 @@ def _repair(case: Case) -> None:
         rng = np.random.default_rng(1)
         rows = []
         for _ in range(40):
-            truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
+            truth, wrong_truth = (case.test[rng.integers(len(case.test))] for _ in range(2))
             values = case.measurements @ truth
             clean = np.concatenate([values[:links], values])
-            counters = checker.corrupted_counters(truth, other, share, rng)
+            counters = checker.corrupted_counters(truth, wrong_truth, share, rng)
             believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
             begin = time.perf_counter()
             fixed = repair(case.topology, counters, case.measurements @ believed)
@@ -230,23 +230,23 @@ def _alarm(case: Case, clean: int) -> None:
     checker.calibrate(case.history)
     for share in (0.0, 0.1, 0.3):
         rng = np.random.default_rng(2)
-        found = []
+        raised = []
         false = 0
         for _ in range(clean):
-            truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
-            counters = checker.corrupted_counters(truth, other, share, rng)
+            truth, wrong_truth = (case.test[rng.integers(len(case.test))] for _ in range(2))
+            counters = checker.corrupted_counters(truth, wrong_truth, share, rng)
             false += checker.check(counters, truth * (1 + 0.02 * rng.normal(size=len(truth)))).alarm
         for _ in range(100):
-            truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
-            counters = checker.corrupted_counters(truth, other, share, rng)
+            truth, wrong_truth = (case.test[rng.integers(len(case.test))] for _ in range(2))
+            counters = checker.corrupted_counters(truth, wrong_truth, share, rng)
             believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
             order = rng.permutation(len(truth))
             gone = np.searchsorted(np.cumsum(truth[order]), 0.05 * truth.sum()) + 1
             believed[order[:gone]] = 0.0
-            found.append(checker.check(counters, believed).alarm)
+            raised.append(checker.check(counters, believed).alarm)
         print(
             f"alarm, {100 * share:.0f}% of the counters wrong: {false} of {clean} clean intervals, "
-            f"{np.mean(found):.2f} of those where 5% of the traffic is missing",
+            f"{np.mean(raised):.2f} of those where 5% of the traffic is missing",
             flush=True,
         )
 
@@ -264,12 +264,14 @@ def _persistent(case: Case) -> None:
                 for _ in range(_TRIALS):
                     order = rng.permutation(len(case.pairs))
                     for _ in range(window):
-                        truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
+                        truth, wrong_truth = (
+                            case.test[rng.integers(len(case.test))] for _ in range(2)
+                        )
                         believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
                         gone = np.searchsorted(np.cumsum(truth[order]), missing * truth.sum()) + 1
                         believed[order[: gone if missing else 0]] = 0.0
                         last = checker.check(
-                            checker.corrupted_counters(truth, other, share, rng), believed
+                            checker.corrupted_counters(truth, wrong_truth, share, rng), believed
                         )
                     alarms += last.alarm
                 texts.append(f"{100 * missing:.0f}% missing {alarms / _TRIALS:.2f}")
@@ -295,8 +297,8 @@ def _repaired(case: Case) -> None:
                 values = counted.values
                 if is_repaired:
                     values, _ = believed(estimator, case.topology, counted)
-                one = estimator.estimate(values, robust=is_repaired)
-                errors.append(np.abs(one.matrix - truth).sum() / truth.sum())
+                estimated = estimator.estimate(values, robust=is_repaired)
+                errors.append(np.abs(estimated.matrix - truth).sum() / truth.sum())
             name = "repaired" if is_repaired else "as counted"
             print(
                 f"estimate, {known} known, {100 * share:.0f}% of the counters wrong, {name}: "
@@ -313,9 +315,9 @@ def _worst(case: Case) -> None:
     assert estimator.residuals is not None
     ball = float(np.quantile(np.abs(estimator.residuals).sum(1), 0.9))
     counters = _counted(case, truth, rng)
-    one = estimator.estimate(counters)
+    estimated = estimator.estimate(counters)
     problem = Problem.create(
-        case.topology, paths, Objective("max_link_utilisation"), one.matrix[None]
+        case.topology, paths, Objective("max_link_utilisation"), estimated.matrix[None]
     )
     splits = solve(problem, gap=1e-3).splits[0]
     optimum = float(solve(problem.with_demand(truth[None]), gap=1e-3).value)
@@ -323,7 +325,7 @@ def _worst(case: Case) -> None:
     shares = sp.csr_array(path_measurements(paths, splits.numpy(), case.topology.num_nodes)[:links])
     for name, near in (
         ("all matrices", None),
-        (f"those within {ball:.3f} of the estimate", one.matrix),
+        (f"those within {ball:.3f} of the estimate", estimated.matrix),
     ):
         begin = time.perf_counter()
         worst = worst_load(

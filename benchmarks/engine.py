@@ -204,15 +204,15 @@ def cell(rows: Sequence[Measured], limit: float) -> tuple[str, Measured | None]:
     return (f">{limit:g}" if was_run else "not run"), None
 
 
-def ratio(other: str, own: str) -> str:
+def ratio(peer_text: str, teal_text: str) -> str:
     """Cell of a ratio of two cells: a number, ``>NUMBER`` where the other solver was stopped, ``not
     run`` where either was not run or Teal was stopped.
     """
-    if own.startswith(">") or "not run" in (own, other):
+    if teal_text.startswith(">") or "not run" in (teal_text, peer_text):
         return "not run"
-    if other.startswith(">"):
-        return f">{float(other[1:]) / float(own)!r}"
-    return repr(float(other) / float(own))
+    if peer_text.startswith(">"):
+        return f">{float(peer_text[1:]) / float(teal_text)!r}"
+    return repr(float(peer_text) / float(teal_text))
 
 
 def summary(problem: teal.Problem, rows: Sequence[Measured], limit: float) -> dict[str, Any]:
@@ -225,22 +225,24 @@ def summary(problem: teal.Problem, rows: Sequence[Measured], limit: float) -> di
     }
     for start in (COLD, WARM):
         of_start = [row for row in rows if row.start == start]
-        others = [row for row in of_start if row.solver != "Teal"]
-        exact = [row for row in others if row.solver == "HiGHS" and _may_be_exact(row)]
+        peer_rows = [row for row in of_start if row.solver != "Teal"]
+        exact = [row for row in peer_rows if row.solver == "HiGHS" and _may_be_exact(row)]
         for target in TARGETS:
             name = f"{start} to {target:g}"
-            own, _ = cell([r for r in of_start if r.solver == "Teal" and r.target == target], limit)
+            teal_text, _ = cell(
+                [r for r in of_start if r.solver == "Teal" and r.target == target], limit
+            )
             # Those that were stopped stay: they say that nobody reached the gap by the limit.
-            reaching = [row for row in others if row.gap <= target or row.state != State.SOLVED]
+            reaching = [row for row in peer_rows if row.gap <= target or row.state != State.SOLVED]
             text, fastest = cell(reaching, limit)
-            line[f"Teal {name}"] = own
+            line[f"Teal {name}"] = teal_text
             line[f"other {name}"] = text
             line[f"other {name}, which"] = f"{fastest.solver}, {fastest.setting}" if fastest else ""
-            line[f"other over Teal {name}"] = ratio(text, own)
-            line[f"HiGHS over Teal {name}"] = ratio(cell(exact, limit)[0], own)
+            line[f"other over Teal {name}"] = ratio(text, teal_text)
+            line[f"HiGHS over Teal {name}"] = ratio(cell(exact, limit)[0], teal_text)
         line[f"HiGHS {start}, exact"] = cell(exact, limit)[0]
         for solver in ("HiGHS", "Gurobi", "Clarabel", "PDLP"):
-            of_solver = [row for row in others if row.solver == solver]
+            of_solver = [row for row in peer_rows if row.solver == solver]
             if of_solver:
                 text, fastest = cell(of_solver, limit)
                 line[f"{solver} {start}"] = text
@@ -307,11 +309,11 @@ def main() -> None:
     )
     parser.add_argument("--redraw", action="store_true", help="measure nothing")
     options = parser.parse_args()
-    known = read(options.out) if options.solvers or options.redraw else []
+    stored_rows = read(options.out) if options.solvers or options.redraw else []
     rows: list[Measured] = []
     lines: list[dict[str, Any]] = []
     for name in options.networks.split(","):
-        of_network = [row for row in known if row.network == name]
+        of_network = [row for row in stored_rows if row.network == name]
         if options.redraw:
             problem = load(name, options.data, 1)
         else:

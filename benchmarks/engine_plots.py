@@ -40,11 +40,11 @@ def gap_against_time(file: Path, rows: Sequence[Any]) -> None:
     for axis, name in zip(panels.flat, names, strict=False):
         solved = [row for row in rows if row.network == name and row.state == State.SOLVED]
         for start, colour in (("cold", "C0"), ("warm", "C1")):
-            own = [row for row in solved if row.solver == "Teal" and row.start == start]
-            own.sort(key=lambda row: row.seconds)
+            teal_rows = [row for row in solved if row.solver == "Teal" and row.start == start]
+            teal_rows.sort(key=lambda row: row.seconds)
             label = f"Teal, {start}"
-            times = [row.seconds for row in own]
-            gaps = [max(row.gap, _MIN_GAP) for row in own]
+            times = [row.seconds for row in teal_rows]
+            gaps = [max(row.gap, _MIN_GAP) for row in teal_rows]
             (handles[label],) = axis.plot(times, gaps, "o-", color=colour, ms=4)
         for number, (solver, marker) in enumerate(_MARKERS.items()):
             for start, style in (("cold", "none"), ("warm", "full")):
@@ -93,24 +93,32 @@ def overview(file: Path, lines: Sequence[Mapping[str, Any]], limit: float) -> No
         for column, _, _ in _BARS
         if _is_number(line.get(column, ""))
     )
-    left = shortest / 2
+    axis_start = shortest / 2
     for number, (column, label, colour) in enumerate(_BARS):
         axis.barh([math.nan], [math.nan], color=colour, label=label)
         for row, line in enumerate(lines):
             text = str(line.get(column, "not run"))
             at = row + 0.2 * (number - 1.5)
             if text == "not run" or not text:
-                axis.text(left * 1.05, at, " not run", va="center", fontsize=7, color=colour)
+                axis.text(axis_start * 1.05, at, " not run", va="center", fontsize=7, color=colour)
                 continue
             is_stopped = text.startswith(">")
             seconds = limit if is_stopped else float(text)
             hatch = "//" if is_stopped else ""
-            axis.barh(at, seconds - left, 0.18, left=left, color=colour, hatch=hatch, edgecolor="w")
+            axis.barh(
+                at,
+                seconds - axis_start,
+                0.18,
+                left=axis_start,
+                color=colour,
+                hatch=hatch,
+                edgecolor="w",
+            )
             words = f" > {limit:g} s" if is_stopped else f" {_time_text(seconds)}"
             axis.text(seconds, at, words, va="center", fontsize=7)
     labels = [f"{line['network']}\n{int(line['demands']):,} demands" for line in lines]
     axis.set_yticks(range(len(lines)), labels)
-    axis.set(xscale="log", xlabel="seconds, cold start", xlim=(left, limit * 3))
+    axis.set(xscale="log", xlabel="seconds, cold start", xlim=(axis_start, limit * 3))
     axis.invert_yaxis()
     axis.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)

@@ -40,7 +40,7 @@ def main(topology_name: str, load: str, count: str = "3", reference: str = "max-
     traffic = teal.load_traffic(f"gravity:seed=0,load={load},count={count}", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
-    least = _LEAST * float(topology.capacity.max())
+    min_rate = _LEAST * float(topology.capacity.max())
 
     def rates(name: str) -> tuple[torch.Tensor, torch.Tensor, float]:
         splits, seconds = matrix_by_matrix(name, problem)
@@ -49,8 +49,8 @@ def main(topology_name: str, load: str, count: str = "3", reference: str = "max-
     def growth(splits: torch.Tensor) -> str:
         """The growths of the first matrix's levels, in per cent, and s to certify them."""
         begin = time.perf_counter()
-        found = level_growths(problem.row(0), splits[:1], least=least)
-        grown = ", ".join(f"{100 * (one.growth - 1):.1f}" for one in found)
+        found_levels = level_growths(problem.row(0), splits[:1], least=min_rate)
+        grown = ", ".join(f"{100 * (level.growth - 1):.1f}" for level in found_levels)
         return f"{grown} ({time.perf_counter() - begin:.2g} s)"
 
     exact, fair, seconds = rates(reference)
@@ -61,10 +61,10 @@ def main(topology_name: str, load: str, count: str = "3", reference: str = "max-
     print("|---|---|---|---|---|---|")
     print(f"| `{reference}` | 1 | 1 | | {growth(exact)} | {seconds:.3g} s |")
     for name in SCHEMES:
-        splits, own, seconds = rates(name)
+        splits, scheme_rates, seconds = rates(name)
         share = is_bottlenecked(problem, splits).double().mean()
         print(
-            f"| `{name}` | {float(fairness(own, fair, least).mean()):.4f} | {float(own.sum() / fair.sum()):.4f} | "
+            f"| `{name}` | {float(fairness(scheme_rates, fair, min_rate).mean()):.4f} | {float(scheme_rates.sum() / fair.sum()):.4f} | "
             f"{100 * float(share):.1f}% | {growth(splits)} | {seconds:.3g} s |"
         )
 
@@ -80,14 +80,17 @@ def on_random_networks(count: str = "24") -> None:
             problem = teal.Problem.create(
                 base.topology, base.paths, teal.Objective("max_min"), 4 * base.demand.numpy()
             )
-            found = teal.solve(problem, gap=gap)
-            reached += int(float(found.gap) <= gap)
-            own, fair = (
+            found_levels = teal.solve(problem, gap=gap)
+            reached += int(float(found_levels.gap) <= gap)
+            scheme_rates, fair = (
                 problem.flows(splits).sum(-1)
-                for splits in (found.splits, teal.make_scheme("max-min-lp").solve(problem).splits)
+                for splits in (
+                    found_levels.splits,
+                    teal.make_scheme("max-min-lp").solve(problem).splits,
+                )
             )
             measures.append(
-                float(fairness(own, fair, _LEAST * float(problem.capacity.max())).min())
+                float(fairness(scheme_rates, fair, _LEAST * float(problem.capacity.max())).min())
             )
         seconds = (time.perf_counter() - begin) / int(count)
         print(

@@ -69,14 +69,14 @@ def main() -> None:
     rows = []
     for name, dags, pairs, demand in cases(options):
         few = {"within 1%": Few(within=0.01)} | {f"at most {n}": Few(at_most=n) for n in MOST}
-        asked = [
+        questions = [
             ("any", None, False),
-            *((what, one, transit) for transit in (False, True) for what, one in few.items()),
+            *((what, limit, transit) for transit in (False, True) for what, limit in few.items()),
         ]
-        for what, one, transit in asked:
+        for what, limit, transit in questions:
             begin = time.perf_counter()
             try:
-                found = static_lists(dags, pairs, demand, gap=GAP, few=one, transit=transit)
+                result = static_lists(dags, pairs, demand, gap=GAP, few=limit, transit=transit)
             except teal.InputError as error:
                 print(name, what, error)
                 continue
@@ -87,11 +87,11 @@ def main() -> None:
                     "failures": len(dags) - 1,
                     "asked": what,
                     "steers": "transit" if transit else "demands",
-                    "straight": found.straight,
-                    "policies": len(found.policies.lists),
-                    "policies_bound": found.policies_bound,
-                    "value": found.value,
-                    "bound": found.bound,
+                    "straight": result.straight,
+                    "policies": len(result.policies.lists),
+                    "policies_bound": result.policies_bound,
+                    "value": result.value,
+                    "bound": result.bound,
                     "seconds": time.perf_counter() - begin,
                 }
             )

@@ -81,31 +81,31 @@ def fill(text: str) -> str:
         ValueError: if a file has no such column, or not one row for a number.
     """
 
-    def filled(found: re.Match[str]) -> str:
-        parts = [part.strip() for part in found["spec"].split("|")]
-        if found["kind"] == "header":
-            return f"{found['open']}{read(parts[0])[0][parts[1]]}{found['close']}"
+    def filled(matched: re.Match[str]) -> str:
+        parts = [part.strip() for part in matched["spec"].split("|")]
+        if matched["kind"] == "header":
+            return f"{matched['open']}{read(parts[0])[0][parts[1]]}{matched['close']}"
         if len(parts) != 3:
-            raise ValueError(f"{found['spec']}: expected FILE | CONDITIONS | COLUMNS")
-        rows = _selected(read(parts[0])[1], parts[1], found["spec"])
-        columns = [_column(column.strip(), found["spec"]) for column in _split(parts[2])]
+            raise ValueError(f"{matched['spec']}: expected FILE | CONDITIONS | COLUMNS")
+        rows = _selected(read(parts[0])[1], parts[1], matched["spec"])
+        columns = [_column(column.strip(), matched["spec"]) for column in _split(parts[2])]
         cells = [[_text(row.get(name, ""), form) for name, form, _ in columns] for row in rows]
-        known = {name for row in rows for name in row}
-        missing = [name for name, _, _ in columns if rows and name not in known]
+        columns_of_rows = {name for row in rows for name in row}
+        missing = [name for name, _, _ in columns if rows and name not in columns_of_rows]
         if missing or not rows:
             raise ValueError(
-                f"{found['spec']}: {'no column ' + missing[0] if missing else 'no row'}"
+                f"{matched['spec']}: {'no column ' + missing[0] if missing else 'no row'}"
             )
-        if found["kind"] == "value":
+        if matched["kind"] == "value":
             if len(cells) != 1:
-                raise ValueError(f"{found['spec']}: {len(cells)} rows in place of one")
-            return f"{found['open']}{', '.join(cells[0])}{found['close']}"
+                raise ValueError(f"{matched['spec']}: {len(cells)} rows in place of one")
+            return f"{matched['open']}{', '.join(cells[0])}{matched['close']}"
         table = [[heading for _, _, heading in columns], *cells]
-        if found["transposed"]:
+        if matched["transposed"]:
             table = [list(row) for row in zip(*table, strict=True)]
         table.insert(1, ["---"] * len(table[0]))
         return "\n".join(
-            [found["open"], *("| " + " | ".join(row) + " |" for row in table), found["close"]]
+            [matched["open"], *("| " + " | ".join(row) + " |" for row in table), matched["close"]]
         )
 
     return _MARK.sub(filled, text)
@@ -113,11 +113,11 @@ def fill(text: str) -> str:
 
 def _column(text: str, spec: str) -> tuple[str, str, str]:
     """Name, format and heading of a column."""
-    found = _COLUMN.match(text)
-    if not found:
+    matched = _COLUMN.match(text)
+    if not matched:
         raise ValueError(f'{spec}: expected COLUMN:FORMAT "HEADING", ...')
-    name = found["name"].strip('"')
-    return name, found["form"] or "", name if found["heading"] is None else found["heading"]
+    name = matched["name"].strip('"')
+    return name, matched["form"] or "", name if matched["heading"] is None else matched["heading"]
 
 
 def _split(text: str) -> list[str]:
@@ -130,8 +130,10 @@ def _selected(rows: list[Row], conditions: str, spec: str) -> list[Row]:
         column, _, values = condition.partition("=")
         if rows and not any(column in row for row in rows):
             raise ValueError(f"{spec}: no column {column}")
-        wanted = values.strip('"').split("/") if not values.startswith('"') else [values.strip('"')]
-        rows = [row for row in rows if row.get(column) in wanted]
+        allowed = (
+            values.strip('"').split("/") if not values.startswith('"') else [values.strip('"')]
+        )
+        rows = [row for row in rows if row.get(column) in allowed]
     return rows
 
 

@@ -32,7 +32,7 @@ def measure(seed: int) -> dict[str, Any]:
     """One network."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        made = isp.write(Path(folder), seed)
+        inputs = isp.write(Path(folder), seed)
         files: dict[str, Any] = {"topology": "links.csv", "routers": Path("routers.csv")}
         run_estimate(
             EstimateConfig(
@@ -46,8 +46,8 @@ def measure(seed: int) -> dict[str, Any]:
             lambda _: None,
         )
         topology = teal.load_topology("links.csv", routers="routers.csv")
-        found = teal.load_traffic("est/matrices.npz", topology)
-        row: dict[str, Any] = {"seed": seed, "nmae": isp.error(made, topology, found)}
+        estimated_traffic = teal.load_traffic("est/matrices.npz", topology)
+        row: dict[str, Any] = {"seed": seed, "nmae": isp.error(inputs, topology, estimated_traffic)}
         for name, traffic in (("estimated", "est/matrices.npz"), ("true", "truth.csv")):
             config = SimulateConfig(**files, traffic=traffic, failures=("cables",))
             result = run_simulate(config, lambda _: None)

@@ -90,12 +90,12 @@ def main() -> None:
     try:
         for step in options.steps.split(","):
             home = "home-test" if step == "again" else f"home-{step}"
-            place = Place(folder, step, home)
+            checkout = Place(folder, step, home)
             load = os.getloadavg()[0]
             if step == "solve":
-                place.seconds(["make", ".venv/.installed-for-demo"], logs / "first-install.log")
+                checkout.seconds(["make", ".venv/.installed-for-demo"], logs / "first-install.log")
             command = SOLVE if step == "solve" else COMMANDS[step]
-            seconds = place.seconds(command, logs / f"first-{step}.log")
+            seconds = checkout.seconds(command, logs / f"first-{step}.log")
             rows.append(
                 [
                     step,

@@ -51,10 +51,10 @@ class Forecaster(nn.Module):
         self.log_factor = nn.Parameter(torch.zeros(demands))
         self.double()
 
-    def forward(self, known: Tensor) -> Tensor:
+    def forward(self, past_rates: Tensor) -> Tensor:
         """(B, WINDOW, D) Gbit/s, oldest first -> (B, D)."""
         phi = torch.sigmoid(self.logit_phi)
-        return (phi * known[:, -1] + (1 - phi) * known.mean(1)) * self.log_factor.exp()
+        return (phi * past_rates[:, -1] + (1 - phi) * past_rates.mean(1)) * self.log_factor.exp()
 
 
 Allocate = Callable[[teal.Problem], Tensor]
@@ -80,8 +80,10 @@ class ForecastHedge:
     @torch.no_grad()
     def allocate(self, past: teal.Past) -> Tensor:
         """(D, K)."""
-        known = torch.from_numpy(past.traffic.read(np.arange(past.known - WINDOW, past.known)))
-        return self.allocate_for(past.network.with_demand(self.model(known[None])))[0]
+        training_rates = torch.from_numpy(
+            past.traffic.read(np.arange(past.known - WINDOW, past.known))
+        )
+        return self.allocate_for(past.network.with_demand(self.model(training_rates[None])))[0]
 
 
 def fitted(
@@ -144,9 +146,9 @@ def measured(
     instance = Instance(
         topology, traffic, paths, teal.Objective(), None, split, torch.device("cpu")
     )
-    known = torch.from_numpy(traffic.read(split.train))
-    known = known[known.sum(1) > 0]
-    base = instance.problem(known[:1].numpy())
+    training_rates = torch.from_numpy(traffic.read(split.train))
+    training_rates = training_rates[training_rates.sum(1) > 0]
+    base = instance.problem(training_rates[:1].numpy())
     hedges: dict[str, teal.Hedge] = {
         "optimum of the last matrix": teal.make_hedge("pdhg:gap=0.001"),
         "residual144": teal.make_hedge("residual144"),
@@ -154,7 +156,7 @@ def measured(
     }
     for seed in range(options.seeds):
         for trained, through in (("squared error", False), ("what arrives", True)):
-            model = fitted(base, known, through, options.steps, seed)
+            model = fitted(base, training_rates, through, options.steps, seed)
             for name, allocate in (("smooth splits", smooth), ("optimum", optimum)):
                 hedges[f"forecast fitted on {trained}, {name}{SEED}{seed}"] = ForecastHedge(
                     model, allocate

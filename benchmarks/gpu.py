@@ -315,8 +315,8 @@ def bulk(
     for _ in range(2):  # compiles, records
         teal.solve(problem, gap=0.01)
     begin = time.perf_counter()
-    found = teal.solve(problem, gap=0.01)
-    widest = float(found.gap.max())  # read from the device, which has then finished
+    result = teal.solve(problem, gap=0.01)
+    widest = float(result.gap.max())  # read from the device, which has then finished
     rate = matrices / (time.perf_counter() - begin)
     where = "GPU" if device == "cuda" else f"{torch.get_num_threads()} threads"
     name = f"{topology.name}, {matrices} matrices to 0.01, {where}"
@@ -360,12 +360,12 @@ def peers(report: Report, data: Path, name: str, accuracy: float = 1e-3) -> None
     bound = float(teal.solve(problem, gap=1e-4).bound[0])
     for kind, solver in (("MPAX", Mpax(accuracy)), ("OR-Tools", Pdlp(accuracy))):
         try:
-            found = solver.solve(problem)
+            result = solver.solve(problem)
         except teal.TealError as error:
             print(f"# {error}", flush=True)
             continue
-        time_ms = 1e3 * found.solve_s[0]
-        gap = 1 - float(problem.value(found.splits)[0]) / bound
+        time_ms = 1e3 * result.solve_s[0]
+        gap = 1 - float(problem.value(result.splits)[0]) / bound
         report.add("peers", f"{name}, PDLP of {kind}, accuracy {accuracy:g}", time_ms, "ms")
         report.add("peers", f"{name}, PDLP of {kind}: gap of what it carries", gap, "")
 

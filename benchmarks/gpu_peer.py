@@ -37,7 +37,7 @@ class Mpax(Pdlp):
         nothing = sp.csr_array((0, count))
         a_eq = nothing if program.a_eq is None else program.a_eq
         b_eq = np.zeros(0) if program.b_eq is None else program.b_eq
-        made = create_lp(
+        linear_program = create_lp(
             program.cost,
             sparse.BCSR.from_scipy_sparse(sp.csr_array(a_eq)),
             b_eq,
@@ -50,7 +50,7 @@ class Mpax(Pdlp):
         seconds = 0.0
         for _ in range(2):
             begin = time.perf_counter()
-            result = solver.optimize(made)
+            result = solver.optimize(linear_program)
             jax.block_until_ready(result.primal_solution)
             seconds = time.perf_counter() - begin
         is_solved = int(result.termination_status) == int(TerminationStatus.OPTIMAL)

@@ -149,14 +149,16 @@ def main() -> None:
         for group in ("caida", "gabriel")
     }
     groups["gabriel"] = groups["gabriel"][::4]
-    wanted = FILES if options.data else {}
+    published_files = FILES if options.data else {}
     groups |= {
-        name: [str(published(options.data, file))] for name, file in wanted.items() if name != "ASN"
+        name: [str(published(options.data, file))]
+        for name, file in published_files.items()
+        if name != "ASN"
     }
     if options.large:
         groups = {
             name: [str(published(options.data, file))]
-            for name, file in wanted.items()
+            for name, file in published_files.items()
             if name == "ASN"
         }
         groups["world"] = ["topohub:backbone/world"]

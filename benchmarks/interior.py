@@ -118,7 +118,7 @@ COLUMN_NETWORKS = (
 COLUMN_GAP = 1e-3
 
 
-def measure_columns(networks: list[tuple[str, int]], most: int, out: Path) -> None:
+def measure_columns(networks: list[tuple[str, int]], max_nodes: int, out: Path) -> None:
     """Column generation by both engines."""
     import teal
     from teal.solvers.columns import improve
@@ -130,7 +130,7 @@ def measure_columns(networks: list[tuple[str, int]], most: int, out: Path) -> No
         writer.writerow(names)
         for name, load in networks:
             topology = teal.load_topology(name)
-            if topology.num_nodes > most:
+            if topology.num_nodes > max_nodes:
                 continue
             traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
             paths = teal.compute_paths(topology, traffic.pairs)

@@ -25,14 +25,14 @@ def main() -> None:
     )
     parser.add_argument("--level", default="")
     parser.add_argument("--out", type=Path, default=Path("runs/kernels.csv"))
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"NUMBA_CACHE_DIR": folder, "TEAL_SHIPPED_KERNELS": "0"}
-        if given.level:
-            os.environ |= {"NUMBA_CPU_NAME": given.level, "NUMBA_CPU_FEATURES": ""}
+        if options.level:
+            os.environ |= {"NUMBA_CPU_NAME": options.level, "NUMBA_CPU_FEATURES": ""}
         rows = compiled()
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    with given.out.open("w", newline="") as stream:
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with options.out.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(("kernel", "task", "forms", "cpu_s"))
         writer.writerows((*row[:3], f"{row[3]:.2f}") for row in rows)
@@ -43,7 +43,7 @@ def compiled() -> list[tuple[str, str, int, float]]:
     from teal.app import warm_up
     from teal.runtime import kernel_cache
 
-    found: dict[str, tuple[str, int, float]] = {}
+    totals: dict[str, tuple[str, int, float]] = {}
     running: list[
         float
     ] = []  # of each form that is being compiled, CPU seconds that are not its own
@@ -60,22 +60,22 @@ def compiled() -> list[tuple[str, str, int, float]]:
 
         def ends(self, name: str, seconds: float) -> None:
             """A form ends."""
-            whole = time.thread_time() - begins.pop()
-            own = whole - running.pop()
+            inclusive_s = time.thread_time() - begins.pop()
+            exclusive_s = inclusive_s - running.pop()
             if running:
-                running[-1] += whole
-            first, forms, cpu_s = found.get(name, (task, 0, 0.0))
-            found[name] = first, forms + 1, cpu_s + own
+                running[-1] += inclusive_s
+            first, forms, cpu_s = totals.get(name, (task, 0, 0.0))
+            totals[name] = first, forms + 1, cpu_s + exclusive_s
 
     with kernel_cache.announcing(Timer()):
         for task in warm_up.all_tasks():
-            before = sum(cpu_s for _, _, cpu_s in found.values())
+            before = sum(cpu_s for _, _, cpu_s in totals.values())
             warm_up.run_task(task)
             print(
-                f"{task}: {sum(cpu_s for _, _, cpu_s in found.values()) - before:.1f} CPU s",
+                f"{task}: {sum(cpu_s for _, _, cpu_s in totals.values()) - before:.1f} CPU s",
                 flush=True,
             )
-    rows = [(name, *row) for name, row in found.items()]
+    rows = [(name, *row) for name, row in totals.items()]
     forms = sum(row[2] for row in rows)
     cpu_s = sum(row[3] for row in rows)
     print(f"{len(rows)} kernels, {forms} forms, {cpu_s:.0f} CPU s")

@@ -127,7 +127,7 @@ def large_requests(
     kdl = node_link(published(data, "Kdl.json"))
     names = [(a, b) for a in nodes for b in nodes if a != b]
     headers = {"Content-Type": ARROW, "Accept": ARROW}
-    one = arrow(rates[:1])
+    payload = arrow(rates[:1])
     classes = arrow(np.repeat(rates[:1], 3, axis=0) * np.array([[0.1], [0.3], [0.6]]))
 
     def allocate(options: str, body: bytes) -> Callable[[int], Any]:
@@ -158,15 +158,15 @@ def large_requests(
 
     def counters(number: int) -> None:
         rng = np.random.default_rng(number)
-        sent = rng.uniform(10, 20, len(links))
-        wrong = rng.choice([0.2, 1.0], len(links))
+        sent_rate = rng.uniform(10, 20, len(links))
+        factor = rng.choice([0.2, 1.0], len(links))
         border = rng.uniform(5, 9, len(nodes))
         of_links = [
             {
                 "source": link["source"],
                 "target": link["target"],
-                "sent": sent[e],
-                "received": sent[e] * wrong[e],
+                "sent": sent_rate[e],
+                "received": sent_rate[e] * factor[e],
             }
             for e, link in enumerate(links)
         ]
@@ -187,18 +187,18 @@ def large_requests(
     def ask_next(number: int) -> None:
         if number == 0:
             measure(0)
-        one = {
+        payload = {
             "source": links[0]["source"],
             "target": links[0]["target"],
             "capacity": 10.0 + number % 2,
         }
-        http.patch("/v1/networks/us/links", json={"links": [one]})
+        http.patch("/v1/networks/us/links", json={"links": [payload]})
         body = {"for": "next", "deadline_ms": 60_000, "form": "dense"}
         http.post("/v1/networks/us/allocations", json=body, headers={"Accept": ARROW})
 
     return {
-        "max_min": allocate("objective=max_min&gap=1e-9", one),
-        "protect": allocate("protect=cables&gap=1e-9", one),
+        "max_min": allocate("objective=max_min&gap=1e-9", payload),
+        "protect": allocate("protect=cables&gap=1e-9", payload),
         "classes": allocate("classes=gold,silver,bronze&gap=1e-9", classes),
         "named": named,
         "batch": allocate("gap=1e-6", arrow(rates)),
@@ -218,7 +218,7 @@ def small_requests(
     """
     times = []
     refused = 0
-    others: dict[str, list[float]] = {"patch": [], "next": [], "healthz": []}
+    other_times: dict[str, list[float]] = {"patch": [], "next": [], "healthz": []}
     bodies = [
         arrow(np.random.default_rng(seed).lognormal(0, 1, (1, 132)) * 100) for seed in range(20)
     ]
@@ -251,9 +251,9 @@ def small_requests(
                     "healthz": took(lambda: http.get("/healthz")),
                 }.items():
                     assert response.status_code == 200, response.text
-                    others[name].append(ms)
+                    other_times[name].append(ms)
             time.sleep(0.02)
-    return times, refused, others
+    return times, refused, other_times
 
 
 def main() -> int:
@@ -306,20 +306,22 @@ def main() -> int:
             for thread in threads:
                 thread.start()
             time.sleep(1.0)
-            times, refused, others = small_requests(url, options.requests, options.deadline_ms)
+            times, refused, other_times = small_requests(url, options.requests, options.deadline_ms)
             late = sum(
                 took > options.deadline_ms + SLICE_MS
-                for took in itertools.chain(times, *others.values())
+                for took in itertools.chain(times, *other_times.values())
             )
             all_late += late
-            p50, p99, most = np.quantile(times or [np.nan], [0.5, 0.99, 1.0])
+            p50, p99, slowest = np.quantile(times or [np.nan], [0.5, 0.99, 1.0])
             print(
-                f"{name:13} {len(times):8} {refused:7} {late:4} {p50:5.0f} {p99:5.0f} {most:5.0f}",
+                f"{name:13} {len(times):8} {refused:7} {late:4} {p50:5.0f} {p99:5.0f} {slowest:5.0f}",
                 end="",
             )
             print(
                 "; "
-                + " ".join(f"{max(others[other]):5.0f}" for other in ("patch", "next", "healthz")),
+                + " ".join(
+                    f"{max(other_times[kind]):5.0f}" for kind in ("patch", "next", "healthz")
+                ),
                 flush=True,
             )
             ended.set()

@@ -72,13 +72,13 @@ def network(failed: int = 0) -> Problem:
     Args:
         failed: number of failed links.
     """
-    made = random_problem(1, num_paths=3, failed=failed, idle=0.0, nodes=4, density=0.7, batch=1)
+    base = random_problem(1, num_paths=3, failed=failed, idle=0.0, nodes=4, density=0.7, batch=1)
     return Problem.create(
-        made.topology,
-        made.paths,
-        made.objective,
-        1.5 * made.demand.numpy(),
-        capacity=made.capacity.numpy(),
+        base.topology,
+        base.paths,
+        base.objective,
+        1.5 * base.demand.numpy(),
+        capacity=base.capacity.numpy(),
         device="cuda",
         backend="cuda",
     )

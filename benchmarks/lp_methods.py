@@ -79,11 +79,11 @@ def main() -> None:
         csv.writer(stream).writerows(rows)
 
 
-def _is_same(one: Algorithm, other: Algorithm) -> bool:
+def _is_same(first: Algorithm, second: Algorithm) -> bool:
     """Whether two algorithms are one: interior points have no simplex strategy."""
-    if one.solver == other.solver == "ipm":
-        return one.presolve == other.presolve
-    return one == other
+    if first.solver == second.solver == "ipm":
+        return first.presolve == second.presolve
+    return first == second
 
 
 if __name__ == "__main__":

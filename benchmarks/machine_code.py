@@ -59,9 +59,9 @@ def measured(networks: str, **settings: str) -> dict[str, float]:
     """Milliseconds by network, matrices and target, in a new process."""
     command = [sys.executable, "-c", _MEASURE, networks]
     environment = os.environ | settings
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    times_by_case: dict[str, float] = json.loads(completed.stdout.splitlines()[-1])
+    return times_by_case
 
 
 def main() -> None:
@@ -73,46 +73,50 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--native", type=Path, default=Path("runs/native"))
     parser.add_argument("--out", type=Path, default=Path("runs/machine-code.csv"))
-    given = parser.parse_args()
+    options = parser.parse_args()
     networks = json.dumps(
         {
             name: (
-                str(published(given.data, place)) if place.endswith(".json") else place,
+                str(published(options.data, source)) if source.endswith(".json") else source,
                 load,
                 count,
             )
-            for name, (place, load, count) in NETWORKS.items()
+            for name, (source, load, count) in NETWORKS.items()
         }
     )
-    native = {"NUMBA_CACHE_DIR": str(given.native), "TEAL_SHIPPED_KERNELS": "0"}
+    native = {"NUMBA_CACHE_DIR": str(options.native), "TEAL_SHIPPED_KERNELS": "0"}
     measured(networks, **native)  # compiles
     rounds: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as empty:
         of_package = {"NUMBA_CACHE_DIR": empty, "TEAL_SHIPPED_KERNELS": "1"}
-        ways = {"native": native, "package": of_package}
+        variants = {"native": native, "package": of_package}
         from teal.runtime.shipped_kernels import levels, settings_of
 
         if len(levels()) > 1:
-            ways["AVX2"] = {**of_package, **settings_of(levels()[-1])}
-        for number in range(given.rounds):
-            for way, settings in ways.items():
-                found = measured(networks, **settings)
-                compiled = found.pop("compiled")
-                rounds.setdefault(way, []).append(found)
-                print(f"round {number + 1}: {way}, {compiled:.0f} forms compiled", flush=True)
+            variants["AVX2"] = {**of_package, **settings_of(levels()[-1])}
+        for number in range(options.rounds):
+            for variant, settings in variants.items():
+                times_by_case = measured(networks, **settings)
+                compiled = times_by_case.pop("compiled")
+                rounds.setdefault(variant, []).append(times_by_case)
+                print(f"round {number + 1}: {variant}, {compiled:.0f} forms compiled", flush=True)
     rows = []
     for case in rounds["native"][0]:
         name, count, gap = case.split()
         row = {"network": name, "matrices": count, "gap": f"{100 * float(gap):g}%"}
-        for way, times in rounds.items():
-            row[f"{way}_ms"] = f"{statistics.median(one[case] for one in times):.4g}"
+        for variant, times in rounds.items():
+            row[f"{variant}_ms"] = (
+                f"{statistics.median(times_of_round[case] for times_of_round in times):.4g}"
+            )
             pairs = zip(times, rounds["native"], strict=True)
-            ratio = statistics.median(one[case] / base[case] for one, base in pairs)
-            row[f"{way}_ratio"] = f"{ratio:.2f}"
+            ratio = statistics.median(
+                times_of_round[case] / base[case] for times_of_round, base in pairs
+            )
+            row[f"{variant}_ratio"] = f"{ratio:.2f}"
         rows.append(row)
         print(row, flush=True)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).to_csv(given.out, index=False)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_csv(options.out, index=False)
 
 
 if __name__ == "__main__":

@@ -98,8 +98,8 @@ class FirstByPdhg:
 
     def start(self, problem: teal.Problem) -> tuple[Tensor, Tensor]:
         """Splits and prices."""
-        found = teal.solve(problem, gap=1e-2, engine="fused")
-        return found.splits, found.prices
+        solution = teal.solve(problem, gap=1e-2, engine="fused")
+        return solution.splits, solution.prices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,9 +152,9 @@ def centred(
     of_block = scipy.sparse.csr_matrix((np.ones(columns), (np.arange(columns), block)))
     for _ in range(MOST_NEWTON_STEPS):
         cost = matrix.T @ price - program.column_value
-        least = np.minimum(np.minimum.reduceat(cost, first), 0.0)
-        low = least - (np.diff(program.block_ptr) + 1) * mu
-        high = least - mu
+        min_cost = np.minimum(np.minimum.reduceat(cost, first), 0.0)
+        low = min_cost - (np.diff(program.block_ptr) + 1) * mu
+        high = min_cost - mu
         multiplier = low
         for _ in range(60):
             distance = cost - multiplier[block]
@@ -162,12 +162,12 @@ def centred(
             slope = np.add.reduceat(mu / distance**2, first) + mu / multiplier**2
             multiplier = np.clip(multiplier + total * (1 - total) / slope, low, high)
         share = mu / (cost - multiplier[block])
-        rest = -mu / multiplier
+        unserved = -mu / multiplier
         gradient = program.capacity - mu / price - matrix @ share
         scaled = matrix.multiply(share**2 / mu).tocsr()
         union = scaled @ of_block
-        of_rest = 1 / (np.add.reduceat(share**2, first) + rest**2) * mu
-        hessian = (scaled @ matrix.T - union.multiply(of_rest) @ union.T).toarray()
+        unserved_multiplier = 1 / (np.add.reduceat(share**2, first) + unserved**2) * mu
+        hessian = (scaled @ matrix.T - union.multiply(unserved_multiplier) @ union.T).toarray()
         hessian[np.diag_indices_from(hessian)] += mu / price**2
         step = -scipy.linalg.solve(hessian, gradient, assume_a="pos")
         decrement = np.sqrt(max(0.0, -(gradient @ step)) / mu)
@@ -205,11 +205,13 @@ def cases(network: str, objective: str, seed: int) -> Iterator[tuple[str, str, t
     rng = np.random.default_rng(seed)
     cables = list(topology.cables())
     flow = teal.Objective()
-    wanted = teal.Objective(objective)
+    objective_spec = teal.Objective(objective)
 
     def problem_of(demand: Tensor, capacity: FloatArray) -> teal.Problem:
-        made = teal.Problem.create(topology, paths, wanted, demand, capacity=capacity[None])
-        return made.to(torch.float64)
+        case_problem = teal.Problem.create(
+            topology, paths, objective_spec, demand, capacity=capacity[None]
+        )
+        return case_problem.to(torch.float64)
 
     of_flow = teal.Problem.create(topology, paths, flow, traffic.read([0])).to(torch.float64)
     for share in CARRIED:
@@ -241,7 +243,7 @@ def ways_of(problem: teal.Problem, model: Starter, random: Starter) -> dict[str,
     optimum = teal.solve(problem, gap=1e-7)
     noise = np.random.default_rng(0).choice([0.8, 1.2], optimum.prices.shape)
     off = OtherPrices(model, optimum.prices * torch.from_numpy(noise))
-    ways = {
+    starts = {
         "pdhg": lambda gap: teal.solve(problem, gap=gap, engine="fused", deadline=PDHG_S),
         "interior": by_interior_points(None),
         "model": lambda gap: teal.solve(problem, gap=gap, starter=model),
@@ -251,30 +253,33 @@ def ways_of(problem: teal.Problem, model: Starter, random: Starter) -> dict[str,
         "pdhg to 1% at once": by_interior_points(FirstByPdhg()),
     }
     if problem.objective.name == "total_flow" and (centre := central_point(problem)):
-        ways["central point"] = by_interior_points(centre)
-    return ways
+        starts["central point"] = by_interior_points(centre)
+    return starts
 
 
-def measured(ways: dict[str, Search], gap: float, repeats: int) -> Row:
+def measured(starts: dict[str, Search], gap: float, repeats: int) -> Row:
     """Seconds and iterations of every way."""
-    times: dict[str, list[float]] = {way: [] for way in ways}
+    times: dict[str, list[float]] = {start_name: [] for start_name in starts}
     iterations: dict[str, int] = {}
     for repeat in range(repeats + 1):
-        for way, run in ways.items():
-            seconds, iterations[way] = timed(run, gap)
+        for start_name, run in starts.items():
+            seconds, iterations[start_name] = timed(run, gap)
             if repeat:  # the first is not counted: it may compile
-                times[way].append(seconds)
+                times[start_name].append(seconds)
     row: Row = {}
-    for way in ways:
-        row |= {f"{way} s": statistics.median(times[way]), f"{way} n": iterations[way]}
+    for start_name in starts:
+        row |= {
+            f"{start_name} s": statistics.median(times[start_name]),
+            f"{start_name} n": iterations[start_name],
+        }
     return row
 
 
 def summarised(rows: list[Row]) -> Iterator[Row]:
     """The factors and the parts of the iterations by group of cases, target and way."""
 
-    def number(row: Row, way: str, unit: str) -> float:
-        return float(row[f"{way} {unit}"])
+    def number(row: Row, start_name: str, unit: str) -> float:
+        return float(row[f"{start_name} {unit}"])
 
     groups = {"all": rows}
     for kind in ("plain", "shock", "failure"):
@@ -282,31 +287,36 @@ def summarised(rows: list[Row]) -> Iterator[Row]:
     for network in dict.fromkeys(str(row["network"]) for row in rows):
         groups[network] = [row for row in rows if row["network"] == network]
     for name, members in groups.items():
-        for target, way in itertools.product(TARGETS, WAYS):
-            some = [row for row in members if row["target"] == target and f"{way} s" in row]
-            if not some:
+        for target, start_name in itertools.product(TARGETS, WAYS):
+            selected_rows = [
+                row for row in members if row["target"] == target and f"{start_name} s" in row
+            ]
+            if not selected_rows:
                 continue
             factors = [
-                min(number(row, one, "s") for one in FROM_NOTHING) / number(row, way, "s")
-                for row in some
+                min(number(row, start, "s") for start in FROM_NOTHING)
+                / number(row, start_name, "s")
+                for row in selected_rows
             ]
             parts = [
-                number(row, way, "n") / number(row, "interior", "n")
-                for row in some
+                number(row, start_name, "n") / number(row, "interior", "n")
+                for row in selected_rows
                 if number(row, "interior", "n")
             ]
-            has_time = way != "central point"
-            is_newton = "interior" in way or "at once" in way or not has_time
+            has_time = start_name != "central point"
+            is_newton = "interior" in start_name or "at once" in start_name or not has_time
             yield {
                 "cases": name,
                 "target": target,
-                "way": way,
-                "count": len(some),
+                "way": start_name,
+                "count": len(selected_rows),
                 "median": statistics.median(factors) if has_time else "",
                 "worst": min(factors) if has_time else "",
-                "not_slower": statistics.mean(one >= 0.97 for one in factors) if has_time else "",
+                "not_slower": statistics.mean(start >= 0.97 for start in factors)
+                if has_time
+                else "",
                 "iterations": statistics.median(parts) if is_newton and parts else "",
-                "seconds": statistics.median(number(row, way, "s") for row in some),
+                "seconds": statistics.median(number(row, start_name, "s") for row in selected_rows),
             }
 
 
@@ -331,15 +341,15 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     with (options.out / "cases.csv").open("w", newline="") as file:
-        of_ways = [f"{way} {unit}" for way in WAYS for unit in ("s", "n")]
+        of_ways = [f"{start_name} {unit}" for start_name in WAYS for unit in ("s", "n")]
         writer = csv.DictWriter(file, ["network", "carried", "kind", "target", *of_ways])
         writer.writeheader()
         for network in options.networks:
             for carried, kind, problem in cases(network, options.objective, options.seed):
-                ways = ways_of(problem, model, random)
+                starts = ways_of(problem, model, random)
                 for target in TARGETS:
                     case = {"network": network, "carried": carried, "kind": kind, "target": target}
-                    rows.append(case | measured(ways, target, options.repeats))
+                    rows.append(case | measured(starts, target, options.repeats))
                     writer.writerow(rows[-1])
                     file.flush()
             print(network, flush=True)

@@ -60,8 +60,8 @@ def solved(topology: Any, traffic: Any, gap: float) -> tuple[float, Any]:
     begin = time.perf_counter()
     paths = teal.compute_paths(topology, traffic.pairs, num_paths=1, cache=False)
     problem = teal.Problem.create(topology, paths, "least_cost", traffic.read([0]))
-    found = improve(problem, target=gap)
-    return time.perf_counter() - begin, found
+    improved = improve(problem, target=gap)
+    return time.perf_counter() - begin, improved
 
 
 def names_in(folder: Path) -> list[str]:
@@ -95,11 +95,11 @@ def main() -> None:
         writer.writerow(COLUMNS)
         for name in names:
             topology, traffic = read(options.data, name)
-            seconds, found = solved(topology, traffic, options.gap)
+            seconds, improved = solved(topology, traffic, options.gap)
             if seconds < _LONG_S:
                 runs = [seconds, *(solved(topology, traffic, options.gap)[0] for _ in range(2))]
                 seconds = statistics.median(runs)
-            cost = float(found.result.value[0])
+            cost = float(improved.result.value[0])
             writer.writerow(
                 (
                     name,
@@ -107,14 +107,16 @@ def main() -> None:
                     topology.num_links,
                     traffic.num_demands,
                     seconds,
-                    found.result.iterations,
-                    float(found.gap_all_paths[0]),
+                    improved.result.iterations,
+                    float(improved.gap_all_paths[0]),
                     cost,
                     cost / published[name] - 1 if name in published else math.nan,
                 )
             )
             stream.flush()
-            print(f"{name}: {seconds:.3g} s, gap {float(found.gap_all_paths[0]):.2g}", flush=True)
+            print(
+                f"{name}: {seconds:.3g} s, gap {float(improved.gap_all_paths[0]):.2g}", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ _TEST_MATRICES = 8
 _SEED = 0
 
 
-def evaluate(name: str, data: Path, out: Path, wanted: Sequence[str]) -> int:
+def evaluate(name: str, data: Path, out: Path, selected: Sequence[str]) -> int:
     """Run ``teal evaluate`` for each part of an experiment, unless it is complete; print its
     command.
 
@@ -94,7 +94,7 @@ def evaluate(name: str, data: Path, out: Path, wanted: Sequence[str]) -> int:
         networks = [
             (topology, traffic)
             for topology, traffic in all_networks
-            if Path(topology).stem in wanted
+            if Path(topology).stem in selected
         ]
         if not networks:
             continue
@@ -126,7 +126,7 @@ def compare(name: str, out: Path) -> int:
     """
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{name}.json"
-    done: dict[str, list[float]] = json.loads(file.read_text()) if file.exists() else {}
+    stored: dict[str, list[float]] = json.loads(file.read_text()) if file.exists() else {}
     topology = teal.load_topology(B4[0])
     traffic = teal.load_traffic(B4[1], topology)
     paths = teal.compute_paths(topology, traffic.pairs)
@@ -142,7 +142,7 @@ def compare(name: str, out: Path) -> int:
         "| variant | steps | splits of the model alone | with the repair | time |\n|---|---|---|---|---|"
     )
     for variant in TRAINED[name]:
-        if variant.name not in done:
+        if variant.name not in stored:
             shape = dataclasses.replace(variant, name="", admm_iterations=-1)
             if shape not in models:
                 models[shape] = trained(variant, problems[0], traffic, split, _TRAIN_S, _SEED)
@@ -153,11 +153,11 @@ def compare(name: str, out: Path) -> int:
                     FlowGnnScheme(model, FlowGnnSchemeConfig(repair="none")), problems, optima
                 )[0]
             ]
-            done[variant.name] = [steps, *figures, *measured(scheme, problems, optima)]
-            file.write_text(json.dumps(done))
-        made, raw, repaired, seconds = done[variant.name]
+            stored[variant.name] = [steps, *figures, *measured(scheme, problems, optima)]
+            file.write_text(json.dumps(stored))
+        num_steps, raw, repaired, seconds = stored[variant.name]
         print(
-            f"| {variant.name} | {made:.0f} | {raw:.2%} | {repaired:.2%} | {1e3 * seconds:.1f} ms |",
+            f"| {variant.name} | {num_steps:.0f} | {raw:.2%} | {repaired:.2%} | {1e3 * seconds:.1f} ms |",
             flush=True,
         )
     return 0

@@ -44,12 +44,12 @@ def instance(nodes: int, neighbours: int, seed: int) -> tuple[Topology, FloatArr
     array.
     """
     random = np.random.RandomState(seed)  # the generator of numpy.random.seed
-    place = random.rand(2 * nodes).reshape(nodes, 2)
+    position = random.rand(2 * nodes).reshape(nodes, 2)
     links = set()
     for node in range(nodes):
-        nearest = np.argsort(np.linalg.norm(place[node] - place, axis=1))[1 : neighbours + 1]
-        links |= {(node, int(other)) for other in nearest} | {
-            (int(other), node) for other in nearest
+        nearest = np.argsort(np.linalg.norm(position[node] - position, axis=1))[1 : neighbours + 1]
+        links |= {(node, int(neighbour)) for neighbour in nearest} | {
+            (int(neighbour), node) for neighbour in nearest
         }
     ends = np.array(sorted(links))
     # Links are in the order of the columns of the incidence matrix (-1 at the source), and then
@@ -61,7 +61,7 @@ def instance(nodes: int, neighbours: int, seed: int) -> tuple[Topology, FloatArr
     weight = _log_uniform(random, _WEIGHTS, (nodes, nodes)).T  # the generator's rows are targets
     names = tuple(str(node) for node in range(nodes))
     return Topology(
-        "pdmcf", names, ends[:, 0], ends[:, 1], capacity, np.ones(len(ends)), place
+        "pdmcf", names, ends[:, 0], ends[:, 1], capacity, np.ones(len(ends)), position
     ), weight
 
 
@@ -87,18 +87,18 @@ def judged(
         load[last.paths.links_of(demand, k)] += flow[demand, k]
     assert (load <= topology.capacity * (1 + 1e-9)).all()
     source, target = last.paths.pairs.T
-    own = weight[source, target]
+    pair_weight = weight[source, target]
     carried = flow.sum(1)
     # scipy.sparse.csgraph reads a 0 as no link.
     price = np.maximum(last.result.prices[0].double().numpy(), 1e-15)
     length = dijkstra(csr_array((price, (topology.link_source, topology.link_target))))[
         source, target
     ]
-    total = float(own.sum())
-    bound = float((own * np.log(own / length)).sum()) - total * np.log(
+    total = float(pair_weight.sum())
+    bound = float((pair_weight * np.log(pair_weight / length)).sum()) - total * np.log(
         total / float(topology.capacity @ price)
     )
-    return float((own * np.log(carried)).sum()), bound, float(carried.max())
+    return float((pair_weight * np.log(carried)).sum()), bound, float(carried.max())
 
 
 def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
@@ -116,7 +116,7 @@ def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
     )
     last = improve(problem, target=_TARGET_GAP)
     seconds = time.process_time() - begin
-    value, bound, most = judged(topology, weight, problem, last)
+    value, bound, max_utilisation = judged(topology, weight, problem, last)
     gap = (bound - value) / float(weight[*pairs.T].sum())
     return [
         nodes,
@@ -130,7 +130,7 @@ def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
         f"{value:.1f}",
         f"{bound:.1f}",
         f"{gap:.2e}",
-        f"{most:.2f}",
+        f"{max_utilisation:.2f}",
     ]
 
 

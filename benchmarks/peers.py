@@ -98,7 +98,7 @@ def clarabel(tolerance: float, limit: float) -> Solve:
         settings.tol_gap_abs = tolerance
         settings.time_limit = limit
         built = time.perf_counter()
-        made = solver.DefaultSolver(
+        clarabel_solver = solver.DefaultSolver(
             sp.csc_matrix((count, count)),
             program.cost,
             rows,
@@ -106,7 +106,7 @@ def clarabel(tolerance: float, limit: float) -> Solve:
             [solver.NonnegativeConeT(len(limits))],
             settings,
         )
-        solution = made.solve()
+        solution = clarabel_solver.solve()
         solved = time.perf_counter()
         is_solved = str(solution.status) in ("Solved", "AlmostSolved")
         flow = np.zeros(matrix.mask.shape)

@@ -44,8 +44,8 @@ def rounded(numbers: Tensor, bits: int) -> Tensor:
     cut = _FLOAT32_BITS - bits
     if not cut:
         return numbers
-    whole = numbers.contiguous().view(torch.int32) + (1 << (cut - 1))
-    return ((whole >> cut) << cut).view(torch.float32)
+    rounded_bits = numbers.contiguous().view(torch.int32) + (1 << (cut - 1))
+    return ((rounded_bits >> cut) << cut).view(torch.float32)
 
 
 class _Linear(torch.autograd.Function):
@@ -58,8 +58,8 @@ class _Linear(torch.autograd.Function):
         w = rounded(w, factors)
         context.save_for_backward(x, w)
         context.bits = bits
-        found = x @ w.T
-        return rounded(found if b is None else found + b, results)
+        product = x @ w.T
+        return rounded(product if b is None else product + b, results)
 
     @staticmethod
     def backward(context: Any, *slopes: Tensor) -> Any:
@@ -113,14 +113,16 @@ def summary(file: Path) -> pd.DataFrame:
     """The changes by precision and by seed, of the share that is carried."""
     columns = ["start", "precision", "seed"]
     scores = pd.read_csv(file).set_index(columns)["carried"].sort_index()
-    found = []
+    differences = []
     for start in STARTS:
-        whole = scores[start, "float32"]
-        found.append((f"{start}: range of seeds", whole.max() - whole.min()))
+        full_precision = scores[start, "float32"]
+        differences.append(
+            (f"{start}: range of seeds", full_precision.max() - full_precision.min())
+        )
         for precision in ("tf32", "bfloat16"):
-            change = abs(scores[start, precision].mean() - whole.mean())
-            found.append((f"{start}: change by {precision}", change))
-    return pd.DataFrame(found, columns=["what", "value"])
+            change = abs(scores[start, precision].mean() - full_precision.mean())
+            differences.append((f"{start}: change by {precision}", change))
+    return pd.DataFrame(differences, columns=["what", "value"])
 
 
 def main() -> None:

@@ -22,8 +22,8 @@ _REPEATS = 5
 def _line(name: str, seconds: float, assessment: Assessment) -> str:
     assert assessment.classes is not None
     parts = [
-        f"{100 * one.value / one.demand:.2f}% (gap {100 * one.gap:.2f}%)"
-        for one in assessment.classes.lines(0)
+        f"{100 * line.value / line.demand:.2f}% (gap {100 * line.gap:.2f}%)"
+        for line in assessment.classes.lines(0)
     ]
     return f"| {name} | {' | '.join(parts)} | {seconds:.3g} s |"
 
@@ -34,14 +34,14 @@ def main(topology_name: str, load: str, gap: str = "0.01") -> None:
     traffic = teal.load_traffic(f"gravity:seed=0,load={load},count=1", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     demand = traffic.read([0])
-    one = teal.Problem.create(topology, paths, teal.Objective(), demand)
+    line = teal.Problem.create(topology, paths, teal.Objective(), demand)
     three = teal.priority_problem(
         topology, paths, {name: share * demand for name, share in _SHARES.items()}
     )
     print(f"{topology.name}, load {load}, {paths.num_demands:,} pairs, gap {gap}")
     print("| | gold | silver | bronze | time |\n|---|---|---|---|---|")
     print(
-        f"| one class | | | | {median_s(lambda: teal.solve(one, gap=float(gap)), _REPEATS):.3g} s |"
+        f"| one class | | | | {median_s(lambda: teal.solve(line, gap=float(gap)), _REPEATS):.3g} s |"
     )
     for name in (f"pdhg:gap={gap}", f"pdhg:gap={gap},form=residual"):
         scheme = teal.make_scheme(name)

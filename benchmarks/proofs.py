@@ -80,14 +80,14 @@ def measure(names: list[str], out: Path) -> None:
                         MATRIX,
                         PROOF,
                     ]
-                    done = subprocess.run(
+                    completed = subprocess.run(
                         command, cwd=folder, capture_output=True, text=True, check=True
                     )
                     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-                    mib = int(done.stdout.rpartition("VmHWM:")[2].split()[0]) / 1024
+                    mib = int(completed.stdout.rpartition("VmHWM:")[2].split()[0]) / 1024
                     check_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
                     size = (Path(folder) / PROOF).stat().st_size / 1e6
-                proved = float(done.stdout.partition("gap ")[2].partition("%")[0]) / 100
+                proved = float(completed.stdout.partition("gap ")[2].partition("%")[0]) / 100
                 row = [
                     topology.name,
                     objective,
@@ -117,7 +117,10 @@ def _optimum_is_there(files: list[Path]) -> bool:
     says.
     """
     truth = Truth(*files)
-    return all(truth.holds(one, number) for number, one in enumerate(check.check(*map(str, files))))
+    return all(
+        truth.holds(statement, number)
+        for number, statement in enumerate(check.check(*map(str, files)))
+    )
 
 
 def mutate(count: int, seed: int, out: Path) -> None:
@@ -125,45 +128,47 @@ def mutate(count: int, seed: int, out: Path) -> None:
     does.
     """
     broken = {name: checker_without(name) for name in REMOVED_CHECKS}
-    wrong = dict.fromkeys(["none", *REMOVED_CHECKS], 0)
+    num_wrong = dict.fromkeys(["none", *REMOVED_CHECKS], 0)
     changed = accepted = refused_true = 0
     pick = random.Random(seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         texts = []
         for number, case in enumerate(CASES):
-            own = folder / str(number)
-            write_case(case, own, seed=seed)
-            texts.append((own, (own / PROOF).read_text(encoding="utf-8")))
+            case_folder = folder / str(number)
+            write_case(case, case_folder, seed=seed)
+            texts.append((case_folder, (case_folder / PROOF).read_text(encoding="utf-8")))
         for number in range(count):
-            own, text = texts[number % len(texts)]
+            case_folder, text = texts[number % len(texts)]
             fault = mutated(text, pick)
             if fault == text:
                 continue
             changed += 1
             files = [
-                own / NETWORK,
-                own / MATRIX,
-                own / "fault.txt",
-                *([own / GROUPS] if (own / GROUPS).exists() else []),
+                case_folder / NETWORK,
+                case_folder / MATRIX,
+                case_folder / "fault.txt",
+                *([case_folder / GROUPS] if (case_folder / GROUPS).exists() else []),
             ]
             files[2].write_text(fault, encoding="utf-8", newline="\n")
             truth = is_true(*files)
             is_accepted = accepts(check, files)
             accepted += is_accepted
             refused_true += truth and not is_accepted
-            wrong["none"] += is_accepted and not (truth and _optimum_is_there(files))
+            num_wrong["none"] += is_accepted and not (truth and _optimum_is_there(files))
             if not truth:
                 for which, checker in broken.items():
-                    wrong[which] += accepts(checker, files)
+                    num_wrong[which] += accepts(checker, files)
             if number % 1000 == 999:
-                print(f"{number + 1}: {changed} changed, {accepted} accepted, {wrong}", flush=True)
+                print(
+                    f"{number + 1}: {changed} changed, {accepted} accepted, {num_wrong}", flush=True
+                )
     with (out / "mutations.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["check_removed", "changed_files", "accepted_wrongly"])
-        writer.writerows([which, changed, number] for which, number in wrong.items())
+        writer.writerows([which, changed, number] for which, number in num_wrong.items())
     print(f"{changed} files changed, {accepted} accepted, {refused_true} true ones refused")
-    for which, number in wrong.items():
+    for which, number in num_wrong.items():
         print(f"without the check {which}: {number} accepted wrongly")
 
 

@@ -18,9 +18,9 @@ def published(folder: Path, name: str) -> Path:
             ``Kdl.json``.
     """
     bare = Path(name).name
-    for place in (folder / name, folder / bare, *(folder / below / bare for below in _FOLDERS)):
-        if place.exists():
-            return place
+    for path in (folder / name, folder / bare, *(folder / below / bare for below in _FOLDERS)):
+        if path.exists():
+            return path
     raise SystemExit(
         f"--data {folder}: no {bare}, also not in {', '.join(_FOLDERS)}; data/README.md says where it is"
     )

@@ -124,9 +124,9 @@ def main() -> None:
                 for time in times_to_gap(runs_of_case, options.gap)
             }
             for scheme in dict.fromkeys(name for name, _ in times):
-                known = [times.get((scheme, situation)) for situation in SITUATIONS]
-                seconds = [time.seconds if time else math.nan for time in known]
-                ratios = [time.speedup if time else math.nan for time in known]
+                situation_times = [times.get((scheme, situation)) for situation in SITUATIONS]
+                seconds = [time.seconds if time else math.nan for time in situation_times]
+                ratios = [time.speedup if time else math.nan for time in situation_times]
                 summary.append((case.topology.name, load, scheme, *seconds, *ratios))
             with (options.out / "race-summary.csv").open(
                 "w", newline="", encoding="utf-8"

@@ -169,11 +169,11 @@ def main() -> int:
         return check(options.older)
     if not options.data or not Path(options.data).is_dir():
         parser.error("--data: expected the folder of the files that data/README.md names")
-    known = {name for recipe in recipes() for name in recipe.files}
-    unknown = sorted(set(options.only) - known)
+    stored_names = {name for recipe in recipes() for name in recipe.files}
+    unknown = sorted(set(options.only) - stored_names)
     if unknown:
         parser.error(f"--only: no recipe makes {', '.join(unknown)}")
-    left = options.minutes
+    remaining_minutes = options.minutes
     failed = False
     for recipe in sorted(recipes(), key=lambda recipe: recipe.minutes):
         names = list(recipe.files)
@@ -185,10 +185,10 @@ def main() -> int:
         if recipe.needs:
             print(f"left out: {', '.join(names)}, which needs a machine with {recipe.needs}")
             continue
-        if not options.only and recipe.minutes > left:
+        if not options.only and recipe.minutes > remaining_minutes:
             print(f"left out: {', '.join(names)}, {recipe.minutes:g} minutes")
             continue
-        left -= recipe.minutes
+        remaining_minutes -= recipe.minutes
         out = options.out.absolute() / Path(names[0]).stem
         failed |= not remake(recipe, Path(options.data).absolute(), out, options.beside)
     figures.fill_pages()

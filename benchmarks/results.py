@@ -65,7 +65,7 @@ SHOCKS = shlex.split(
 )
 
 
-def large(replicas: int, *others: str) -> tuple[str, ...]:
+def large(replicas: int, *other_schemes: str) -> tuple[str, ...]:
     """Schemes for large networks: linear programs have two minutes for a matrix, POP
     ``replicas``.
     """
@@ -75,7 +75,7 @@ def large(replicas: int, *others: str) -> tuple[str, ...]:
         *ROUTERS,
         *(f"{s}:time_limit=120" for s in REDUCED),
         f"pop:replicas={replicas},time_limit=120",
-        *others,
+        *other_schemes,
     )
 
 

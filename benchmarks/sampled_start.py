@@ -81,7 +81,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     rows = []
     model = load_model("universal")
-    ways: dict[str, dict[str, Any]] = {
+    variants: dict[str, dict[str, Any]] = {
         "model": {"starter": model},
         "sample": {},
         "all": {"engine": "fused"},
@@ -91,23 +91,33 @@ def main() -> None:
     )
     for network in arguments.networks.split(","):
         for name, problem, gap, earlier in cases(network, arguments.data):
-            times: dict[str, list[float]] = {way: [] for way in ways}
+            times: dict[str, list[float]] = {variant: [] for variant in variants}
             results: dict[str, pdhg.PdhgResult] = {}
             for repeat in range(arguments.repeats + 1):
-                for way, measured in times.items():
+                for variant, measured in times.items():
                     begin = time.perf_counter()
-                    results[way] = pdhg.solve(problem, gap=gap, warm_start=earlier, **ways[way])
+                    results[variant] = pdhg.solve(
+                        problem, gap=gap, warm_start=earlier, **variants[variant]
+                    )
                     if repeat:
                         measured.append(time.perf_counter() - begin)
-            seconds = {way: statistics.median(measured) for way, measured in times.items()}
+            seconds = {variant: statistics.median(measured) for variant, measured in times.items()}
             cells = [
-                f"{1e3 * seconds[way]:.0f} ms ({result.iterations})"
-                for way, result in results.items()
+                f"{1e3 * seconds[variant]:.0f} ms ({result.iterations})"
+                for variant, result in results.items()
             ]
             print(f"| {network} | {name} | {100 * gap:g}% | {' | '.join(cells)} |", flush=True)
-            for way, result in results.items():
+            for variant, result in results.items():
                 rows.append(
-                    [network, name, gap, way, seconds[way], result.iterations, float(result.gap)]
+                    [
+                        network,
+                        name,
+                        gap,
+                        variant,
+                        seconds[variant],
+                        result.iterations,
+                        float(result.gap),
+                    ]
                 )
     with (arguments.out / "sampled_start.csv").open("w", newline="") as file:
         writer = csv.writer(file)

@@ -50,40 +50,44 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     table = arguments.out / "seams.csv"
-    known: dict[int, list[str]] = {}
+    stored_rows: dict[int, list[str]] = {}
     if table.exists():
         with table.open(newline="") as file:
-            known = {int(row[0]): row for row in csv.reader(file) if row and row[0].isdecimal()}
+            stored_rows = {
+                int(row[0]): row for row in csv.reader(file) if row and row[0].isdecimal()
+            }
     seeds = [
-        s for s in range(arguments.first, arguments.first + arguments.networks) if s not in known
+        s
+        for s in range(arguments.first, arguments.first + arguments.networks)
+        if s not in stored_rows
     ]
     begin = time.perf_counter()
     with table.open("a", newline="") as file, ProcessPoolExecutor(arguments.workers) as pool:
         writer = csv.writer(file)
-        if not known:
+        if not stored_rows:
             writer.writerow(["seed", "compared", "contradictions", "kinds", "texts"])
-        done = 0
+        num_done = 0
         for future in as_completed([pool.submit(compare, seed) for seed in seeds]):
-            seed, count, wrong = future.result()
+            seed, count, faults = future.result()
             kinds = "; ".join(f"{kind} {number}" for kind, number in sorted(count.items()))
-            row = [str(seed), str(sum(count.values())), str(len(wrong)), kinds, " | ".join(wrong)]
+            row = [str(seed), str(sum(count.values())), str(len(faults)), kinds, " | ".join(faults)]
             writer.writerow(row)
             file.flush()
-            known[seed] = row
-            done = done + 1
-            if sys.stderr.isatty() or done % 50 == 0:
+            stored_rows[seed] = row
+            num_done = num_done + 1
+            if sys.stderr.isatty() or num_done % 50 == 0:
                 print(
-                    f"{done} of {len(seeds)} networks, {time.perf_counter() - begin:.0f} s",
+                    f"{num_done} of {len(seeds)} networks, {time.perf_counter() - begin:.0f} s",
                     file=sys.stderr,
                 )
     total: Counter[str] = Counter()
-    for row in known.values():
+    for row in stored_rows.values():
         for part in filter(None, row[3].split("; ")):
             kind, amount = part.rsplit(" ", 1)
             total[kind] += int(amount)
-    bad = sum(int(row[2]) > 0 for row in known.values())
+    bad = sum(int(row[2]) > 0 for row in stored_rows.values())
     print(
-        f"{len(known)} networks, {sum(total.values()):,} statements, {bad} networks with contradictions"
+        f"{len(stored_rows)} networks, {sum(total.values()):,} statements, {bad} networks with contradictions"
     )
     for kind, compared in sorted(total.items()):
         print(f"{kind:>24} {compared:8,}")

@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows = []
-    for graph in sorted(one for one in options.folder.glob("*.graph") if options.match in one.name):
+    for graph in sorted(
+        entry for entry in options.folder.glob("*.graph") if options.match in entry.name
+    ):
         topology = load_topology(str(graph))
         metric = np.ones(topology.num_links) if topology.metric is None else topology.metric
         dag = EcmpDag.of(topology, metric)
@@ -90,10 +92,10 @@ def _measure(dag, pairs, demand, gaps, policies):  # type: ignore[no-untyped-def
         tight = fewest_policies(problem, result, result.value * 1.001, Deadline.after(_SECONDS))
         starts = [(result.mid, result.share), (tight.mid, tight.share)]
         lists = [one_list(problem, *start, Deadline.after(_SECONDS)) for start in starts]
-        best = min(lists, key=lambda one: one.utilisation)
+        best = min(lists, key=lambda entry: entry.utilisation)
         row |= {
             "one list": f"{best.utilisation:.4f}",
-            "one list s": f"{sum(one.solve_s for one in lists):.2f}",
+            "one list s": f"{sum(entry.solve_s for entry in lists):.2f}",
         }
     return row
 

@@ -187,7 +187,7 @@ def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> list[di
         if not name.startswith("echo"):
             metadata = [metadata_of(body) for body in responses]
             for figure in ("queue_ms", "solve_ms", "batch"):
-                row[figure] = round(float(np.median([one[figure] for one in metadata])), 2)
+                row[figure] = round(float(np.median([entry[figure] for entry in metadata])), 2)
         rows.append(row)
         in_ms = f"{1e3 * p50:.1f} ms | {1e3 * p99:.1f} ms | {rate:.0f} | {faults}"
         parts = f"{row['queue_ms'] or '-'} | {row['solve_ms'] or '-'} | {row['batch'] or '-'}"
@@ -214,13 +214,13 @@ def solvers(file: Path, address: str) -> None:
             print(
                 f"\n| {topology.name}, gap {100 * target:g}% | end to end | engine | gap |\n|---|---|---|---|"
             )
-            found: dict[str, list[tuple[float, float, float]]] = {
+            times_by_solver: dict[str, list[tuple[float, float, float]]] = {
                 "pdhg": [],
                 "model": [],
                 "model-pdhg": [],
             }
             for row in rates[1:]:
-                for solver, times in found.items():
+                for solver, times in times_by_solver.items():
                     begin = time.perf_counter()
                     answer = client.allocate(
                         "large", row, solver=solver, gap=target, deadline_ms=60_000
@@ -232,9 +232,11 @@ def solvers(file: Path, address: str) -> None:
                             100 * float(answer.gap[0]),
                         )
                     )
-            for solver, times in found.items():
-                whole, engine, gap = np.median(times, axis=0)
-                print(f"| {solver} | {whole:.0f} ms | {engine:.0f} ms | {gap:.2f}% |", flush=True)
+            for solver, times in times_by_solver.items():
+                total_ms, engine, gap = np.median(times, axis=0)
+                print(
+                    f"| {solver} | {total_ms:.0f} ms | {engine:.0f} ms | {gap:.2f}% |", flush=True
+                )
 
 
 def resident(pid: int) -> float:

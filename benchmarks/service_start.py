@@ -43,11 +43,11 @@ _MOST_S = 900.0
 _LOOK_EVERY_S = 0.02
 
 
-def first(wanted: Callable[[], Any], begin: float) -> float:
+def first(condition: Callable[[], Any], begin: float) -> float:
     """Seconds from ``begin`` until ``wanted`` first succeeds."""
     while time.perf_counter() - begin < _MOST_S:
         try:
-            wanted()
+            condition()
         except (Unreachable, NotReady, Overloaded, UnknownNetwork, httpx.HTTPError):
             time.sleep(_LOOK_EVERY_S)
         else:
@@ -63,10 +63,10 @@ def is_well(http: httpx.Client, path: str) -> None:
 def one_start(topology: str, rates: Any, native: bool) -> dict[str, float]:
     """Seconds to each of the three, in a new process with an empty home."""
     with tempfile.TemporaryDirectory() as home:
-        kept = {
+        inherited = {
             k: v for k, v in os.environ.items() if not k.startswith(("TEAL_", "NUMBA_", "XDG_"))
         }
-        environment = kept | {"HOME": home, "TEAL_SHIPPED_KERNELS": "0" if native else "1"}
+        environment = inherited | {"HOME": home, "TEAL_SHIPPED_KERNELS": "0" if native else "1"}
         command = [sys.executable, "-m", "teal", "serve", "--topology", topology]
         begin = time.perf_counter()
         process = subprocess.Popen(
@@ -78,14 +78,14 @@ def one_start(topology: str, rates: Any, native: bool) -> dict[str, float]:
         )
         try:
             with httpx.Client(base_url=ADDRESS) as http, Client(ADDRESS) as client:
-                found = {"listens": first(partial(is_well, http, "/healthz"), begin)}
-                found["ready"] = first(partial(is_well, http, "/readyz"), begin)
+                seconds_by_event = {"listens": first(partial(is_well, http, "/healthz"), begin)}
+                seconds_by_event["ready"] = first(partial(is_well, http, "/readyz"), begin)
                 ask = partial(client.allocate, "default", rates, gap=0.01, deadline_ms=60_000)
-                found["answers"] = first(ask, begin)
+                seconds_by_event["answers"] = first(ask, begin)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
-    return found
+    return seconds_by_event
 
 
 def main() -> None:
@@ -98,26 +98,28 @@ def main() -> None:
     parser.add_argument("--native", action="store_true")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("runs/service-start.csv"))
-    given = parser.parse_args()
+    options = parser.parse_args()
     import teal
 
     rows = []
-    for network in given.networks.split(","):
+    for network in options.networks.split(","):
         source, load = NETWORKS[network]
-        place = str(published(given.data, source)) if source.endswith(".json") else source
-        topology = teal.load_topology(place)
+        topology_source = (
+            str(published(options.data, source)) if source.endswith(".json") else source
+        )
+        topology = teal.load_topology(topology_source)
         traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
         rates = traffic.read(slice(None))[0]
-        starts = [one_start(place, rates, given.native) for _ in range(given.repeat)]
-        code = "compiled here" if given.native else "of the package"
+        starts = [one_start(topology_source, rates, options.native) for _ in range(options.repeat)]
+        code = "compiled here" if options.native else "of the package"
         row = {"network": network, "machine_code": code}
         for figure in ("listens", "ready", "answers"):
             seconds = statistics.median(start[figure] for start in starts)
             row[f"{figure}_s"] = f"{seconds:.3g}"
         rows.append(row)
         print(row, flush=True)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).to_csv(given.out, index=False)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_csv(options.out, index=False)
 
 
 if __name__ == "__main__":

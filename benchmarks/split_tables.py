@@ -47,9 +47,9 @@ def drawn(problem: teal.Problem, splits: Tensor, entries: int) -> Tensor:
         counts = torch.zeros_like(splits[0]).scatter_add_(
             1, chosen, torch.ones(chosen.shape, dtype=splits.dtype)
         )
-        found = admit(problem, counts[None] / entries * total, entries)
-        if best is None or problem.value(found)[0] > problem.value(best)[0]:
-            best = found
+        candidate = admit(problem, counts[None] / entries * total, entries)
+        if best is None or problem.value(candidate)[0] > problem.value(best)[0]:
+            best = candidate
     assert best is not None
     return best
 
@@ -81,18 +81,18 @@ def main() -> None:
         paths = teal.compute_paths(topology, traffic.pairs)
         for kind, problem in cases(topology, paths, traffic, np.random.default_rng(options.seed)):
             exact = teal.solve(problem, gap=1e-3, max_iterations=5000)
-            ways: dict[str, Callable[[], Tensor]] = {
+            methods: dict[str, Callable[[], Tensor]] = {
                 "rounded": partial(admit, problem, exact.splits, options.entries),
                 "best of 32 random ones": partial(drawn, problem, exact.splits, options.entries),
                 "with the search": partial(in_tables, problem, exact.splits, options.entries),
             }
-            ways |= {
+            methods |= {
                 f"{name}, rounded": partial(of_model, model, problem, options.entries)
                 for name, model in models.items()
             }
-            for key, way in ways.items():
+            for key, method in methods.items():
                 begin = time.perf_counter()
-                splits = way()
+                splits = method()
                 seconds.setdefault((key, kind), []).append(time.perf_counter() - begin)
                 shares.setdefault((key, kind), []).append(
                     float(problem.value(splits)[0] / exact.value[0])

@@ -70,8 +70,8 @@ def main(
         means = [np.mean([stranded(failed) for failed in drawn[share]]) for share in _SHARES]
         result = teal.solve(problem, gap=1e-2)
         seconds = median_s(partial(teal.solve, problem, gap=1e-2), _REPEATS)
-        served = 100 * float(result.value) / float(demand.sum())
-        figures = " | ".join(f"{figure:.2f}" for figure in (alone, *means, served))
+        served_percent = 100 * float(result.value) / float(demand.sum())
+        figures = " | ".join(f"{figure:.2f}" for figure in (alone, *means, served_percent))
         count = int(paths.mask.sum())
         print(
             f"| `{named}` | {count:,}, {search_s:.3g} s | {figures} | {seconds:.3g} s |", flush=True

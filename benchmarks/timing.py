@@ -117,12 +117,12 @@ def matrix_by_matrix(scheme: str, problem: teal.Problem) -> tuple[Tensor, float]
     """(B, D, K) splits of a scheme that gets one matrix at a time, and the median time of a matrix,
     s.
     """
-    made = teal.make_scheme(scheme)
+    allocator = teal.make_scheme(scheme)
     seconds = []
     splits = []
-    made.solve(problem.row(0))  # compilation
+    allocator.solve(problem.row(0))  # compilation
     for row in range(problem.batch):
         begin = time.perf_counter()
-        splits.append(made.solve(problem.row(row)).splits)
+        splits.append(allocator.solve(problem.row(row)).splits)
         seconds.append(time.perf_counter() - begin)
     return torch.cat(splits), statistics.median(seconds)

@@ -48,28 +48,28 @@ def main(topology_name: str, traffic_name: str, count: str = "96", slack: str = 
     through = sp.csr_array(
         (np.ones(len(link)), (link, path)), shape=(topology.num_links, paths.leaf.size)
     )
-    own = NamedPaths(
+    named_paths = NamedPaths(
         through, np.repeat(np.arange(paths.num_demands), paths.num_paths), topology.capacity
     )
     rng = np.random.default_rng(0)
     steps = collections.Counter[int]()
-    kept = []
+    kept_shares = []
     seconds = []
     worst = 0.0
     for t in range(problem.batch - 1):
         begin = time.perf_counter()
-        found = plan_update(own, rates[t], rates[t + 1])
+        plan = plan_update(named_paths, rates[t], rates[t + 1])
         seconds.append(time.perf_counter() - begin)
-        steps[found.steps] += 1
-        kept.append(found.kept)
-        for a in range(found.steps):
+        steps[plan.steps] += 1
+        kept_shares.append(plan.kept)
+        for a in range(plan.steps):
             for _ in range(_INTERLEAVINGS):
                 is_new = rng.random(rates.shape[1]) < rng.random()
-                load = through @ np.where(is_new, found.flows[a + 1], found.flows[a])
+                load = through @ np.where(is_new, plan.flows[a + 1], plan.flows[a])
                 worst = max(worst, float((load / topology.capacity).max()))
     print(
-        f"{topology.name}, slack {slack}: {len(kept)} updates, steps {dict(sorted(steps.items()))}, "
-        f"kept at least {100 * min(kept):.2f}% (median {100 * statistics.median(kept):.2f}%), "
+        f"{topology.name}, slack {slack}: {len(kept_shares)} updates, steps {dict(sorted(steps.items()))}, "
+        f"kept at least {100 * min(kept_shares):.2f}% (median {100 * statistics.median(kept_shares):.2f}%), "
         f"fullest link in {_INTERLEAVINGS} interleavings a step {100 * worst:.6f}%, "
         f"{statistics.median(seconds):.3g} s each"
     )

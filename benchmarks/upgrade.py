@@ -79,14 +79,14 @@ def main() -> None:
         "solve_s": result.solve_s,
     }
     if options.modules:
-        whole = buy_modules(
+        plan = buy_modules(
             scenarios,
             cuts,
             [(options.modules, options.modules)],
             deadline=Deadline.after(options.module_deadline),
         )
         figures["modules"] = {
-            key: getattr(whole, key) for key in ("cost", "bound", "gap", "rounds", "solve_s")
+            key: getattr(plan, key) for key in ("cost", "bound", "gap", "rounds", "solve_s")
         }
     if options.highs:
         begin = time.perf_counter()
@@ -108,9 +108,9 @@ def whole_program(scenarios: Scenarios, seconds: float) -> float:
     incidence = scenarios.problem.ops.incidence(links).tocsc()
     of_cable = sp.csr_array((np.full(links, -scenarios.limit), (np.arange(links), scenarios.cable)))
     upper = []
-    right = []
+    upper_bounds = []
     equal = []
-    wanted = []
+    lower_bounds = []
     for s, demand in enumerate(scenarios.demand):
         live = scenarios.live[s]
         is_dead = (incidence.T @ (~live).astype(np.float64)) > 0
@@ -118,22 +118,22 @@ def whole_program(scenarios: Scenarios, seconds: float) -> float:
             paths.mask.reshape(-1) & ~is_dead & (np.repeat(demand, paths.num_paths) > 0)
         )
         upper.append((of_cable[live], incidence[:, column].tocsr()[live]))
-        right.append(scenarios.limit * scenarios.regular[live])
+        upper_bounds.append(scenarios.limit * scenarios.regular[live])
         has = np.unique(column // paths.num_paths)
         rows = np.searchsorted(has, column // paths.num_paths)
         equal.append(sp.csr_array((np.ones(len(column)), (rows, np.arange(len(column))))))
-        wanted.append(demand[has])
-    flows = sp.block_diag([one for _, one in upper], format="csr")
-    rows_upper = sp.hstack([sp.vstack([one for one, _ in upper]), flows], format="csr")
+        lower_bounds.append(demand[has])
+    flows = sp.block_diag([block for _, block in upper], format="csr")
+    rows_upper = sp.hstack([sp.vstack([block for block, _ in upper]), flows], format="csr")
     sums = sp.block_diag(equal, format="csr")
     rows_equal = sp.hstack([sp.csr_array((sums.shape[0], cables)), sums], format="csr")
     cost = np.concatenate([scenarios.cost, np.zeros(flows.shape[1])])
     result = linprog(
         cost,
         rows_upper,
-        np.concatenate(right),
+        np.concatenate(upper_bounds),
         rows_equal,
-        np.concatenate(wanted),
+        np.concatenate(lower_bounds),
         bounds=(0, None),
         method="highs",
         options={"time_limit": seconds},

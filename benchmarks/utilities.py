@@ -102,11 +102,14 @@ def measure(name: str, load: float, out: Any) -> None:
             reference = LpAll().solve(problem)
             clarabel_s = time.process_time() - begin
             optimum = float(problem.value(reference.splits)[0])
-            own = assess(problem, exact)
+            assessment = assess(problem, exact)
             unit = max(1.0, optimum)  # of functions; shares are at most 1
             row += [
                 f"{clarabel_s:.3f}",
-                *(f"{(float(one[0]) - optimum) / unit:.2e}" for one in (own.value, own.bound)),
+                *(
+                    f"{(float(number[0]) - optimum) / unit:.2e}"
+                    for number in (assessment.value, assessment.bound)
+                ),
             ]
         out.writerow(row)
         print(*row, flush=True)
@@ -117,7 +120,7 @@ def price_of_fairness(name: str, load: float, out: Any) -> None:
     topology = load_topology(name)
     matrix = load_traffic(f"gravity:seed=0,load={load:g},count=1", topology).read([0])
     problem = Problem.create(topology, compute_paths(topology), "total_flow", matrix)
-    *points, most = fairness_curve(problem)
+    *points, max_min_point = fairness_curve(problem)
     for point in points:
         row = [
             topology.name,
@@ -125,7 +128,7 @@ def price_of_fairness(name: str, load: float, out: Any) -> None:
             point.objective.rpartition("=")[2],
             f"{point.total_share:.5f}",
             f"{point.least_share:.5f}",
-            f"{most.least_share:.5f}",
+            f"{max_min_point.least_share:.5f}",
             f"{point.gap:.2e}",
         ]
         out.writerow(row)
@@ -170,12 +173,12 @@ def draw(table: Path, picture: Path) -> None:
         1, len(networks), figsize=(4 * len(networks), 3.4), squeeze=False
     )
     for name, axis in zip(networks, axes[0], strict=True):
-        own = [row for row in rows if row["network"] == name]
-        least, total = (
-            [100 * float(row[key]) for row in own] for key in ("least_share", "total_share")
+        assessment = [row for row in rows if row["network"] == name]
+        least_shares, total = (
+            [100 * float(row[key]) for row in assessment] for key in ("least_share", "total_share")
         )
-        axis.plot(least, total, "o-", color="tab:blue", label="alpha-fair")
-        for row, x, y in zip(own, least, total, strict=True):
+        axis.plot(least_shares, total, "o-", color="tab:blue", label="alpha-fair")
+        for row, x, y in zip(assessment, least_shares, total, strict=True):
             if float(row["alpha"]) in (0, 0.5, 1, 2):
                 axis.annotate(
                     f"alpha {row['alpha']}",
@@ -184,10 +187,10 @@ def draw(table: Path, picture: Path) -> None:
                     xytext=(6, 4),
                     fontsize=8,
                 )
-        largest = 100 * float(own[0]["largest_least_share"])
+        largest = 100 * float(assessment[0]["largest_least_share"])
         axis.axvline(largest, color="tab:grey", linestyle="--", label="largest least share")
         axis.set(
-            title=f"{name}, load {float(own[0]['load']):g}",
+            title=f"{name}, load {float(assessment[0]['load']):g}",
             xlabel="least share of a demand, %",
             xlim=(-1, 1.35 * largest),
         )
