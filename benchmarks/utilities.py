@@ -173,12 +173,13 @@ def draw(table: Path, picture: Path) -> None:
         1, len(networks), figsize=(4 * len(networks), 3.4), squeeze=False
     )
     for name, axis in zip(networks, axes[0], strict=True):
-        assessment = [row for row in rows if row["network"] == name]
+        network_rows = [row for row in rows if row["network"] == name]
         least_shares, total = (
-            [100 * float(row[key]) for row in assessment] for key in ("least_share", "total_share")
+            [100 * float(row[key]) for row in network_rows]
+            for key in ("least_share", "total_share")
         )
         axis.plot(least_shares, total, "o-", color="tab:blue", label="alpha-fair")
-        for row, x, y in zip(assessment, least_shares, total, strict=True):
+        for row, x, y in zip(network_rows, least_shares, total, strict=True):
             if float(row["alpha"]) in (0, 0.5, 1, 2):
                 axis.annotate(
                     f"alpha {row['alpha']}",
@@ -187,10 +188,10 @@ def draw(table: Path, picture: Path) -> None:
                     xytext=(6, 4),
                     fontsize=8,
                 )
-        largest = 100 * float(assessment[0]["largest_least_share"])
+        largest = 100 * float(network_rows[0]["largest_least_share"])
         axis.axvline(largest, color="tab:grey", linestyle="--", label="largest least share")
         axis.set(
-            title=f"{name}, load {float(assessment[0]['load']):g}",
+            title=f"{name}, load {float(network_rows[0]['load']):g}",
             xlabel="least share of a demand, %",
             xlim=(-1, 1.35 * largest),
         )

@@ -32,7 +32,7 @@ def test_each_measure_counts_what_it_says() -> None:
     assert counted["names of one plain word in public signatures"] == 1, "found"
     assert counted["comments behind closing brackets"] == 1
     assert counted["strings cut in pieces"] == 1, "the last piece may be short"
-    assert counted["functions over 40 lines"] == 0
+    assert counted["functions over 40 lines of code"] == 0
     lines = TEXT.count("\n")
     assert counted["full-line comments in a thousand lines"] == 2000 / lines
     assert counted["parallel assignments in a thousand lines"] == 1000 / lines

@@ -70,7 +70,7 @@ PLAIN_WORDS = frozenset(
         "further",
     ]
 )
-_LONG_FUNCTION = 40  # lines, without docstring
+_LONG_FUNCTION = 40  # lines of code in the body
 _SHORT_PIECE = 3  # words of a piece of a string that was cut
 _MESSAGES = frozenset({"InputError", "SolverError", "warning", "info", "error", "warn"})
 
@@ -104,20 +104,44 @@ def names(tree: ast.Module) -> Iterator[tuple[str, bool]]:
                 yield name, False
 
 
-def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a function without its docstring."""
-    assert function.end_lineno is not None
-    lines = function.end_lineno - function.lineno + 1
-    first = function.body[0]
+def code_lines(text: str) -> set[int]:
+    """Numbers of the lines that hold code: neither blank nor a comment alone."""
+    layout = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in layout:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return lines
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef, code: set[int]) -> int:
+    """Lines of code in the body of a function, without its docstring.
+
+    Args:
+        function: the function.
+        code: :func:`code_lines` of its file.
+    """
+    statements = function.body
+    first = statements[0]
     is_docstring = (
         isinstance(first, ast.Expr)
         and isinstance(first.value, ast.Constant)
         and isinstance(first.value.value, str)
     )
     if is_docstring:
-        assert first.end_lineno is not None
-        lines -= first.end_lineno - first.lineno + 1
-    return lines
+        statements = statements[1:]
+    if not statements:
+        return 0
+    end = function.end_lineno
+    assert end is not None
+    return sum(statements[0].lineno <= line <= end for line in code)
 
 
 def functions(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -159,8 +183,9 @@ def measures(texts: dict[Path, str]) -> dict[str, float]:
         )
         counts["full"] += len(re.findall(r"^\s*#", text, flags=re.M))
         counts["strings cut in pieces"] += cut_strings(text)
-        long = [each for each in functions(tree) if body_lines(each) > _LONG_FUNCTION]
-        counts["functions over 40 lines"] += len(long)
+        code = code_lines(text)
+        long = [each for each in functions(tree) if body_lines(each, code) > _LONG_FUNCTION]
+        counts["functions over 40 lines of code"] += len(long)
     comments = counts.pop("full")
     parallel = counts.pop("parallel")
     return {
@@ -184,7 +209,8 @@ def sample(texts: dict[Path, str], seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     trees = {file: ast.parse(text) for file, text in texts.items()}
     all_functions = [(file, each) for file, tree in trees.items() for each in functions(tree)]
-    weights = [body_lines(each) for _, each in all_functions]
+    code = {file: code_lines(text) for file, text in texts.items()}
+    weights = [body_lines(each, code[file]) for file, each in all_functions]
     for file, function in rng.choices(all_functions, weights, k=40):
         source = ast.get_source_segment(texts[file], function) or ""
         yield f"{file.relative_to(ROOT)}:{function.lineno}\n{textwrap.indent(source, '    ')}"

@@ -214,7 +214,9 @@ def _choose(
     """Select paths for the matrices of a problem, from its paths as initial set; arguments as in
     :func:`choose_paths`.
     """
-    initial_paths = paths = problem.paths
+    # Generate paths for one matrix after the other.
+    initial_paths = problem.paths
+    paths = initial_paths
     # Largest share of each path in a matrix.
     largest_shares: FloatArray = np.zeros(initial_paths.leaf.shape)
     bounds = []
@@ -246,27 +248,33 @@ def _choose(
                 paths, largest_shares, np.argsort(~is_kept, axis=1, kind="stable"), is_kept.sum(1)
             )
     # Prune, limit and sort; keep more paths if the target gap is missed.
-    for least_share in _MIN_SHARES:
-        is_kept, limited = _select_paths(
-            paths, initial_paths, largest_shares, least_share, max_paths
-        )
+    bound = torch.cat(bounds)
+    for min_share in _MIN_SHARES:
+        is_kept, limited = _select_paths(paths, initial_paths, largest_shares, min_share, max_paths)
         # Largest shares first.
         order = np.argsort(np.where(is_kept, -largest_shares, np.inf), axis=1, kind="stable")
         selected, _ = _reorder_paths(paths, largest_shares, order, is_kept.sum(1))
-        selected_problem = problem.with_paths(selected)
-        # One matrix at a time, as before: a batch would compile kernels for more lanes.
-        results = (
-            complete(solving(selected_problem.row(b), gap=_SEARCH_SHARE * gap, deadline=end))
-            for b in range(selected_problem.batch)
-        )
-        gaps = certified_gap(
-            selected_problem,
-            torch.cat([row_problem.value for row_problem in results]),
-            torch.cat(bounds),
-        )
+        gaps = _gaps_with(problem.with_paths(selected), bound, _SEARCH_SHARE * gap, end)
         if float(gaps.max()) <= gap or end.is_over:
             break
     return ChosenPaths(selected, gaps, limited)
+
+
+def _gaps_with(problem: Problem, bound: Tensor, target: float, deadline: Deadline) -> Tensor:
+    """Return (B,) certified gaps of the allocations over a problem's paths.
+
+    Args:
+        problem: B matrices with the selected paths.
+        bound: (B,) bounds over all paths.
+        target: gap at which each solve stops.
+        deadline: end of the last solve.
+    """
+    # One matrix at a time, as before: a batch would compile kernels for more lanes.
+    results = (
+        complete(solving(problem.row(row), gap=target, deadline=deadline))
+        for row in range(problem.batch)
+    )
+    return certified_gap(problem, torch.cat([result.value for result in results]), bound)
 
 
 def _engine(problem: Problem) -> str:

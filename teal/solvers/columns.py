@@ -138,7 +138,19 @@ def improving(
         raise InputError("improve", "engine", expected, engine)
     if engine == "interior" or (engine == "auto" and all_paths.is_faster(problem)):
         return (yield from _by_master(problem, target, end, max_rounds, report))
-    # Rounds of PDHG.
+    return (yield from _by_rounds(problem, target, end, max_rounds, max_iterations, report, engine))
+
+
+def _by_rounds(
+    problem: Problem,
+    target: float,
+    end: Deadline,
+    max_rounds: int,
+    max_iterations: int,
+    report: Callable[[ColumnRound], None] | None,
+    engine: str,
+) -> Steps[OverAllPaths]:
+    """Run :func:`improving` by rounds of PDHG; arguments as there."""
     state: PdhgState | None = None
     sense = problem.objective.rules.sense
     best_bound: Tensor | None = None

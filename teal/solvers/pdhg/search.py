@@ -8,6 +8,7 @@ time.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from typing import Protocol
@@ -110,6 +111,42 @@ class ModelStartProtocol(Protocol):
         ...
 
 
+@dataclasses.dataclass
+class _CheckSchedule:
+    """Schedule of the full gap checks of a search.
+
+    Attributes:
+        next_check: iterations at the latest next check.
+        last_check: iterations at the last check; -1 before the first.
+        credit: iterations that a start from a model counts for.
+        refill_rounds: rounds of refill in each check; above 0 after samples, whose bound is tight
+            and value is not.
+        check_s: seconds of the last check; 0 before the first.
+        iteration_s: seconds of an iteration; 0 before the first.
+    """
+
+    next_check: int = FIRST_CHECK
+    last_check: int = -1
+    credit: int = 0
+    refill_rounds: int = 0
+    check_s: float = 0.0
+    iteration_s: float = 0.0
+
+    def is_due(self, num_iterations: int) -> bool:
+        """Whether the next check is due after so many iterations."""
+        return num_iterations >= self.next_check
+
+    def may_be_early(self, num_iterations: int) -> bool:
+        """Whether the next check may come before it is due."""
+        earliest = _MIN_CHECK_GROWTH * (self.last_check + self.credit)
+        return not self.refill_rounds and num_iterations + self.credit >= earliest
+
+    def latest_next_check(self) -> int:
+        """Iterations at the latest check after the last one."""
+        latest = math.ceil(_MAX_CHECK_GROWTH * (self.last_check + self.credit)) - self.credit
+        return max(self.last_check + 2, latest)
+
+
 class Search:
     """Driver of one engine to the target gap; keeps the incumbent.
 
@@ -197,83 +234,38 @@ class Search:
         Returns the number of iterations, and the reason for the stop.
         """
         engine = self._engine
-        # Iterations so far, and at the next and the last full gap check; -1: none yet.
+        schedule = _CheckSchedule()
         num_iterations = 0
-        next_check = FIRST_CHECK
-        last_check = -1
         stop = Stop.ITERATIONS
-        # Seconds of an iteration and of a check; 0 until they are timed.
-        iteration_s = 0.0
-        check_s = 0.0
-        iteration_credit = 0  # iterations added in the schedule of checks
-        # A warm start is checked first; refill or a model may bring it to the target.
         if warm:
-            check_s = self._check()
-            last_check = 0
-            next_check = 1
-            if not (
-                self._is_refilled or self._is_done or self._exceeds_target(_REFILLABLE_GAP_FACTOR)
-            ):
-                self._check(LAST_REFILL)
-            if self._max_iterations > 0 and self._start_from_model(
-                deadline.left, check_s / _CHECK_COST
-            ):
-                iteration_credit = _MODEL_ITERATION_CREDIT
+            self._check_warm_start(schedule, deadline)
         # Sampled demands replace a cold start and a poor warm start.
-        refill_rounds = 0  # in full gap checks between iterations
         if self._max_iterations > 0 and (not warm or self._exceeds_target(_WARM_START_GAP_FACTOR)):
             sampled_check_s = yield from self._start_from_samples(deadline)
             if sampled_check_s:
-                check_s = sampled_check_s
-                last_check = 0
-                next_check = self._check_after_samples(0)
-                refill_rounds = LAST_REFILL
+                schedule.check_s = sampled_check_s
+                schedule.last_check = 0
+                schedule.next_check = self._check_after_samples(0)
+                schedule.refill_rounds = LAST_REFILL
         while num_iterations < self._max_iterations and not self._is_done:
-            # Reserve the time of the last check.
-            remaining_s = deadline.left
-            reserve_s = _LAST_CHECK_COST * (check_s or _CHECK_COST * iteration_s) + iteration_s
-            if remaining_s <= reserve_s:
+            num_steps = self._num_steps(num_iterations, schedule, deadline.left)
+            if not num_steps:
                 stop = Stop.DEADLINE
                 break
-            num_steps = max(
-                1,
-                min(
-                    self._iterations_per_test,
-                    self._max_iterations - num_iterations,
-                    next_check - num_iterations,
-                ),
-            )
-            if iteration_s and math.isfinite(remaining_s):
-                num_steps = max(1, min(num_steps, int((remaining_s - reserve_s) / iteration_s)))
             # Iterate, up to the next test of the bound.
             advance_begin = time.perf_counter()
             iteration_bound = engine.advance(num_steps).numpy()
             self._is_refilled = False
-            iteration_s = (time.perf_counter() - advance_begin) / num_steps
+            schedule.iteration_s = (time.perf_counter() - advance_begin) / num_steps
             num_iterations = num_iterations + num_steps
             # This bound ignores the rounding of float32: it only tells when a check pays off.
             newest_bound = self._tighter_bound(iteration_bound)
-            if self._reaches_target(newest_bound) and num_iterations < next_check:
+            if self._reaches_target(newest_bound) and num_iterations < schedule.next_check:
                 self._update_bound(engine.certify().numpy())
-            elif num_iterations >= next_check or (
-                not refill_rounds
-                and num_iterations + iteration_credit
-                >= _MIN_CHECK_GROWTH * (last_check + iteration_credit)
-                and self._is_promising(newest_bound)
+            elif schedule.is_due(num_iterations) or (
+                schedule.may_be_early(num_iterations) and self._is_promising(newest_bound)
             ):
-                check_s = self._check(refill_rounds)
-                last_check = num_iterations
-                if self._start_from_model(deadline.left - _LAST_CHECK_COST * check_s, iteration_s):
-                    iteration_credit = _MODEL_ITERATION_CREDIT
-                if self._report is not None:
-                    self._report(num_iterations, float(self._incumbent_gaps.max()))
-                next_check = max(
-                    last_check + 2,
-                    math.ceil(_MAX_CHECK_GROWTH * (last_check + iteration_credit))
-                    - iteration_credit,
-                )
-                if refill_rounds:
-                    next_check = min(next_check, self._check_after_samples(last_check))
+                self._check_by_schedule(num_iterations, schedule, deadline)
                 if self._may_stall and self._has_stalled(num_iterations):
                     stop = Stop.STALLED
                     break
@@ -281,6 +273,55 @@ class Search:
         if not self._is_done and not self._is_refilled:
             self._check(LAST_REFILL)
         return num_iterations, stop if self._unfinished().any() else Stop.GAP
+
+    def _check_warm_start(self, schedule: _CheckSchedule, deadline: Deadline) -> None:
+        """Check a warm start before the first iteration: refill or a model may bring it to the
+        target.
+        """
+        schedule.check_s = self._check()
+        schedule.last_check = 0
+        schedule.next_check = 1
+        if not (self._is_refilled or self._is_done or self._exceeds_target(_REFILLABLE_GAP_FACTOR)):
+            self._check(LAST_REFILL)
+        iteration_s = schedule.check_s / _CHECK_COST
+        if self._max_iterations > 0 and self._start_from_model(deadline.left, iteration_s):
+            schedule.credit = _MODEL_ITERATION_CREDIT
+
+    def _num_steps(self, num_iterations: int, schedule: _CheckSchedule, remaining_s: float) -> int:
+        """Number of iterations to the next test of the bound; 0 if none can end in time."""
+        # Reserve the time of the last check.
+        iteration_s = schedule.iteration_s
+        check_s = schedule.check_s or _CHECK_COST * iteration_s
+        reserve_s = _LAST_CHECK_COST * check_s + iteration_s
+        if remaining_s <= reserve_s:
+            return 0
+        num_steps = min(
+            self._iterations_per_test,
+            self._max_iterations - num_iterations,
+            schedule.next_check - num_iterations,
+        )
+        if iteration_s and math.isfinite(remaining_s):
+            num_steps = min(num_steps, int((remaining_s - reserve_s) / iteration_s))
+        return max(1, num_steps)
+
+    def _check_by_schedule(
+        self, num_iterations: int, schedule: _CheckSchedule, deadline: Deadline
+    ) -> None:
+        """Run a full gap check, start from a model where that saves time, and schedule the next
+        check.
+        """
+        schedule.check_s = self._check(schedule.refill_rounds)
+        schedule.last_check = num_iterations
+        model_s = deadline.left - _LAST_CHECK_COST * schedule.check_s
+        if self._start_from_model(model_s, schedule.iteration_s):
+            schedule.credit = _MODEL_ITERATION_CREDIT
+        if self._report is not None:
+            self._report(num_iterations, float(self._incumbent_gaps.max()))
+        schedule.next_check = schedule.latest_next_check()
+        if schedule.refill_rounds:
+            schedule.next_check = min(
+                schedule.next_check, self._check_after_samples(num_iterations)
+            )
 
     def _start_from_samples(self, deadline: Deadline) -> Steps[float]:
         """Start from growing samples of the demands, each with and without price correction, until

@@ -317,15 +317,7 @@ def _solve_by_pdhg(
     if engine != "auto":
         return (yield from _solve_in_batches(problem, state, options, engine, iteration_type))
     is_small = problem.paths.scan_size <= LARGE_WORK and problem.is_linear
-    # Engine after a stall.  The equilibrated engine is slow above that size and has no value steps;
-    # float64 may still resolve a stall of float32.
-    fallback = (
-        "equilibrated"
-        if is_small
-        else "auto"
-        if iteration_type is torch.float32 and dtype is None
-        else ""
-    )
+    fallback = _fallback_engine(is_small, iteration_type, dtype)
     # Split the batch into matrices of ordinary and of wide magnitudes.
     is_wide = (
         spans_decades(problem).cpu()
@@ -336,32 +328,77 @@ def _solve_by_pdhg(
         return (
             yield from _solve_in_batches(problem, state, options, "equilibrated", iteration_type)
         )
-    if not bool(is_wide.any()):
+    if bool(is_wide.any()):
+        result = yield from _solve_by_magnitude(
+            problem, state, options, iteration_type, is_wide, may_stall=bool(fallback)
+        )
+    else:
         result = yield from _solve_in_turns(
             problem, state, options, iteration_type, pdhg_iterations, may_stall=bool(fallback)
         )
-    else:
-        groups = [(~is_wide).nonzero()[:, 0], is_wide.nonzero()[:, 0]]
-        parts: list[PdhgResult] = []
-        for rows, name in zip(groups, ("auto", "equilibrated"), strict=True):
-            num_remaining = problem.batch - sum(len(part.value) for part in parts)
-            part_options = dataclasses.replace(
-                options, deadline=options.deadline.share(len(rows) / num_remaining)
-            )
-            part_state = None if state is None else state.rows(rows)
-            part = yield from _solve_in_batches(
-                problem.rows(rows),
-                part_state,
-                part_options,
-                name,
-                iteration_type,
-                may_stall=bool(fallback and name == "auto"),
-            )
-            parts.append(part)
-        result = merged(parts).rows(torch.cat(groups).argsort())
-    # Solve stalled matrices again by the fallback engine.
+    if not fallback:
+        return result
+    return (yield from _solve_stalled_again(problem, result, options, fallback))
+
+
+def _fallback_engine(is_small: bool, iteration_type: torch.dtype, dtype: torch.dtype | None) -> str:
+    """Return the engine after a stall, or "" for none.
+
+    The equilibrated engine is slow on large networks and has no value steps; float64 may still
+    resolve a stall of float32.
+
+    Args:
+        is_small: whether the program is small and linear.
+        iteration_type: type of the splits in the iteration.
+        dtype: the caller's choice of it.
+    """
+    if is_small:
+        return "equilibrated"
+    return "auto" if iteration_type is torch.float32 and dtype is None else ""
+
+
+def _solve_by_magnitude(
+    problem: Problem,
+    state: PdhgState | None,
+    options: SearchOptions,
+    iteration_type: torch.dtype,
+    is_wide: Tensor,
+    *,
+    may_stall: bool,
+) -> Steps[PdhgResult]:
+    """Solve matrices of ordinary magnitudes, then those whose magnitudes span decades.
+
+    Args:
+        problem, state, options: as in :func:`solve_single`.
+        iteration_type: type of the splits in the iteration.
+        is_wide: (B,) matrices for the equilibrated engine; some, not all.
+        may_stall: whether the ordinary engine may stop at a stall.
+    """
+    groups = [(~is_wide).nonzero()[:, 0], is_wide.nonzero()[:, 0]]
+    parts: list[PdhgResult] = []
+    for rows, name in zip(groups, ("auto", "equilibrated"), strict=True):
+        num_remaining = problem.batch - sum(len(part.value) for part in parts)
+        part_options = dataclasses.replace(
+            options, deadline=options.deadline.share(len(rows) / num_remaining)
+        )
+        part = yield from _solve_in_batches(
+            problem.rows(rows),
+            None if state is None else state.rows(rows),
+            part_options,
+            name,
+            iteration_type,
+            may_stall=may_stall and name == "auto",
+        )
+        parts.append(part)
+    return merged(parts).rows(torch.cat(groups).argsort())
+
+
+def _solve_stalled_again(
+    problem: Problem, result: PdhgResult, options: SearchOptions, engine: str
+) -> Steps[PdhgResult]:
+    """Solve the stalled matrices of a result by another engine, and keep the better of both."""
     stalled = _stopped_rows(result, Stop.STALLED)
-    if not len(stalled) or not fallback:
+    if not len(stalled):
         return result
     remaining_options = dataclasses.replace(
         options, max_iterations=max(0, options.max_iterations - result.iterations)
@@ -369,12 +406,12 @@ def _solve_by_pdhg(
     earlier = result.rows(stalled)
     # In a balanced program the equilibrated engine's initial prices are better than those of the
     # stalled search.
-    begin_state = None if is_small and problem.price_set.on_simplex else earlier.state
+    begins_anew = engine == "equilibrated" and problem.price_set.on_simplex
     second = yield from _solve_in_batches(
         problem.rows(stalled),
-        begin_state,
+        None if begins_anew else earlier.state,
         remaining_options,
-        fallback,
+        engine,
         torch.float64,
         may_leave_start=False,
     )

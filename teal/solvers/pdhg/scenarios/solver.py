@@ -355,8 +355,47 @@ def solve_scenarios(
         InputError: another objective or device; side conditions or value steps; different
             capacities; options out of range.
     """
-    # Validate.
     begin = time.perf_counter()
+    _check_supported(problem, tail, gap)
+    limits = _limits(problem.batch, weights, tail)
+    # Drop scenarios without weight, which would affect the step sizes.
+    counted_rows = torch.from_numpy(np.flatnonzero(limits))
+    counted = problem.rows(counted_rows)
+    limits = limits[limits > 0]
+    state = None
+    if warm_start is not None:
+        state = _state_of(problem, warm_start, counted_rows)
+    engine, sampled = _make_engine(counted, limits, state, gap)
+    search = Search(
+        _minimisation(counted.row(0)),
+        engine,
+        gap,
+        max_iterations,
+        report,
+        begin,
+        may_stall=False,
+        sampled=sampled,
+        is_large=_is_large(counted),
+    )
+    iterations, stop = complete(search.iterate(Deadline(begin + deadline), warm=state is not None))
+    best_splits, best_prices = engine.incumbent()
+    prices = torch.zeros_like(problem.capacity, dtype=torch.float64)
+    prices[counted_rows] = _prices_by_scenario(engine, best_prices)
+    return ScenarioResult(
+        splits=best_splits[0],
+        prices=prices,
+        costs=_costs(problem, best_splits),
+        value=float(search.value),
+        bound=float(search.bound),
+        sense=-1.0,
+        iterations=iterations,
+        solve_s=time.perf_counter() - begin,
+        stopped_by=stop,
+    )
+
+
+def _check_supported(problem: Problem, tail: float, gap: float) -> None:
+    """Raise InputError if :func:`solve_scenarios` does not support a problem or its options."""
     objective = problem.objective.name
     if objective not in (ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.TOTAL_FLOW):
         raise InputError("scenarios", "objective", "max_link_utilisation or total_flow", objective)
@@ -382,72 +421,72 @@ def solve_scenarios(
         raise InputError("scenarios", "tail", "a number in [0, 1]", tail)
     if not 0 <= gap < math.inf:
         raise InputError("scenarios", "gap", "a number >= 0", gap)
-    limits = _limits(problem.batch, weights, tail)
-    # Drop scenarios without weight, which would affect the step sizes.
-    counted_rows = torch.from_numpy(np.flatnonzero(limits))
-    counted = problem.rows(counted_rows)
-    limits = limits[limits > 0]
-    state = None
-    if warm_start is not None:
-        splits, prices = warm_start
-        expected = tuple(problem.paths.leaf.shape), tuple(problem.capacity.shape)
-        if (tuple(splits.shape), tuple(prices.shape)) != expected:
-            raise InputError(
-                "scenarios",
-                "warm_start",
-                f"splits and prices {expected}",
-                (splits.shape, prices.shape),
-            )
-        state = PdhgState(splits[None].to(torch.float64), prices[counted_rows])
-    # Engine of the objective, started from sampled demands on large networks.
-    engine: ScenarioEngine | DroppedFlowEngine
-    sampled = None
-    is_large = False
-    if objective is ObjectiveName.TOTAL_FLOW:
-        engine = DroppedFlowEngine(counted, limits, state)
-    else:
-        engine = ScenarioEngine(counted, limits, state)
-        is_large = counted.batch * problem.paths.scan_size > LARGE_WORK
-        sampled = (
-            SampledScenarios(counted, limits, engine, gap)
-            if sampled_start.is_faster(problem.paths, gap)
-            else None
+
+
+def _state_of(
+    problem: Problem, warm_start: tuple[Tensor, Tensor], counted_rows: Tensor
+) -> PdhgState:
+    """Return the engine's state for a warm start.
+
+    Args:
+        problem: all scenarios.
+        warm_start: splits (D, K) and prices (S, E).
+        counted_rows: scenarios with weight.
+
+    Raises:
+        InputError: splits or prices have another shape.
+    """
+    splits, prices = warm_start
+    expected = tuple(problem.paths.leaf.shape), tuple(problem.capacity.shape)
+    if (tuple(splits.shape), tuple(prices.shape)) != expected:
+        raise InputError(
+            "scenarios",
+            "warm_start",
+            f"splits and prices {expected}",
+            (splits.shape, prices.shape),
         )
-    search = Search(
-        _minimisation(counted.row(0)),
-        engine,
-        gap,
-        max_iterations,
-        report,
-        begin,
-        may_stall=False,
-        sampled=sampled,
-        is_large=is_large,
-    )
-    iterations, stop = complete(search.iterate(Deadline(begin + deadline), warm=state is not None))
-    best_splits, best_prices = engine.incumbent()
-    # Translate the incumbent to all scenarios, and compute their costs.
-    prices = torch.zeros_like(problem.capacity, dtype=torch.float64)
+    return PdhgState(splits[None].to(torch.float64), prices[counted_rows])
+
+
+def _make_engine(
+    counted: Problem, limits: FloatArray, state: PdhgState | None, gap: float
+) -> tuple[ScenarioEngine | DroppedFlowEngine, SampledScenarios | None]:
+    """Return the engine of the objective, and its start from sampled demands on large networks.
+
+    Args:
+        counted: scenarios with weight.
+        limits: (S,) their limits.
+        state: warm start.
+        gap: target gap.
+    """
+    if counted.objective.name is ObjectiveName.TOTAL_FLOW:
+        return DroppedFlowEngine(counted, limits, state), None
+    engine = ScenarioEngine(counted, limits, state)
+    if not sampled_start.is_faster(counted.paths, gap):
+        return engine, None
+    return engine, SampledScenarios(counted, limits, engine, gap)
+
+
+def _is_large(counted: Problem) -> bool:
+    """Whether an iteration takes longer than a test of its bound."""
+    if counted.objective.name is ObjectiveName.TOTAL_FLOW:
+        return False
+    return counted.batch * counted.paths.scan_size > LARGE_WORK
+
+
+def _prices_by_scenario(engine: ScenarioEngine | DroppedFlowEngine, best_prices: Tensor) -> Tensor:
+    """Return (S, E) prices of the scenarios with weight from the engine's incumbent prices."""
     if isinstance(engine, DroppedFlowEngine):
-        prices[counted_rows] = best_prices[0]
-        costs = lost(problem, best_splits)
-    else:
-        prices[counted_rows] = engine.split_scenarios(best_prices[0].numpy())
-        all_splits = best_splits.expand(problem.batch, -1, -1).to(problem.demand)
-        costs = problem.utilisation(all_splits).amax(1)
-    value = float(search.value)
-    bound = float(search.bound)
-    return ScenarioResult(
-        splits=best_splits[0],
-        prices=prices,
-        costs=costs,
-        value=value,
-        bound=bound,
-        sense=-1.0,
-        iterations=iterations,
-        solve_s=time.perf_counter() - begin,
-        stopped_by=stop,
-    )
+        return best_prices[0]
+    return engine.split_scenarios(best_prices[0].numpy())
+
+
+def _costs(problem: Problem, best_splits: Tensor) -> Tensor:
+    """Return (S,) costs of shared splits (1, D, K) in all scenarios."""
+    if problem.objective.name is ObjectiveName.TOTAL_FLOW:
+        return lost(problem, best_splits)
+    all_splits = best_splits.expand(problem.batch, -1, -1).to(problem.demand)
+    return problem.utilisation(all_splits).amax(1)
 
 
 def _minimisation(problem: Problem) -> Problem:
