@@ -95,7 +95,7 @@ def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, 
     d, _ = np.nonzero(mask)
     demand = problem.demand[0].cpu().numpy()
     limit = columns.limit[0].cpu().numpy()
-    utility_weight = problem.demand_value if utility is None else utility.worth[0]
+    utility_weight = problem.demand_value if utility is None else utility.unit_value[0]
     weight = (utility_weight * problem.demand[0]).cpu().numpy()
     unit = float(weight.sum()) or 1.0
     weight = weight / unit

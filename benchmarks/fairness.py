@@ -49,7 +49,7 @@ def main(topology_name: str, load: str, count: str = "3", reference: str = "max-
     def growth(splits: torch.Tensor) -> str:
         """The growths of the first matrix's levels, in per cent, and s to certify them."""
         begin = time.perf_counter()
-        found_levels = level_growths(problem.row(0), splits[:1], least=min_rate)
+        found_levels = level_growths(problem.row(0), splits[:1], min_rate=min_rate)
         grown = ", ".join(f"{100 * (level.growth - 1):.1f}" for level in found_levels)
         return f"{grown} ({time.perf_counter() - begin:.2g} s)"
 

@@ -1,14 +1,21 @@
 """Old forms of renamed public names: they work for one release, with a warning.
 
-:data:`NAMES` is the only table.  A package whose names are loaded on first use passes its loader
-through :func:`with_old_names`.
+All renamings are in the tables :data:`NAMES`, :data:`ATTRIBUTES` and :data:`KEYWORDS`.  A package
+whose names are loaded on first use passes its loader through :func:`with_old_names`; a class with
+renamed attributes has the decorator :func:`with_old_attributes`, a function with renamed keywords
+:func:`with_old_keywords`.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_Class = TypeVar("_Class", bound=type)
 
 # Package: old name -> new name.
 NAMES: Mapping[str, Mapping[str, str]] = {
@@ -25,6 +32,11 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "promise_tail_loss": "guarantee_min_cvar",
     },
 }
+
+# Class: old attribute -> new attribute.
+ATTRIBUTES: Mapping[str, Mapping[str, str]] = {"Deadline": {"left": "remaining_s"}}
+# Function: old keyword -> new keyword.
+KEYWORDS: Mapping[str, Mapping[str, str]] = {"threads_for": {"least": "min_operations"}}
 
 
 def with_old_names(package: str, load: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -44,3 +56,37 @@ def with_old_names(package: str, load: Callable[[str], Any]) -> Callable[[str], 
         return load(new_name)
 
     return load_any
+
+
+def with_old_attributes(cls: _Class) -> _Class:
+    """Extend a class by the old forms of its attributes (:data:`ATTRIBUTES`)."""
+    for old_name, new_name in ATTRIBUTES[cls.__name__].items():
+        setattr(cls, old_name, property(_read_by(cls.__name__, old_name, new_name)))
+    return cls
+
+
+def _read_by(owner: str, old_name: str, new_name: str) -> Callable[[Any], Any]:
+    """Return a getter of an attribute by its old name."""
+
+    def read(instance: Any) -> Any:
+        message = f"{owner}.{old_name} is deprecated: use {new_name}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(instance, new_name)
+
+    return read
+
+
+def with_old_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return a function that also accepts the old forms of its keywords (:data:`KEYWORDS`)."""
+    name = function.__name__
+    new_names = KEYWORDS[name]
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        for old_name in new_names.keys() & kwargs.keys():
+            message = f"{name}({old_name}=) is deprecated: use {new_names[old_name]}"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            kwargs[new_names[old_name]] = kwargs.pop(old_name)
+        return function(*args, **kwargs)
+
+    return call

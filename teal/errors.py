@@ -50,19 +50,19 @@ class SolverError(TealError):
     """A solver failed: it is not installed, has no licence, or the model is too large."""
 
 
-def did_you_mean(typed: str, known: Iterable[str]) -> str:
+def did_you_mean(typed: str, known_names: Iterable[str]) -> str:
     """Return ``; did you mean NAME?`` with the known name closest to ``typed``, ignoring case;
     ``""`` if none is close.
     """
     # Imported here, since only errors need it.
     import difflib
 
-    by_lower = {name.lower(): name for name in known}
+    by_lower = {name.lower(): name for name in known_names}
     close_matches = difflib.get_close_matches(typed.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[close_matches[0]]}?" if close_matches else ""
 
 
-def listed(names: Sequence[str], most: int = 5) -> str:
-    """Join the first ``most`` names and count the others: ``a, b and 3 more``."""
-    suffix = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + suffix
+def listed(names: Sequence[str], max_names: int = 5) -> str:
+    """Join the first ``max_names`` names and count the others: ``a, b and 3 more``."""
+    suffix = f" and {len(names) - max_names:,} more" if len(names) > max_names else ""
+    return ", ".join(names[:max_names]) + suffix

@@ -103,7 +103,7 @@ def register(
     entry: _Entry,
     *,
     replace: bool,
-    others: Iterable[str] = (),
+    reserved: Iterable[str] = (),
 ) -> None:
     """Add an entry to a registry.
 
@@ -113,12 +113,12 @@ def register(
         name: name of the entry.
         entry: the entry; registering the same one again is allowed.
         replace: whether to replace an existing entry of that name.
-        others: further names that are taken.
+        reserved: further names that are taken.
 
     Raises:
         InputError: the name is taken by another entry.
     """
-    is_taken = registry[name] != entry if name in registry else name in others
+    is_taken = registry[name] != entry if name in registry else name in reserved
     if is_taken and not replace:
         raise InputError(what, "name", "one that is not taken (or replace=True)", repr(name))
     registry[name] = entry
@@ -142,7 +142,7 @@ class Registry(Generic[_Entry]):
         self._loaded: dict[str, _Entry] = {}
 
     def add(
-        self, name: str, entry: _Entry, *, replace: bool = False, others: Iterable[str] = ()
+        self, name: str, entry: _Entry, *, replace: bool = False, reserved: Iterable[str] = ()
     ) -> None:
         """Register an entry in this process.
 
@@ -150,17 +150,17 @@ class Registry(Generic[_Entry]):
             name: name of the entry.
             entry: the entry.
             replace: whether to replace an existing entry of that name.
-            others: further names that are taken.
+            reserved: further names that are taken.
 
         Raises:
             InputError: another entry has the name, and ``replace`` is false.
         """
-        taken_names = {*self.names(), *others}
+        taken_names = {*self.names(), *reserved}
         entry_point = _entry_points(self._group).get(name)
         if entry_point is not None and entry_point.value == _import_path(entry):
             # The package announces the same object by an entry point.
             taken_names.remove(name)
-        register(self._registered, self._what, name, entry, replace=replace, others=taken_names)
+        register(self._registered, self._what, name, entry, replace=replace, reserved=taken_names)
 
     def names(self) -> list[str]:
         """Return all names, sorted."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import pytest
 
 import teal
-from teal.deprecated import NAMES
+from teal.deprecated import ATTRIBUTES, KEYWORDS, NAMES
+from teal.runtime.interruptible import Deadline
+from teal.runtime.parallel import threads_for
 
 
 @pytest.mark.parametrize(
@@ -34,3 +37,22 @@ def test_a_name_that_never_was_is_an_attribute_error() -> None:
     for package in NAMES:
         with pytest.raises(AttributeError):
             _ = importlib.import_module(package).no_such_name
+
+
+def test_an_old_attribute_warns_and_is_the_new_one() -> None:
+    assert ATTRIBUTES.keys() == {"Deadline"}
+    assert ATTRIBUTES["Deadline"] == {"left": "remaining_s"}
+    with pytest.warns(DeprecationWarning, match=r"Deadline\.left is deprecated: use remaining_s"):
+        assert getattr(Deadline(), "left") == Deadline().remaining_s  # noqa: B009
+
+
+def test_an_old_keyword_warns_and_is_the_new_one() -> None:
+    assert KEYWORDS.keys() == {"threads_for"}
+    assert KEYWORDS["threads_for"] == {"least": "min_operations"}
+    options: dict[str, Any] = {"least": 1}
+    with pytest.warns(DeprecationWarning, match=r"threads_for\(least=\) is deprecated"):
+        context = threads_for(1, **options)
+    with context, threads_for(1, min_operations=1):
+        pass
+    with pytest.raises(TypeError):
+        threads_for(1, never=1)  # type: ignore[call-arg]

@@ -26,7 +26,7 @@ def longest(wanted, room):
 '''
 
 
-def _renamed(new: str) -> set[tuple[str, str]] | None:
+def _renamed(new: str) -> frozenset[tuple[str, str]] | None:
     """Renamed names of the example, where the project is the new source alone."""
     defined = frozenset(same_code.names_defined(new))
     renamed: frozenset[tuple[str, str]] | None = same_code.renamed_names(OLD, new, defined)

@@ -182,9 +182,9 @@ def _seconds(end: Deadline) -> float:
     """For the choice: a power of two, so that another run finds what was kept, and at most half of
     what is left.
     """
-    if end.left >= 2 * _LONGEST_S:
+    if end.remaining_s >= 2 * _LONGEST_S:
         return _LONGEST_S
-    return 2.0 ** (math.floor(math.log2(max(end.left, _LEAST_S))) - 1)
+    return 2.0 ** (math.floor(math.log2(max(end.remaining_s, _LEAST_S))) - 1)
 
 
 def _representative(traffic: TrafficMatrices, paths: PathSet) -> FloatArray:

@@ -452,7 +452,9 @@ def _search_by_method(
                 parent = np.empty((len(chunk), capacity), dtype=np.int32)
                 link = np.empty((len(chunk), capacity), dtype=np.int32)
                 targets = np.ascontiguousarray(pairs[first:last, 1])
-                with threads_for(len(pairs) * topology.num_links, least=_MIN_PARALLEL_VISITS):
+                with threads_for(
+                    len(pairs) * topology.num_links, min_operations=_MIN_PARALLEL_VISITS
+                ):
                     searches[method](
                         path_search.TargetChunk(
                             chunk, ptr, targets, num_paths, link_weights, potential

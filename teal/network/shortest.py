@@ -281,6 +281,6 @@ def shortest_trees(
     pred_link = np.empty((len(roots), num_nodes), dtype=np.int32)
     # A few microseconds a link and root: from 0.1 s on, threads are worth compiling the parallel
     # kernel.
-    with threads_for(len(roots) * len(tail), least=_MIN_PARALLEL_VISITS):
+    with threads_for(len(roots) * len(tail), min_operations=_MIN_PARALLEL_VISITS):
         _trees(np.asarray(roots, dtype=np.int32), graph, weight, distance, pred_link)
     return distance, pred_link

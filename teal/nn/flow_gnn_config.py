@@ -96,4 +96,4 @@ def register_model(
     Raises:
         InputError: the name is taken, and ``replace`` is false.
     """
-    OTHER_FORMS.add(form, model, replace=replace, others=FORMS)
+    OTHER_FORMS.add(form, model, replace=replace, reserved=FORMS)

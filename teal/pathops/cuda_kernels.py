@@ -384,11 +384,11 @@ def extremes(first, second, third, fourth, begin, width, chunk_size, out):
         step = THREADS // 2
         while step > 0:
             if thread < step:
-                other = thread + step
-                partial[0, thread] = min(partial[0, thread], partial[0, other])
-                partial[1, thread] = max(partial[1, thread], partial[1, other])
-                partial[2, thread] += partial[2, other]
-                partial[3, thread] = min(partial[3, thread], partial[3, other])
+                partner = thread + step
+                partial[0, thread] = min(partial[0, thread], partial[0, partner])
+                partial[1, thread] = max(partial[1, thread], partial[1, partner])
+                partial[2, thread] += partial[2, partner]
+                partial[3, thread] = min(partial[3, thread], partial[3, partner])
             cuda.syncthreads()
             step //= 2
         if thread < 4:

@@ -159,12 +159,12 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
                     x = x * inverse_total
                     y = y * inverse_total
                     node = 2 * scan.end_node[path]
-                    other = 2 * scan.end_node[path + 1]
+                    second_node = 2 * scan.end_node[path + 1]
                     flow[node] = rate * x
-                    flow[other] = rate * y
+                    flow[second_node] = rate * y
                     slope = sharpness * rate
                     flow[node + 1] = slope * x * (np.float32(1) - x)
-                    flow[other + 1] = slope * y * (np.float32(1) - y)
+                    flow[second_node + 1] = slope * y * (np.float32(1) - y)
                     if is_storing:
                         splits[b, d, 0] = x
                         splits[b, d, 1] = y

@@ -80,7 +80,7 @@ def finite_prices(prices: Tensor) -> Tensor:
     return torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
 
 
-def usable_prices(problem: Problem, prices: Tensor, most: float = 1e6) -> Tensor:
+def usable_prices(problem: Problem, prices: Tensor, max_ratio: float = 1e6) -> Tensor:
     """Return prices (B, E) in float64 that prove no less than ``prices``, and whose sums are
     finite.
 
@@ -89,7 +89,7 @@ def usable_prices(problem: Problem, prices: Tensor, most: float = 1e6) -> Tensor
     Args:
         problem: problem with objective and values.
         prices: (B, E).
-        most: see :meth:`teal.problem.sets.PriceSet.usable`.
+        max_ratio: see :meth:`teal.problem.sets.PriceSet.usable`.
     """
     prices = finite_prices(prices)
     # Values are unbounded under a utility (shares near 0), and for demand that must be carried.
@@ -98,7 +98,7 @@ def usable_prices(problem: Problem, prices: Tensor, most: float = 1e6) -> Tensor
     max_value = (
         torch.cat([problem.demand_value, problem.demand_value.new_zeros(1)]).amax().to(prices)
     )
-    return problem.price_set.usable(prices, max_value, most)
+    return problem.price_set.usable(prices, max_value, max_ratio)
 
 
 def _best_bound(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:

@@ -149,12 +149,12 @@ class Condition:
         """
         return {}
 
-    def refuses(self, objective: Objective, others: Sequence[Condition]) -> str:
+    def refuses(self, objective: Objective, other_conditions: Sequence[Condition]) -> str:
         """Return why it cannot be combined with an objective or other conditions; "" if it can.
 
         Args:
             objective: objective of the problem.
-            others: other conditions of the problem.
+            other_conditions: other conditions of the problem.
         """
         if objective.rules.carries_all or objective.name == ObjectiveName.MAX_MIN:
             return f"an objective that maximises a sum over flows, not {objective.name}"

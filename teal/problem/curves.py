@@ -94,7 +94,7 @@ class Concave(ByBestColumn):
 
     Attributes:
         curve: u.
-        worth: (B, D) W / demand, the value of a Gbit/s at the share 1; 0 where a demand has no
+        unit_value: (B, D) W / demand, the value of a Gbit/s at the share 1; 0 where a demand has no
             weight.
         demand: (B, D) Gbit/s.
         value: (D,) value of the columns in the program, which is not part of the utility and is
@@ -104,7 +104,7 @@ class Concave(ByBestColumn):
     """
 
     curve: Curve
-    worth: Float[Tensor, "B D"]
+    unit_value: Float[Tensor, "B D"]
     demand: Float[Tensor, "B D"]
     value: Float[Tensor, " D"]
     max_share: Float[Tensor, "B D J"] | None = None
@@ -117,7 +117,7 @@ class Concave(ByBestColumn):
     @property
     def total(self) -> Tensor:
         """(B,) sum of W."""
-        return (self.worth * self.demand).sum(-1)
+        return (self.unit_value * self.demand).sum(-1)
 
     def value_scale(self, trial_utilisation: Tensor) -> Tensor:
         """Return a rough factor (B,) between the value of a Gbit/s and its value at the share 1,
@@ -133,14 +133,14 @@ class Concave(ByBestColumn):
             trial_utilisation: (B,) theta.
         """
         alpha = self.curve.alpha
-        min_worth = torch.where(self.worth > 0, self.worth, torch.inf).amin(-1)
-        is_equal = self.worth.amax(-1) <= (1 + _EQUAL_VALUE_TOLERANCE) * min_worth
+        min_worth = torch.where(self.unit_value > 0, self.unit_value, torch.inf).amin(-1)
+        is_equal = self.unit_value.amax(-1) <= (1 + _EQUAL_VALUE_TOLERANCE) * min_worth
         power = torch.where(is_equal, min(alpha, max(1.0, alpha - 3)), max(0.0, alpha - 3))
         return trial_utilisation.clamp(min=1) ** power.to(trial_utilisation)
 
     def score(self, share: Tensor) -> Tensor:
         """Return (B,) sum of W (u(s) + 1), of shares (B, D)."""
-        weight = self.worth * self.demand
+        weight = self.unit_value * self.demand
         utility = self.curve.utility(torch.where(weight > 0, share, 1).clamp(max=1))
         return torch.where(weight > 0, weight * (utility + 1), 0).sum(-1)
 
@@ -152,11 +152,13 @@ class Concave(ByBestColumn):
 
     def of_best(self, best: Tensor) -> Tensor:
         """Return the term of the dual bound, with W, for each Gbit/s of demand; see DemandSet."""
-        worth = self.worth.to(best)
+        unit_value = self.unit_value.to(best)
         price = (self.value.to(best) - best).clamp(min=0)
-        share = self.curve.best_share(price / worth.clamp(min=_MIN_DIVISOR))
+        share = self.curve.best_share(price / unit_value.clamp(min=_MIN_DIVISOR))
         share = share.clamp(min=torch.finfo(share.dtype).tiny)
-        return torch.where(worth > 0, worth * (self.curve.utility(share) + 1) - price * share, 0)
+        return torch.where(
+            unit_value > 0, unit_value * (self.curve.utility(share) + 1) - price * share, 0
+        )
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
         """Return the maximum in the dual bound (:meth:`DemandSet.support`).
@@ -174,8 +176,8 @@ class Concave(ByBestColumn):
         price = torch.where(price.isfinite(), price, 0)
         # Best share, and the cost of the columns that carry it.
         filled = available.cumsum(-1)
-        worth = self.worth.to(profit)[..., None]
-        best_alone = self.curve.best_share(price / worth.clamp(min=_MIN_DIVISOR))
+        unit_value = self.unit_value.to(profit)[..., None]
+        best_alone = self.curve.best_share(price / unit_value.clamp(min=_MIN_DIVISOR))
         share = torch.where(available > 0, torch.minimum(filled.clamp(max=1), best_alone), 0).amax(
             -1, keepdim=True
         )
@@ -183,8 +185,8 @@ class Concave(ByBestColumn):
         cost = (price * torch.minimum(available, (share - filled + available).clamp(min=0))).sum(
             -1, keepdim=True
         )
-        best = worth * (self.curve.utility(share) + 1) - cost
-        return torch.where(worth > 0, best, 0)[..., 0]
+        best = unit_value * (self.curve.utility(share) + 1) - cost
+        return torch.where(unit_value > 0, best, 0)[..., 0]
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
         """Return the nearest splits (:meth:`DemandSet.project`); without limits one step size per
@@ -192,7 +194,7 @@ class Concave(ByBestColumn):
         """
         point = torch.where(live, point - self.value[:, None].to(point) * step, 0)
         max_step = step.amax(-1, keepdim=True)
-        strength = self.worth[..., None].to(point) * max_step
+        strength = self.unit_value[..., None].to(point) * max_step
         if self.max_share is None:
             return project_concave(point, live, strength, self.curve.alpha)
         max_share = torch.where(live, self.max_share.to(point), 0)

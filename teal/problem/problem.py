@@ -388,21 +388,21 @@ class Problem:
             has_link_cost: whether links may have costs.
             may_fail: whether links may have failed.
         """
-        other = dataclasses.replace(self)
+        clone = dataclasses.replace(self)
         # Read by `_changed`.
-        other.__dict__["_branches"] = {"has_link_cost": has_link_cost, "may_fail": may_fail}
-        other.__dict__["has_link_cost"] = has_link_cost
-        program = other.program
+        clone.__dict__["_branches"] = {"has_link_cost": has_link_cost, "may_fail": may_fail}
+        clone.__dict__["has_link_cost"] = has_link_cost
+        program = clone.program
         # Values of all paths of a demand are equal where no link has a cost.
         program.__dict__["has_one_value"] = not has_link_cost
         program.__dict__["live"] = live_columns(self.ops, self.capacity, may_be_closed=may_fail)
-        return other
+        return clone
 
     def _changed(self, **fields: Any) -> Problem:
         """Return this program with other tensors, and the same formulas where they are fixed."""
-        other = dataclasses.replace(self, **fields)
+        clone = dataclasses.replace(self, **fields)
         branches = self.__dict__.get("_branches")
-        return other if branches is None else other.with_known_branches(**branches)
+        return clone if branches is None else clone.with_known_branches(**branches)
 
     @property
     def path_mask(self) -> Bool[Tensor, "B D K"]:
@@ -765,7 +765,7 @@ class Problem:
         # Under a utility, every demand with a weight needs a usable column.
         if self.utility is not None:
             available_share = program.live if max_share is None else program.live * max_share
-            lacks_column = (self.utility.worth > 0) & (available_share.sum(-1) <= 0)
+            lacks_column = (self.utility.unit_value > 0) & (available_share.sum(-1) <= 0)
             if bool(lacks_column.any()):
                 source, target = (
                     self.topology.node_names[node]

@@ -165,12 +165,14 @@ class Protection(Condition):
         )
 
     @override
-    def refuses(self, objective: Objective, others: Sequence[Condition]) -> str:
+    def refuses(self, objective: Objective, other_conditions: Sequence[Condition]) -> str:
         if not objective.rules.allows_protection:
             promises = [name for name in ObjectiveName if Objective(name).rules.allows_protection]
             return f"{', '.join(promises)}, not {objective.name}"
         # Other conditions limit the flows that are sent, whereas rows hold reservations.
-        return f"no further condition, such as {others[0].name}" if others else ""
+        return (
+            f"no further condition, such as {other_conditions[0].name}" if other_conditions else ""
+        )
 
     def rewrite(self, program: Program) -> Rewritten:
         """Rewrite a program over bundles instead of paths (:meth:`Condition.rewrite`); splits are

@@ -116,7 +116,9 @@ def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
             part.expand_as(point).reshape(-1, num_columns).contiguous()
             for part in (point, limit, slope)
         )
-        with threads_for(2 * point.numel() * point.shape[-1], least=_MIN_PARALLEL_OPERATIONS):
+        with threads_for(
+            2 * point.numel() * point.shape[-1], min_operations=_MIN_PARALLEL_OPERATIONS
+        ):
             _project_rows(
                 points.numpy(), limits.numpy(), slopes.numpy(), out.view(-1, num_columns).numpy()
             )

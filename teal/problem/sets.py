@@ -217,13 +217,13 @@ class PriceSet(Protocol):
         """
         ...
 
-    def usable(self, prices: Tensor, largest_value: Tensor, most: float) -> Tensor:
+    def usable(self, prices: Tensor, largest_value: Tensor, max_ratio: float) -> Tensor:
         """Return prices (B, R) that prove no less than ``prices``, and whose sums are finite.
 
         Args:
             prices: (B, R), finite and >= 0.
             largest_value: () V, largest value of a Gbit/s.
-            most: multiple of V up to which prices stay unchanged.
+            max_ratio: multiple of V up to which prices stay unchanged.
         """
         ...
 
@@ -253,11 +253,11 @@ class NonNegative:
         """Return the support of the set (:meth:`PriceSet.support`)."""
         return row_value
 
-    def usable(self, prices: Tensor, largest_value: Tensor, most: float) -> Tensor:
-        """Replace prices above ``most`` times V by V, at which no path over the row is profitable
-        (:meth:`PriceSet.usable`).
+    def usable(self, prices: Tensor, largest_value: Tensor, max_ratio: float) -> Tensor:
+        """Replace prices above ``max_ratio`` times V by V, at which no path over the row is
+        profitable (:meth:`PriceSet.usable`).
         """
-        return torch.where(prices > most * largest_value, largest_value, prices)
+        return torch.where(prices > max_ratio * largest_value, largest_value, prices)
 
     def project(self, dual: Tensor, utilisation: Tensor, step: Tensor, live: Tensor) -> Tensor:
         """Return the nearest prices (:meth:`PriceSet.project`)."""
@@ -280,7 +280,7 @@ class Simplex:
         """Return the support of the set (:meth:`PriceSet.support`)."""
         return torch.zeros_like(row_value)
 
-    def usable(self, prices: Tensor, largest_value: Tensor, most: float) -> Tensor:
+    def usable(self, prices: Tensor, largest_value: Tensor, max_ratio: float) -> Tensor:
         """Scale prices so that the largest is at most 1 (:meth:`PriceSet.usable`)."""
         return prices / prices.amax(1, keepdim=True).clamp(min=1)
 

@@ -35,16 +35,16 @@ class Interval(NamedTuple):
 
 
 def interval_of_mean(
-    known: Sequence[tuple[int, float]], level: float = _CONFIDENCE_LEVEL
+    samples: Sequence[tuple[int, float]], level: float = _CONFIDENCE_LEVEL
 ) -> Interval:
     """Return the mean of values and its confidence interval; deterministic.
 
     Args:
-        known: matrix index and value of each case; several cases may share a matrix.
+        samples: matrix index and value of each case; several cases may share a matrix.
         level: confidence level.
     """
-    indices, matrix = np.unique([index for index, _ in known], return_inverse=True)
-    values = np.array([value for _, value in known])
+    indices, matrix = np.unique([index for index, _ in samples], return_inverse=True)
+    values = np.array([value for _, value in samples])
     num_matrices = len(indices)
     sums = np.bincount(matrix, values)
     counts = np.bincount(matrix)

@@ -12,23 +12,25 @@ import time
 from collections.abc import Callable, Generator
 from typing import Generic, TypeVar
 
+from teal.deprecated import with_old_attributes
 from teal.runtime.parallel import quiet_torch
 
 _T = TypeVar("_T")
 Steps = Generator[None, None, _T]
 
 
+@with_old_attributes
 class Deadline:
     """Time limit of a computation or of a part of it.
 
     Args:
         end: end by ``time.perf_counter()``; infinite for none.
-        whole: deadline of the enclosing computation, which limits this one too; None for none.
+        outer: deadline of the enclosing computation, which limits this one too; None for none.
     """
 
-    def __init__(self, end: float = math.inf, whole: Deadline | None = None) -> None:
+    def __init__(self, end: float = math.inf, outer: Deadline | None = None) -> None:
         self._end = end
-        self._outer = whole
+        self._outer = outer
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
@@ -41,23 +43,23 @@ class Deadline:
         return self._end if self._outer is None else min(self._end, self._outer.end)
 
     @property
-    def left(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds until the deadline; negative after it."""
         return self.end - time.perf_counter()
 
     @property
     def remaining(self) -> float:
         """Seconds until the deadline; 0 after it."""
-        return max(0.0, self.left)
+        return max(0.0, self.remaining_s)
 
     @property
     def is_over(self) -> bool:
         """Whether the deadline has passed."""
-        return self.left <= 0
+        return self.remaining_s <= 0
 
     def share(self, fraction: float) -> Deadline:
         """Return the deadline of a part that may use this fraction of the remaining time."""
-        return Deadline(time.perf_counter() + fraction * self.left, self)
+        return Deadline(time.perf_counter() + fraction * self.remaining_s, self)
 
     def expire(self) -> None:
         """Expire now, also for all parts."""

@@ -121,29 +121,29 @@ def machine_fingerprint(target: Processor | None = None) -> str:
     return content_key(files, numba.__version__, version, settings, target_fields)
 
 
-def dependencies(function: Callable[..., Any], seen: set[int]) -> Iterator[tuple[str, str]]:
+def dependencies(function: Callable[..., Any], visited: set[int]) -> Iterator[tuple[str, str]]:
     """Yield name and content of everything that the code of a function depends on."""
-    if id(function) in seen:
+    if id(function) in visited:
         return
-    seen.add(id(function))
+    visited.add(id(function))
     name = f"{function.__module__}.{function.__qualname__}"
     yield name, repr(function.__defaults__)
     if function.__closure__:
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True):
-            yield from _value_dependencies(f"{name}.{variable}", cell.cell_contents, seen)
+            yield from _value_dependencies(f"{name}.{variable}", cell.cell_contents, visited)
     yield from _code_dependencies(
-        name, function.__code__, function.__doc__, function.__globals__, seen
+        name, function.__code__, function.__doc__, function.__globals__, visited
     )
 
 
 def _code_dependencies(
-    name: str, code: types.CodeType, doc: str | None, values: dict[str, Any], seen: set[int]
+    name: str, code: types.CodeType, doc: str | None, values: dict[str, Any], visited: set[int]
 ) -> Iterator[tuple[str, str]]:
     yield f"{name}.code", f"{code.co_code.hex()} {code.co_varnames} {code.co_names} {code.co_flags}"
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _code_dependencies(
-                f"{name}.{constant.co_name}", constant, None, values, seen
+                f"{name}.{constant.co_name}", constant, None, values, visited
             )
         else:
             is_doc = isinstance(constant, str) and constant == doc
@@ -151,23 +151,23 @@ def _code_dependencies(
     for variable in code.co_names:
         # The others are attributes, and functions of Python.
         if variable in values:
-            yield from _value_dependencies(f"{name}.{variable}", values[variable], seen)
+            yield from _value_dependencies(f"{name}.{variable}", values[variable], visited)
 
 
-def _value_dependencies(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, str]]:
+def _value_dependencies(name: str, value: Any, visited: set[int]) -> Iterator[tuple[str, str]]:
     """Yield name and content of a global that a kernel reads."""
     # Another kernel.
     if hasattr(value, "py_func"):
         yield name, repr(getattr(value, "targetoptions", ()))
-        yield from dependencies(value.py_func, seen)
+        yield from dependencies(value.py_func, visited)
     elif isinstance(value, types.FunctionType):
-        yield from dependencies(value, seen)
+        yield from dependencies(value, visited)
     elif value is None or isinstance(value, _VALUE_TYPES):
         yield name, f"{type(value).__name__} {value!r}"
     elif isinstance(value, tuple):
         yield name, f"{type(value).__name__} of {len(value)}"
         for position, entry in enumerate(value):
-            yield from _value_dependencies(f"{name}[{position}]", entry, seen)
+            yield from _value_dependencies(f"{name}[{position}]", entry, visited)
     elif isinstance(value, np.ndarray):
         yield name, content_key(value)
     elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):

@@ -81,11 +81,11 @@ def _broadcast(builder, scalar, width):
     if width == 1:
         return scalar
     vector = ir.VectorType(scalar.type, width)
-    one = builder.insert_element(
+    first_lane = builder.insert_element(
         ir.Constant(vector, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0)
     )
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
-    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+    return builder.shuffle_vector(first_lane, ir.Constant(vector, ir.Undefined), zeros)
 
 
 @intrinsic

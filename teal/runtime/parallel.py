@@ -26,6 +26,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import numba
 import numpy as np
 
+from teal.deprecated import with_old_keywords
 from teal.runtime.collection import without_collection
 from teal.runtime.kernel_cache import KernelCache, is_interpreting
 from teal.runtime.openmp import torch_spins_long
@@ -77,9 +78,10 @@ _LOAD_SAMPLE_INTERVAL_S = 0.02
 _MIN_TORCH_ENTRIES = 1_000_000
 
 
+@with_old_keywords
 @contextlib.contextmanager
 def threads_for(
-    operations: int, *, torch_too: bool = False, least: int = _MIN_PARALLEL_OPERATIONS
+    operations: int, *, torch_too: bool = False, min_operations: int = _MIN_PARALLEL_OPERATIONS
 ) -> Iterator[None]:
     """Run the parallel kernels of the block on one thread if each has few operations.
 
@@ -92,12 +94,14 @@ def threads_for(
         operations: approximate number of scalar operations of one kernel call.
         torch_too: also limit torch to one thread.  That setting is process-wide, so use it only
             around work that no other thread interleaves with.
-        least: minimum number of operations for all threads; larger for rare calls.
+        min_operations: minimum number of operations for all threads; larger for rare calls.
     """
     numba_threads = numba.get_num_threads()
     previous_operations = _operations()
     _state.operations = operations
-    may_use_all = is_large(operations, least) and (numba_threads == 1 or not _cores_are_taken())
+    may_use_all = is_large(operations, min_operations) and (
+        numba_threads == 1 or not _cores_are_taken()
+    )
     # A nested block on one thread already has this setting.
     is_nested = numba_threads == 1 and not torch_too
     is_limited = not (may_use_all or is_nested)
@@ -190,9 +194,9 @@ class _SingleThreadedTorch:
 _single_threaded_torch = _SingleThreadedTorch()
 
 
-def is_large(operations: int, least: int = _MIN_PARALLEL_OPERATIONS) -> bool:
+def is_large(operations: int, min_operations: int = _MIN_PARALLEL_OPERATIONS) -> bool:
     """Return whether a kernel with so many operations uses all threads."""
-    return operations >= least
+    return operations >= min_operations
 
 
 def _cores_are_taken() -> bool:

@@ -267,7 +267,7 @@ def _projected(problem: Problem, splits: Tensor, prices: Tensor) -> _Finished:
     if problem.has_link_cost:  # then more flow may have less value
         cut = project(problem, finite_splits, 0)
         splits = _better(splits, cut, problem.value(splits), problem.value(cut))
-    prices = usable_prices(problem, prices, most=1.0)
+    prices = usable_prices(problem, prices, max_ratio=1.0)
     bound = dual_bound(problem, prices)
     trivial = from_score(problem, total_value(problem))  # of prices of 0
     sense = problem.objective.rules.sense

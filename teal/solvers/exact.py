@@ -68,7 +68,7 @@ def exact_classes(
     prices = np.zeros((len(classes), len(class_lps.limit)))
     flows = np.zeros(len(class_lps.column))
     for class_index in range(len(classes)):
-        solution = None if end.is_over else class_lps.solve(class_index, end.left)
+        solution = None if end.is_over else class_lps.solve(class_index, end.remaining_s)
         if solution is None:
             return None
         flows, prices[class_index] = solution

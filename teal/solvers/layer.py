@@ -219,7 +219,7 @@ def _optimal_prices(problem: Problem, temperature: float) -> Tensor:
     Raises:
         SolverError: the load error exceeds 1e-6 of a capacity, the limit of float64.
     """
-    prices = usable_prices(problem, solve(problem, gap=_START_GAP).prices, most=1.0)
+    prices = usable_prices(problem, solve(problem, gap=_START_GAP).prices, max_ratio=1.0)
     prices = torch.where(problem.capacity > 0, prices, 0)
     higher_temperature = _FIRST_TEMPERATURE
     while higher_temperature > temperature:

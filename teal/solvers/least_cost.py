@@ -228,7 +228,7 @@ def _solve_at_shedding_price(
     ``prices``.
     """
     if is_interpreting():
-        exact = exact_program(problem.program, deadline.left)
+        exact = exact_program(problem.program, deadline.remaining_s)
         if exact is not None:
             prices[:] = exact[1][0].numpy()
             return exact[0], 0

@@ -40,7 +40,7 @@ def level_growths(
     weight: Tensor | None = None,
     *,
     levels: int = 8,
-    least: float = 0.0,
+    min_rate: float = 0.0,
 ) -> list[LevelGrowth]:
     """Certify the growth of some levels, in ascending order.
 
@@ -49,7 +49,7 @@ def level_growths(
         splits: (1, D, K) feasible splits.
         weight: (D,) positive weights w; None for 1 each.
         levels: largest number of levels, those with the most flow.
-        least: smallest level to consider.
+        min_rate: smallest level to consider.
     """
     problem = dataclasses.replace(
         problem.to(torch.float64), classes=None, steps=None, conditions=()
@@ -59,7 +59,7 @@ def level_growths(
     weight = weights_of(problem, weight)[0]
     level = rate / weight
     is_open = (rate < WHOLE_SHARE * demand) & problem.routable[0]
-    is_selected = is_open & (level > least)
+    is_selected = is_open & (level > min_rate)
     growths = []
     for lowest in _levels(level[is_selected], rate[is_selected], levels):
         grows = members(level, lowest, is_open)

@@ -232,8 +232,10 @@ class PdhgResult(WithLines):
             self, **changed, state=self.state.rows(rows), stopped_by=stopped_by
         )
 
-    def replaced(self, rows: Tensor, others: PdhgResult) -> PdhgResult:
-        """Return a copy with ``others`` as the results of some matrices; for single programs only.
+    def replaced(self, rows: Tensor, replacements: PdhgResult) -> PdhgResult:
+        """Return a copy with ``replacements`` as the results of some matrices.
+
+        For single programs only.
 
         Raises:
             ValueError: results of a sequence of programs.
@@ -247,17 +249,17 @@ class PdhgResult(WithLines):
             return old.index_copy(0, rows.to(old.device), new)
 
         stopped_by = list(self.stopped_by)
-        for row, stop in zip(rows.tolist(), others.stopped_by, strict=True):
+        for row, stop in zip(rows.tolist(), replacements.stopped_by, strict=True):
             stopped_by[row] = stop
         tensors: dict[str, Any] = {
-            field: copy_rows(getattr(self, field), getattr(others, field))
+            field: copy_rows(getattr(self, field), getattr(replacements, field))
             for field in _TENSOR_FIELDS
         }
         state = PdhgState(
-            copy_rows(self.state.splits, others.state.splits),
-            copy_rows(self.state.prices, others.state.prices),
+            copy_rows(self.state.splits, replacements.state.splits),
+            copy_rows(self.state.prices, replacements.state.prices),
         )
-        iterations = max(self.iterations, others.iterations)
+        iterations = max(self.iterations, replacements.iterations)
         return dataclasses.replace(
             self, **tensors, state=state, stopped_by=tuple(stopped_by), iterations=iterations
         )

@@ -48,19 +48,19 @@ def in_table(splits: Tensor, entries: int) -> Tensor:
     return table_weights(splits, entries) * (splits.sum(-1, keepdim=True).clamp(max=1) / entries)
 
 
-def without_small(problem: Problem, splits: Tensor, least: float) -> Tensor:
-    """Return a feasible allocation (B, D, K) without splits below ``least``.
+def without_small(problem: Problem, splits: Tensor, min_share: float) -> Tensor:
+    """Return a feasible allocation (B, D, K) without splits below ``min_share``.
 
     The other paths of a demand take over dropped splits.
 
     Args:
         problem: B matrices.
         splits: (B, D, K) feasible splits.
-        least: smallest share of a demand, in [0, 1).
+        min_share: smallest share of a demand, in [0, 1).
     """
 
     def dropped(shares: Tensor) -> Tensor:
-        return torch.where(shares >= least, shares, 0)
+        return torch.where(shares >= min_share, shares, 0)
 
     large_splits = dropped(splits)
     total = splits.sum(-1, keepdim=True)

@@ -268,14 +268,14 @@ def _search_all_matrices(
         start_metric = best
         if search.at_most < search.topology.num_links:
             few_changes, trials = near_changes(
-                partial_search, Deadline(time.perf_counter() + end.left / 2, end)
+                partial_search, Deadline(time.perf_counter() + end.remaining_s / 2, end)
             )
             start_metric = min(
                 few_changes, best, key=lambda one: largest_utilisation(partial_search, one)
             )
             moves += trials
         result = improve_metrics(
-            partial_search, end.left / 2, [prices], seed, best_so_far=start_metric
+            partial_search, end.remaining_s / 2, [prices], seed, best_so_far=start_metric
         )
         moves += result.moves
         by_matrix = _utilisations(search, result.metric).max(1)

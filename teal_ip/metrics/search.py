@@ -395,7 +395,7 @@ class _Walk:
         moves = 0
         batch_moves = _FIRST_MOVES
         begin = current_time = time.perf_counter()
-        length = max(end.left, 1e-9)
+        length = max(end.remaining_s, 1e-9)
         while not end.is_over:
             temperature = _HOT * (_COLD / _HOT) ** min(1.0, (current_time - begin) / length)
             self.best = float(

@@ -219,13 +219,13 @@ def buy_modules(
     while True:
         num_rounds += 1
         # Integer master program.
-        remaining_s = max(1.0, min(time_limit.left, 1e6))
+        remaining_s = max(1.0, min(time_limit.remaining_s, 1e6))
         chosen, new_bound = cheapest_modules(
             scenarios,
             cuts,
             size,
             price,
-            remaining_s / 2 if math.isfinite(time_limit.left) else remaining_s,
+            remaining_s / 2 if math.isfinite(time_limit.remaining_s) else remaining_s,
         )
         bound = max(bound, new_bound)
         point = (chosen * size).sum(1)
@@ -307,7 +307,7 @@ def buy_for_loads(
         bought, cost, _ = cheapest_purchase(scenarios, cuts)
         if sizes:
             size, price = np.array(sizes).T
-            remaining_s = 1e6 if deadline is None else max(1.0, min(deadline.left, 1e6))
+            remaining_s = 1e6 if deadline is None else max(1.0, min(deadline.remaining_s, 1e6))
             modules, bound = cheapest_modules(scenarios, cuts, size, price, remaining_s)
             bought = (modules * size).sum(1)
             cost = float((scenarios.cost[:, None] * price * modules).sum())

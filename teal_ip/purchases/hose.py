@@ -430,7 +430,9 @@ def buy_for_hose(
             and not end.is_over
             and network.topology.num_links * len(hose.pairs) <= MAX_PRODUCTS
         ):
-            limit = _limits(network, hose, max_utilisation, worst, min(exact_seconds, end.left))
+            limit = _limits(
+                network, hose, max_utilisation, worst, min(exact_seconds, end.remaining_s)
+            )
             exceeds = worst.utilisation > max_utilisation
         if notify is not None:
             notify(
@@ -467,7 +469,7 @@ def _limits(
             continue
         if end.is_over:
             continue
-        matrix, bound = matrix_above(failure, hose, max_utilisation, end.left)
+        matrix, bound = matrix_above(failure, hose, max_utilisation, end.remaining_s)
         if matrix is not None:
             solution = solve(
                 dataclasses.replace(failure, demand=torch.from_numpy(matrix[None])),

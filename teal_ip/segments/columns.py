@@ -218,7 +218,7 @@ def finish(
         if deadline.is_over or gap_between(value, bound, problem.sense) <= gap:
             break
         # Restricted master.
-        solution = master.solve(deadline.left)
+        solution = master.solve(deadline.remaining_s)
         if solution is None:
             break
         share, duals, demand_prices = solution

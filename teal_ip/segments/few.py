@@ -247,7 +247,7 @@ def whole(
         one_list: whether no demand is split.
     """
     # Columns.
-    relaxed = master.solve(dataclasses.replace(program, utilisation=None), deadline.left)
+    relaxed = master.solve(dataclasses.replace(program, utilisation=None), deadline.remaining_s)
     if relaxed is not None:
         master.add_columns(
             *master.scenarios.promising(
@@ -322,7 +322,7 @@ def whole(
             limits,
             is_integer,
             high=upper_bounds,
-            seconds=max(0.1, min(deadline.left, _INTEGER_S)),
+            seconds=max(0.1, min(deadline.remaining_s, _INTEGER_S)),
             relative_gap=gap,
         )
         if solution.x is None:

@@ -332,7 +332,7 @@ def optimum(
         num_rounds += 1
         # Row generation and the restricted master.
         master.add_rows(most_utilised(utilisation, limit))
-        point = master.solve(program, deadline.left)
+        point = master.solve(program, deadline.remaining_s)
         if point is None:
             break
         utilisation = point.used

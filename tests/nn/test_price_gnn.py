@@ -218,7 +218,7 @@ def test_fused_rounds_on_all_threads_equal_those_on_one(
 ) -> None:
     if numba.config.NUMBA_NUM_THREADS < 2:
         pytest.skip("needs two cores")
-    monkeypatch.setattr(parallel, "_MIN_PARALLEL_OPERATIONS", 0)
+    monkeypatch.setattr(parallel, "is_large", lambda operations, min_operations=1: True)
     monkeypatch.setattr(parallel, "_cores_are_taken", lambda: False)
     problem, model = _planar(), _trained()
     with torch.no_grad():

@@ -81,19 +81,19 @@ def test_the_projection_is_the_minimum(
     assert cost(found[live].numpy()) <= best + 1e-7 * (1 + abs(best))
 
 
-@given(alpha=st.sampled_from(ALPHAS), price=st.floats(0, 100), worth=st.floats(0.01, 10))
+@given(alpha=st.sampled_from(ALPHAS), price=st.floats(0, 100), unit_value=st.floats(0.01, 10))
 def test_the_support_is_the_largest_profit_of_a_share(
-    alpha: float, price: float, worth: float
+    alpha: float, price: float, unit_value: float
 ) -> None:
     one = torch.ones(1, 1, dtype=torch.float64)
-    concave = Concave(Curve(alpha), worth * one, one, one[0])
+    concave = Concave(Curve(alpha), unit_value * one, one, one[0])
     share = np.concatenate([np.linspace(1e-6, 1, 20_001), np.geomspace(1e-12, 1, 2001)])
     utility = np.log(share) if alpha == 1 else (share ** (1 - alpha) - 1) / (1 - alpha)
-    expected = float((worth * (utility + 1) - price * share).max())
+    expected = float((unit_value * (utility + 1) - price * share).max())
     if alpha == 0:
         expected = max(expected, 0.0)
     assert float(concave.of_best(1 - price * one)) == pytest.approx(
-        expected, rel=1e-5, abs=1e-5 * worth
+        expected, rel=1e-5, abs=1e-5 * unit_value
     )
 
 
@@ -120,7 +120,7 @@ def test_a_network_solved_by_hand() -> None:
         # At the optimum the price of the link is w / share of every demand: the bound meets the
         # value.
         assert problem.utility is not None
-        price = problem.utility.worth[0, 0] / shares[0]
+        price = problem.utility.unit_value[0, 0] / shares[0]
         prices = torch.tensor([[float(price), 0.0]], dtype=torch.float64)
         assert float(dual_bound(problem, prices)) == pytest.approx(expected, rel=1e-12)
 
@@ -298,8 +298,10 @@ def test_the_support_with_limits_is_the_best_of_many_shares() -> None:
         )
         shares = shares / shares.sum(-1, keepdim=True).clamp(min=1)
         total = shares.sum(-1).clamp(min=1e-9)
-        worth = limited.worth * (limited.curve.utility(total) + 1) - (price * shares).sum(-1)
-        assert bool((torch.where(limited.worth > 0, worth, 0) <= support + 1e-9).all())
+        unit_value = limited.unit_value * (limited.curve.utility(total) + 1) - (price * shares).sum(
+            -1
+        )
+        assert bool((torch.where(limited.unit_value > 0, unit_value, 0) <= support + 1e-9).all())
 
 
 @pytest.mark.parametrize("command", ["plan", "next-interval", "certify --allocation x.csv"])

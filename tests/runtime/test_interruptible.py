@@ -61,12 +61,12 @@ def test_deadlines_of_parts_end_with_the_whole(clock: _Clock) -> None:
     whole = Deadline.after(10.0)
     part = whole.share(0.5)
     part_of_part = part.share(0.5)
-    assert (part.left, part_of_part.left) == (5.0, 2.5)
+    assert (part.remaining_s, part_of_part.remaining_s) == (5.0, 2.5)
     clock.now = 3.0
     assert [deadline.is_over for deadline in (whole, part, part_of_part)] == [False, False, True]
     whole.expire()
     assert [deadline.is_over for deadline in (whole, part, part_of_part)] == [True, True, True]
-    assert Deadline().left == Deadline().share(0.5).left == math.inf
+    assert Deadline().remaining_s == Deadline().share(0.5).remaining_s == math.inf
 
 
 def test_a_fault_ends_a_run(clock: _Clock) -> None:

@@ -244,8 +244,8 @@ def test_the_choice_of_paths_takes_a_part_of_the_deadline(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(path_sets, "choose_paths", choose)
     config = SolveConfig(topology="b4", traffic="gravity:count=2,load=4")
-    assert load_instance(config, deadline=90.0).end.left <= 90
-    assert load_instance(config).end.left == math.inf
+    assert load_instance(config, deadline=90.0).end.remaining_s <= 90
+    assert load_instance(config).end.remaining_s == math.inf
     assert given == [32.0, 300.0]
 
 

@@ -85,15 +85,15 @@ def demands_of(problem: Problem) -> Demands:
     is_whole = rules.may_have_no_allocation
     rate = problem.routable_demand[0] if rules.carries_all else problem.demand[0]
     cost = problem.link_cost.numpy()
-    worth = problem.demand_value.numpy()
+    unit_value = problem.demand_value.numpy()
     if is_whole:
         max_cost = _max_shortest_path_cost(problem, cost)
-        worth = np.full(len(rate), UNSERVED_COST * (max_cost if max_cost > 0 else 1.0))
+        unit_value = np.full(len(rate), UNSERVED_COST * (max_cost if max_cost > 0 else 1.0))
     return Demands(
         problem.topology,
         problem.paths.pairs,
         np.ascontiguousarray(rate.numpy()),
-        np.ascontiguousarray(worth),
+        np.ascontiguousarray(unit_value),
         np.ascontiguousarray(cost),
         np.ascontiguousarray(problem.capacity[0].numpy()),
         is_whole=is_whole,
@@ -125,7 +125,7 @@ def improving(
     deadline: Deadline,
     max_rounds: int,
     report: Callable[[Round], None] | None = None,
-    worth: float = 0.0,
+    unit_value: float = 0.0,
 ) -> Steps[AllPathsSolution]:
     """Run rounds until the gap to the optimum over all paths is at most ``target``.
 
@@ -137,11 +137,13 @@ def improving(
         deadline: time after which no round begins.
         max_rounds: largest number of rounds.
         report: called after each round.
-        worth: least price of an unserved Gbit/s.
+        unit_value: least price of an unserved Gbit/s.
     """
     demands = demands_of(problem)
     if demands.is_whole:
-        demands = dataclasses.replace(demands, worth=np.maximum(demands.worth, worth))
+        demands = dataclasses.replace(
+            demands, unit_value=np.maximum(demands.unit_value, unit_value)
+        )
     master = Master(demands, columns_of(problem.paths), _WEIGHT_ROUNDS[demands.is_whole])
     num_raises = 0
     latest = yield from master.improving(target, deadline, max_rounds, report)
@@ -161,7 +163,7 @@ def improving(
     # Value of serving all demand at no cost.
     base = 0.0
     if demands.is_whole:
-        base = UNSERVED_COST_FACTOR**num_raises * float(demands.rate @ demands.worth)
+        base = UNSERVED_COST_FACTOR**num_raises * float(demands.rate @ demands.unit_value)
     return AllPathsSolution(
         paths,
         splits,

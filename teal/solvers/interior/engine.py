@@ -370,7 +370,9 @@ def solving(
     yield
     stop = np.zeros(1, np.bool_)
     # Starting a timer thread takes as long as solving such a network.
-    is_short = problem.batch * problem.paths.scan_size <= _SMALL_SCAN and deadline.left > _SHORT_S
+    is_short = (
+        problem.batch * problem.paths.scan_size <= _SMALL_SCAN and deadline.remaining_s > _SHORT_S
+    )
     with contextlib.nullcontext() if is_short else ends_at(deadline, stop):
         shares, prices, iterations = _solve_batch(
             double, state, gap, min(max_iterations, MAX_ITERATIONS), stop, first
@@ -490,7 +492,7 @@ def _terms_of(problem: Problem, coefficient: FloatArray, row: int) -> DemandTerm
         terms = terms._replace(level=_array(level), end=_array(end))
     if isinstance(demand_set, Concave):
         terms = terms._replace(
-            utility_weight=_array(demand_set.worth[row]), alpha=demand_set.curve.alpha
+            utility_weight=_array(demand_set.unit_value[row]), alpha=demand_set.curve.alpha
         )
     max_share = getattr(demand_set, "max_share", None)
     if max_share is not None:

@@ -81,18 +81,18 @@ class Demands:
         topology: the network.
         pairs: (D, 2) source and target of each demand.
         rate: (D,) Gbit/s; 0 for a demand to ignore.
-        worth: (D,) value of a Gbit/s over a path that costs nothing.
+        unit_value: (D,) value of a Gbit/s over a path that costs nothing.
         cost: (E,) cost of a Gbit/s on each link.
         capacity: (E,) Gbit/s; 0 where a link has failed.
         is_whole: whether all demand is served, at the least cost.
-        balances: whether all demand is served, at the least maximum link utilisation; worth and
-            cost are then unused.
+        balances: whether all demand is served, at the least maximum link utilisation; unit_value
+            and cost are then unused.
     """
 
     topology: Topology
     pairs: IntArray
     rate: FloatArray
-    worth: FloatArray
+    unit_value: FloatArray
     cost: FloatArray
     capacity: FloatArray
     is_whole: bool = False
@@ -111,7 +111,7 @@ class Round(NamedTuple):
         columns: paths of the master.
         share: (P,) share of its demand on each; loads fit the capacities at the end.
         price: (E,) dual prices of the best bound, value per Gbit/s.
-        bound: least upper bound so far, over all paths, on the sum of worth less cost over the
+        bound: least upper bound so far, over all paths, on the sum of value less cost over the
             flow, or on minus the largest link utilisation.
         gap: difference of bound and value, over the bound; over cost or utilisation where all
             demand is served.
@@ -227,9 +227,9 @@ class Master:
 
         The bound is raised by the cost of all demand, so that it stays valid.
         """
-        worth = self._demands.worth * factor
-        self._bound += float(self._demands.rate @ (worth - self._demands.worth))
-        self._demands = dataclasses.replace(self._demands, worth=worth)
+        unit_value = self._demands.unit_value * factor
+        self._bound += float(self._demands.rate @ (unit_value - self._demands.unit_value))
+        self._demands = dataclasses.replace(self._demands, unit_value=unit_value)
 
     def _trees(self, weight: FloatArray) -> _Trees:
         """Return the shortest-path trees from all sources over links that work."""
@@ -257,7 +257,7 @@ class Master:
             capacity_price = float(demands.capacity @ price)
             paid = demands.rate @ np.where(np.isfinite(distance), distance, 0.0)
             return -float(paid) / capacity_price if capacity_price > 0 else 0.0
-        profit = np.where(np.isfinite(distance), demands.worth - distance, 0.0)
+        profit = np.where(np.isfinite(distance), demands.unit_value - distance, 0.0)
         if not demands.is_whole:
             profit = np.maximum(profit, 0.0)
         return float(demands.capacity @ price + demands.rate @ profit)
@@ -287,8 +287,10 @@ class Master:
             len(demands.cost),
         )
         if index == 0:
-            worth = np.where(rate > 0, distance if demands.is_whole else demands.worth, 0.0)
-            self._unit = float(rate @ worth) / max(float(load.sum()), 1e-300)
+            unit_value = np.where(
+                rate > 0, distance if demands.is_whole else demands.unit_value, 0.0
+            )
+            self._unit = float(rate @ unit_value) / max(float(load.sum()), 1e-300)
         self._mean_load += (load - self._mean_load) / (index + 1)
         utilisation = _utilisation(self._mean_load, demands.capacity)
         self._is_row = utilisation > _INITIAL_JOIN_LOAD
@@ -303,7 +305,7 @@ class Master:
         """
         demands = self._demands
         max_price = np.where(
-            demands.rate > 0, np.inf if demands.carries_all else demands.worth, -np.inf
+            demands.rate > 0, np.inf if demands.carries_all else demands.unit_value, -np.inf
         )
         ptr, links = cheaper_paths(
             self._columns,
@@ -329,14 +331,14 @@ class Master:
         columns = self._columns
         value = np.zeros(len(columns.slot))
         if not demands.balances:
-            value = np.repeat(demands.worth, np.diff(columns.path_ptr)) - path_sums(
+            value = np.repeat(demands.unit_value, np.diff(columns.path_ptr)) - path_sums(
                 columns, demands.cost
             )
         capacity = np.where(self._is_row | (demands.capacity <= 0), demands.capacity, np.inf)
-        worth = float(demands.worth.max(initial=0.0)) if demands.is_whole else 0.0
+        unit_value = float(demands.unit_value.max(initial=0.0)) if demands.is_whole else 0.0
         sheds = not demands.balances
         program = presolve(
-            columns, NO_TERMS, demands.rate, capacity, value, sheds, worth, self._share
+            columns, NO_TERMS, demands.rate, capacity, value, sheds, unit_value, self._share
         )
         stop = np.zeros(1, np.bool_)
         with ends_at(deadline, stop):
@@ -372,9 +374,13 @@ class Master:
         self._update_bound(self._distance(trees))
         reference = self._bound
         if demands.carries_all:
-            reference = (float(demands.rate @ demands.worth) if demands.is_whole else 0.0) - value
+            reference = (
+                float(demands.rate @ demands.unit_value) if demands.is_whole else 0.0
+            ) - value
         if demands.is_whole:
-            reference = max(reference, _MIN_RELATIVE_COST * float(demands.rate @ demands.worth))
+            reference = max(
+                reference, _MIN_RELATIVE_COST * float(demands.rate @ demands.unit_value)
+            )
         gap = (self._bound - value) / reference if reference > 0 else 0.0
         return Round(
             self._columns,

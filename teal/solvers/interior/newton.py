@@ -238,11 +238,11 @@ def cholesky(schur: FloatArray) -> None:
         row = schur[i]
         before = row[i]
         for j in range(i):
-            other = schur[j]
+            row_j = schur[j]
             total = 0.0
             for k in range(j):
-                total += row[k] * other[k]
-            row[j] = (row[j] - total) / other[j]
+                total += row[k] * row_j[k]
+            row[j] = (row[j] - total) / row_j[j]
         total = 0.0
         for k in range(i):
             total += row[k] * row[k]

@@ -706,8 +706,8 @@ def _solve_by_steps(
         def assemble_schur() -> None:
             _update_utility_terms_kernel(program, at, work)
             list(pool.map(accumulate_part, range(threads)))
-            for other in partial_schur[1:]:
-                _add_lower_triangle(other, work.schur)
+            for schur_of_thread in partial_schur[1:]:
+                _add_lower_triangle(schur_of_thread, work.schur)
             _regularise_kernel(program, sheds, work)
 
         while not is_done:

@@ -18,10 +18,10 @@ def ends_at(deadline: Deadline, stop: BoolArray) -> Iterator[None]:
     """
     if deadline.is_over:
         stop[0] = True
-    if stop[0] or deadline.left > threading.TIMEOUT_MAX:
+    if stop[0] or deadline.remaining_s > threading.TIMEOUT_MAX:
         yield
         return
-    timer = threading.Timer(deadline.left, stop.fill, (True,))
+    timer = threading.Timer(deadline.remaining_s, stop.fill, (True,))
     timer.daemon = True
     timer.start()
     try:

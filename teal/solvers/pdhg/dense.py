@@ -128,7 +128,7 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
         prices = state.prices.clamp(min=0)
         # Prices of links alone can be sanitised; rows of side conditions have none here.
         if prices.shape[1] == problem.topology.num_links:
-            prices = usable_prices(problem, prices, most=1.0)
+            prices = usable_prices(problem, prices, max_ratio=1.0)
         dual = prices.to(dual) * problem.capacity
     # Project onto the demand sets, and prices of a balanced program onto the simplex.
     if not problem.price_set.on_simplex:

@@ -147,7 +147,8 @@ def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tens
     splits, prices = (tensor.to(torch.float64) for tensor in start(problem))
     splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
     return PdhgState(
-        splits / splits.sum(-1, keepdim=True).clamp(min=1), usable_prices(problem, prices, most=1.0)
+        splits / splits.sum(-1, keepdim=True).clamp(min=1),
+        usable_prices(problem, prices, max_ratio=1.0),
     )
 
 

@@ -257,7 +257,7 @@ class Reduction:
             prices = torch.where(self._closed, exact.demand_value.amax(), prices)
             # Extend the bound to removed demand and capacity; prices above the largest value (the
             # 1.0) tighten no bound.
-            prices = _extended_prices(exact, usable_prices(exact, prices, most=1.0))
+            prices = _extended_prices(exact, usable_prices(exact, prices, max_ratio=1.0))
         # Value, bound and gap of the original program, at prices with finite sums.
         prices = usable_prices(exact, prices)
         value = exact.value(splits)

@@ -248,7 +248,7 @@ class Search:
                 schedule.next_check = self._check_after_samples(0)
                 schedule.refill_rounds = LAST_REFILL
         while num_iterations < self._max_iterations and not self._is_done:
-            num_steps = self._num_steps(num_iterations, schedule, deadline.left)
+            num_steps = self._num_steps(num_iterations, schedule, deadline.remaining_s)
             if not num_steps:
                 stop = Stop.DEADLINE
                 break
@@ -284,7 +284,7 @@ class Search:
         if not (self._is_refilled or self._is_done or self._exceeds_target(_REFILLABLE_GAP_FACTOR)):
             self._check(LAST_REFILL)
         iteration_s = schedule.check_s / _CHECK_COST
-        if self._max_iterations > 0 and self._start_from_model(deadline.left, iteration_s):
+        if self._max_iterations > 0 and self._start_from_model(deadline.remaining_s, iteration_s):
             schedule.credit = _MODEL_ITERATION_CREDIT
 
     def _num_steps(self, num_iterations: int, schedule: _CheckSchedule, remaining_s: float) -> int:
@@ -312,7 +312,7 @@ class Search:
         """
         schedule.check_s = self._check(schedule.refill_rounds)
         schedule.last_check = num_iterations
-        model_s = deadline.left - _LAST_CHECK_COST * schedule.check_s
+        model_s = deadline.remaining_s - _LAST_CHECK_COST * schedule.check_s
         if self._start_from_model(model_s, schedule.iteration_s):
             schedule.credit = _MODEL_ITERATION_CREDIT
         if self._report is not None:
@@ -334,7 +334,7 @@ class Search:
             _SAMPLING_GAP_FACTOR if self._problem.utility is None else _FAIR_SAMPLING_GAP_FACTOR
         )
         while self._sampled is not None and self._exceeds_target(factor):
-            remaining = deadline.left - _LAST_CHECK_COST * check_s
+            remaining = deadline.remaining_s - _LAST_CHECK_COST * check_s
             if remaining <= 0:
                 break
             sample_end = Deadline(time.perf_counter() + _SAMPLE_TIME_SHARE * remaining, deadline)
@@ -344,7 +344,7 @@ class Search:
                 break
             self._is_refilled = False
             check_s = self._check(LAST_REFILL)
-            is_out_of_time = _LAST_CHECK_COST * check_s >= deadline.left
+            is_out_of_time = _LAST_CHECK_COST * check_s >= deadline.remaining_s
             if not is_out_of_time and not self._is_done and self._sampled.correct():
                 self._check(LAST_REFILL)
             yield

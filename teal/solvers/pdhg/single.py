@@ -190,7 +190,7 @@ def _solve_by_highs(problem: Problem, options: SearchOptions) -> Steps[PdhgResul
         solution = (
             None
             if options.deadline.is_over
-            else exact_program(exact.row(row).program, options.deadline.left)
+            else exact_program(exact.row(row).program, options.deadline.remaining_s)
         )
         if solution is None:
             return None
@@ -444,7 +444,7 @@ def _select_first_engine(
         points where these come first (with the model only where it saves time), else None.
     """
     gap = options.gap
-    remaining_s = options.deadline.left
+    remaining_s = options.deadline.remaining_s
     is_warm = state is not None
     has_model = options.starter is not None and not is_warm
     if has_model and interior.is_faster_from_model(problem, gap, remaining_s, program):

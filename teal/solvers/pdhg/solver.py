@@ -391,7 +391,7 @@ def _warm_start_state(problem: Problem, warm_start: WarmStart | None) -> PdhgSta
     device = problem.demand.device
     prices = state.prices.to(device)
     if not problem.demand.is_cuda or problem.conditions or problem.objective.rules.is_sequence:
-        prices = usable_prices(problem, prices, most=1.0)
+        prices = usable_prices(problem, prices, max_ratio=1.0)
     program_prices = state.program_prices
     if program_prices is not None and len(program_prices.prices) != problem.batch:
         program_prices = None  # prices of another batch prove no bounds here

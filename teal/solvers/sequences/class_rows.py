@@ -59,9 +59,9 @@ def _sum_class_flows(
         for row in range(rows * part // parts, rows * (part + 1) // parts):
             remaining = splits[row].sum() * demand[row]
             for class_index in range(classes):
-                served = min(remaining, amount[class_index, row])
-                out[part, class_index] += served
-                remaining -= served
+                class_flow = min(remaining, amount[class_index, row])
+                out[part, class_index] += class_flow
+                remaining -= class_flow
 
 
 @partitioned_kernel("row")
@@ -90,8 +90,8 @@ def _split_class(
         for higher in range(class_index):
             remaining -= min(remaining, amount[higher, row[i]])
         class_demand = amount[class_index, row[i]]
-        served = min(remaining, class_demand)
-        factor = served / (class_demand * total) if served > 0 else 0.0
+        class_flow = min(remaining, class_demand)
+        factor = class_flow / (class_demand * total) if class_flow > 0 else 0.0
         for k in range(len(row_splits)):
             out[i, k] = factor * row_splits[k]
 

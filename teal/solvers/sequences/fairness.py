@@ -148,9 +148,9 @@ def is_bottlenecked(
     return result
 
 
-def fairness(rates: Tensor, reference: Tensor, least: float) -> Tensor:
+def fairness(rates: Tensor, reference: Tensor, min_rate: float) -> Tensor:
     """Return (B,) geometric mean over the demands of min(f / g, g / f), with f and g at least
-    ``least``.
+    ``min_rate``.
 
     The measure of Namyar et al., "Solving Max-Min Fair Resource Allocations Quickly on Large
     Graphs" (NSDI 2024).
@@ -158,8 +158,8 @@ def fairness(rates: Tensor, reference: Tensor, least: float) -> Tensor:
     Args:
         rates: (B, D) rates f, Gbit/s.
         reference: (B, D) max-min fair rates g, Gbit/s.
-        least: rate below which differences are ignored, Gbit/s.
+        min_rate: rate below which differences are ignored, Gbit/s.
     """
-    f = rates.clamp(min=least)
-    g = reference.clamp(min=least)
+    f = rates.clamp(min=min_rate)
+    g = reference.clamp(min=min_rate)
     return torch.minimum(f / g, g / f).log().mean(-1).exp()

@@ -105,8 +105,8 @@ def measure(
     path_cost = np.zeros(max_slots * width)
     full_flow = np.empty(max_slots * width)
     trial_flow = np.empty(max_slots * width)
-    one = fill(1.0, lanes)
-    zero = one - one
+    unit = fill(1.0, lanes)
+    zero = unit - unit
     live_profit = fill(_LIVE_PROFIT, lanes)
     total = zero
     for s in range(block_ptr[block], block_ptr[block + 1]):
@@ -129,9 +129,9 @@ def measure(
                 node = scan.end_node[k]
                 profit = value - load(path_cost, node, lanes)
                 best_profit = larger(best_profit, profit)
-                live_paths = live_paths + where_above(profit, live_profit, one, zero)
+                live_paths = live_paths + where_above(profit, live_profit, unit, zero)
                 h = larger(h, load(inverse_capacity_sum, node, lanes))
-            store(out.inverse_capacity_sum, d, where_above(h, zero, h, one))
+            store(out.inverse_capacity_sum, d, where_above(h, zero, h, unit))
             live_rate = where_above(live_paths, zero, load(demand, d, lanes), zero)
             store(out.live_demand, d, live_rate)
             if curve is not None:
@@ -143,10 +143,10 @@ def measure(
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
             # Flows of the full and of the trial routing.
             total = total + live_rate * best_profit
-            even_flow = live_rate / larger(live_paths, one)
+            even_flow = live_rate / larger(live_paths, unit)
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
-                is_live = where_above(value - load(path_cost, node, lanes), live_profit, one, zero)
+                is_live = where_above(value - load(path_cost, node, lanes), live_profit, unit, zero)
                 store(full_flow, node, is_live * live_rate)
                 if is_even:
                     store(trial_flow, node, is_live * even_flow)
@@ -212,8 +212,8 @@ def certify(
     ones = np.ones(width)
     path_price = np.zeros(max_slots * width)
     flow = np.empty(max_slots * width)
-    one = fill(1.0, lanes)
-    zero = one - one
+    unit = fill(1.0, lanes)
+    zero = unit - unit
     live_profit = fill(_LIVE_PROFIT, lanes)
     tiny = fill(MIN_SPLIT_SUM, lanes)
     # In a balanced program the floor is below every live profit, so that a demand without a live
@@ -239,7 +239,7 @@ def certify(
             live_paths = zero
             for k in range(p, p + scan.path_count[d]):
                 profit = value - load(path_price, scan.end_node[k], lanes)
-                is_live = where_above(profit, live_profit, one, zero)
+                is_live = where_above(profit, live_profit, unit, zero)
                 best_profit = larger(best_profit, profit)
                 live_paths = live_paths + is_live
                 share = widen(load(splits, k, lanes))
@@ -262,14 +262,16 @@ def certify(
                 best_profit, live_profit, rate * best_profit, zero
             )
             # Scale shares to a sum of at most 1; in a balanced program to 1, evenly without splits.
-            scale = one / larger(total, one)
+            scale = unit / larger(total, unit)
             even_share = zero
             if carries_all:
-                scale = where_above(total, tiny, one / larger(total, tiny), zero)
-                even_share = where_above(total, tiny, zero, one / larger(live_paths, one))
+                scale = where_above(total, tiny, unit / larger(total, tiny), zero)
+                even_share = where_above(total, tiny, zero, unit / larger(live_paths, unit))
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
-                is_live = where_above(value - load(path_price, node, lanes), live_profit, one, zero)
+                is_live = where_above(
+                    value - load(path_price, node, lanes), live_profit, unit, zero
+                )
                 share = widen(load(splits, k, lanes))
                 if has_caps:
                     max_share = load(cap, k, lanes)
@@ -341,8 +343,8 @@ def project_round(
     path_unused = np.empty(max_slots * width)
     flow = np.empty(max_slots * width)
     requested_flow = np.empty(max_slots * width)
-    one = fill(1.0, lanes)
-    zero = one - one
+    unit = fill(1.0, lanes)
+    zero = unit - unit
     tiny = fill(_MIN_CAPACITY, lanes)
     unlimited = fill(_UNLIMITED, lanes)
     value = zero
@@ -375,7 +377,7 @@ def project_round(
             demand_unused = zero
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
-                divisor = larger(load(path_ratio, node, lanes), one)
+                divisor = larger(load(path_ratio, node, lanes), unit)
                 path_flow = (
                     load(flows, k, lanes) / divisor
                     if is_first
@@ -415,7 +417,7 @@ def project_round(
                             zero,
                         )
                         available = where_above(available, remaining_cap, remaining_cap, available)
-                    request = available * where_above(share, one, one, share)
+                    request = available * where_above(share, unit, unit, share)
                     store(requests, k, request)
                     store(requested_flow, node, request)
             p += scan.path_count[d]

@@ -47,7 +47,7 @@ def curve_rows(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> Cur
     return (
         None
         if utility is None
-        else CurveRows(rows_of(utility.worth), np.array([utility.curve.alpha]))
+        else CurveRows(rows_of(utility.unit_value), np.array([utility.curve.alpha]))
     )
 
 
@@ -204,7 +204,7 @@ def _sum_above(unprojected, num_paths, shift, width, lane):
 
 
 @kernel
-def curve_value(served, demand, full_share_value, alpha, d, lanes):
+def curve_value(flow, demand, full_share_value, alpha, d, lanes):
     """Replace the served Gbit/s of demand ``d`` by their value W (u(s) + 1).
 
     Args:
@@ -216,7 +216,7 @@ def curve_value(served, demand, full_share_value, alpha, d, lanes):
     for lane in range(width):
         rate = demand[d * width + lane]
         lane_value = full_share_value[d * width + lane]
-        share = min(served[lane] / rate, 1.0) if rate > 0 else 1.0
-        served[lane] = (
+        share = min(flow[lane] / rate, 1.0) if rate > 0 else 1.0
+        flow[lane] = (
             rate * lane_value * _utility(share, alpha) if rate > 0 and lane_value > 0 else 0.0
         )

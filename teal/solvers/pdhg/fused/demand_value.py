@@ -87,7 +87,7 @@ def value_profit(drop, end, d, best, value, lanes):
 
 
 @inlined_kernel
-def value_lost(drop, end, d, served, demand, lanes):
+def value_lost(drop, end, d, served_flow, demand, lanes):
     """Return the loss of value of served flow in later steps, in Gbit/s of the first step.
 
     Args:
@@ -101,7 +101,7 @@ def value_lost(drop, end, d, served, demand, lanes):
     row = d if drop.shape[0] > 1 else 0
     total = zero = demand - demand
     for c in range(1, num_steps):
-        beyond = larger(served - load(end, d * num_steps + c - 1, lanes) * demand, zero)
+        beyond = larger(served_flow - load(end, d * num_steps + c - 1, lanes) * demand, zero)
         total = total + fill(drop[row, c] - drop[row, c - 1], lanes) * beyond
     return total
 

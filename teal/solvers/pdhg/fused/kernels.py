@@ -295,10 +295,10 @@ def step(
     profits = np.empty(_MAX_PATHS_PER_DEMAND * width if has_caps else 0, price.dtype)
     is_used = np.empty(_MAX_PATHS_PER_DEMAND, np.bool_)
     lane_scratch = np.empty(width, price.dtype)
-    one = fill(real(1), lanes)
+    unit = fill(real(1), lanes)
     half = fill(real(0.5), lanes)
     floor = fill(floor, lanes)
-    zero = one - one
+    zero = unit - unit
     inverse_scale = load(inverse_scale, 0, lanes)
     inverse_weight = load(scratch.inverse_weight, 0, lanes)
     stepped_weight = load(scratch.halpern, 0, lanes)
@@ -373,9 +373,9 @@ def step(
                 store(unprojected, 0, x)
                 best_profit = larger(g, floor)
                 if has_steps:
-                    shift = step_shift_of_two(drop, end, d, x, x - one, scaled_step, lanes)
+                    shift = step_shift_of_two(drop, end, d, x, x - unit, scaled_step, lanes)
                 else:
-                    shift = larger(x - one, floor)
+                    shift = larger(x - unit, floor)
             elif n == 2:
                 g = scaled_value - load(path_price, end_node[p], lanes)
                 g2 = scaled_value - load(path_price, end_node[p + 1], lanes)
@@ -387,7 +387,7 @@ def step(
                 if has_steps:
                     shift = step_shift_of_two(drop, end, d, x, y, scaled_step, lanes)
                 else:
-                    shift = larger(larger(half * (x + y - one), larger(x, y) - one), floor)
+                    shift = larger(larger(half * (x + y - unit), larger(x, y) - unit), floor)
             else:
                 best_profit = floor
                 for k in range(n):
@@ -397,7 +397,7 @@ def step(
                 if has_steps:
                     shift = step_shift(drop, end, d, unprojected, n, scaled_step, lanes)
                 else:
-                    shift = larger(simplex_shift(unprojected, n, one, lanes), floor)
+                    shift = larger(simplex_shift(unprojected, n, unit, lanes), floor)
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, scaled_value, lanes)
             profit_sum = profit_sum + where_above(demand, zero, demand * best_profit, zero)

@@ -25,8 +25,8 @@ def simplex_shift(unprojected, n, total, lanes):  # type: ignore[no-untyped-def]
 
     Michelot (1986): drop rows below t, repeat.
     """
-    one = fill(unprojected.dtype.type(1), lanes)
-    zero = one - one
+    unit = fill(unprojected.dtype.type(1), lanes)
+    zero = unit - unit
     shift = fill(unprojected.dtype.type(LOWEST), lanes)
     for _ in range(n):
         excess = zero - total
@@ -34,9 +34,9 @@ def simplex_shift(unprojected, n, total, lanes):  # type: ignore[no-untyped-def]
         for k in range(n):
             row = load(unprojected, k, lanes)
             excess = excess + where_above(row, shift, row, zero)
-            active = active + where_above(row, shift, one, zero)
+            active = active + where_above(row, shift, unit, zero)
         # For a total of 0 the last step drops the largest row too; the shift then stays.
-        shift = where_above(active, zero, excess / larger(active, one), shift)
+        shift = where_above(active, zero, excess / larger(active, unit), shift)
     return shift
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -64,17 +65,25 @@ def test_the_paths_of_the_triangle_are_those_that_a_search_finds() -> None:
             assert problem.paths.links_of(demand, k) == result.links_of(demand, k)
 
 
-def test_large_networks_rehearse_the_form_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_network_on_two_threads_needs_the_kernels_of_a_small_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("needs two cores")
     problem: Problem = random_problem(3, batch=1)
-    monkeypatch.setattr(parallel, "_MIN_PARALLEL_OPERATIONS", 1)
-    monkeypatch.setattr(parallel, "is_large", lambda operations, least=1: operations >= 1)
-    monkeypatch.setattr("teal.solvers.pdhg.fused.rehearsal.is_large", lambda operations: True)
     prepare(problem)
     before = _compiled()
-    reference = solve(problem, gap=1e-3)
+    reference = solve(problem, gap=1e-3, engine="fused")
+    monkeypatch.setattr(parallel, "is_large", lambda operations, min_operations=1: True)
+    monkeypatch.setattr(parallel, "_cores_are_taken", lambda: False)
+    numba.set_num_threads(2)
+    try:
+        result = solve(problem, gap=1e-3, engine="fused")
+    finally:
+        numba.set_num_threads(1)
     assert _compiled() == before
-    monkeypatch.undo()
-    torch.testing.assert_close(reference.value, solve(problem, gap=1e-3).value, rtol=2e-3, atol=0)
+    assert torch.equal(result.value, reference.value)
+    assert torch.equal(result.splits, reference.splits)
 
 
 # Solves a problem to a deadline of 10 s by a clock on which each compilation of a kernel takes 100

@@ -129,7 +129,7 @@ def test_the_response_of_a_utility_is_its_best_share_over_the_cheapest_paths(
     assert problem.utility is not None
     cost = torch.where(problem.path_mask, problem.ops.path_sum(torch.from_numpy(prices)), torch.inf)
     least = cost.amin(-1)
-    share = problem.utility.curve.best_share(least / problem.utility.worth.clamp(min=1e-300))
+    share = problem.utility.curve.best_share(least / problem.utility.unit_value.clamp(min=1e-300))
     mix = torch.where(
         problem.path_mask, -sharpness * (cost - least[..., None]), -torch.inf
     ).softmax(-1)
