@@ -53,12 +53,7 @@ from teal.runtime.archives import check_npz
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray
 from teal.runtime.storage import atomic_file
 from teal_ip.readings.prometheus import read_prometheus
-from teal_ip.readings.rates import (
-    GBIT_PER_BYTE,
-    IntervalRates,
-    implausible_rates,
-    median_interval,
-)
+from teal_ip.readings.rates import GBIT_PER_BYTE, IntervalRates, median_interval
 from teal_ip.readings.readings import Counters, without_own_traffic
 
 _ARRAYS = ("timestamps", "interval_s", "sent", "received", "ingress", "egress")
@@ -326,19 +321,8 @@ def counters_from_frame(
         key: target for key, target in (table_targets | targets).items() if key not in ignored
     }
     notes += _clear_transit_only(rates, topology, routers, all_targets)
-    notes += implausible_rates(topology, rates.sent, rates.received, layout.value_column)
-    silent = int((np.isnan(rates.sent) & np.isnan(rates.received)).all(0).sum())
-    notes += [f"{silent} of {topology.num_links} links have no counter"] if silent else []
-    timestamps = np.round(ends).astype("int64").astype("datetime64[s]")
-    return Counters(
-        timestamps,
-        float(step),
-        rates.sent,
-        rates.received,
-        rates.ingress,
-        rates.egress,
-        tuple(notes),
-    )
+    notes += rates.plausibility_notes()
+    return rates.to_counters(notes)
 
 
 def _layout_of(frame: Any, location: str) -> tuple[_Layout, Any]:

@@ -4,11 +4,12 @@ A cumulative counter becomes rates between two readings (:func:`_rates`, which f
 detects resets), and these become means over intervals; given rates go to the nearest interval.  The
 rates of the interfaces of a link, and of the external interfaces of a router, are summed.
 
-Entry points: :class:`IntervalRates`, :func:`median_interval`, :func:`implausible_rates`.
+Entry points: :class:`IntervalRates`, :func:`median_interval`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from teal.errors import WARNING, InputError, listed
 from teal.network import Topology
 from teal.runtime.arrays import FloatArray
+from teal_ip.readings.readings import Counters
 
 # Widths of counters.
 _WIDTHS = (2.0**32, 2.0**64)
@@ -139,6 +141,50 @@ class IntervalRates:
                 f"{listed(self._narrow)}"
             )
         return notes
+
+    def plausibility_notes(self) -> list[str]:
+        """Notes on links with a larger rate than their capacity, and on links without a counter."""
+        notes = []
+        topology = self._topology
+        capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
+        largest = np.fmax(
+            *(
+                np.where(np.isnan(rates), 0.0, rates).max(0, initial=0.0)
+                for rates in (self.sent, self.received)
+            )
+        )
+        names = topology.link_names()
+        link_texts = [
+            f"{names[link]} ({largest[link]:g} of {capacity[link]:g} Gbit/s)"
+            for link in np.flatnonzero(largest > _MAX_RATE_OVER_CAPACITY * capacity)
+        ]
+        if link_texts:
+            advice = (
+                "the counters may be of bits, not bytes"
+                if self._is_cumulative
+                else "--counter-unit names the unit of rates"
+            )
+            notes.append(
+                f"{WARNING}more was counted than the links can carry ({advice}): "
+                f"{listed(link_texts)}"
+            )
+        num_silent = int((np.isnan(self.sent) & np.isnan(self.received)).all(0).sum())
+        if num_silent:
+            notes.append(f"{num_silent} of {topology.num_links} links have no counter")
+        return notes
+
+    def to_counters(self, notes: Sequence[str]) -> Counters:
+        """Return the rates as counters, with the ends of intervals rounded to seconds."""
+        timestamps = np.round(self._ends).astype("int64").astype("datetime64[s]")
+        return Counters(
+            timestamps,
+            float(self._step),
+            self.sent,
+            self.received,
+            self.ingress,
+            self.egress,
+            tuple(notes),
+        )
 
 
 def median_interval(times: FloatArray, *keys: Any) -> float:
@@ -264,26 +310,3 @@ def _nearest_rates(
     total = np.bincount(index[inside], rate[inside], len(ends))
     count = np.bincount(index[inside], minlength=len(ends))
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def implausible_rates(
-    topology: Topology, sent: FloatArray, received: FloatArray, column: str
-) -> list[str]:
-    """Warn about links with a larger rate than their capacity."""
-    capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
-    largest = np.fmax(
-        *(np.where(np.isnan(rates), 0.0, rates).max(0, initial=0.0) for rates in (sent, received))
-    )
-    names = topology.link_names()
-    link_texts = [
-        f"{names[link]} ({largest[link]:g} of {capacity[link]:g} Gbit/s)"
-        for link in np.flatnonzero(largest > _MAX_RATE_OVER_CAPACITY * capacity)
-    ]
-    if not link_texts:
-        return []
-    advice = (
-        "--counter-unit names the unit of rates"
-        if column == "rate"
-        else "the counters may be of bits, not bytes"
-    )
-    return [f"{WARNING}more was counted than the links can carry ({advice}): {listed(link_texts)}"]
