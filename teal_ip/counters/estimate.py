@@ -392,16 +392,10 @@ def estimate(
             interval_estimate = estimator.estimate(y, flows=flow_rates, robust=not config.no_repair)
             estimates.set_matrix(t, interval_estimate)
         # Compare with the truth.
-        true_matrix = _matrix_at(truth, counters.timestamps[t], pairs)
         comparison = _NO_COMPARISON
-        if (
-            true_matrix is not None
-            and np.isfinite(true_matrix).any()
-            and interval_estimate is not None
-        ):
-            comparison = estimates.compare(
-                t, np.nan_to_num(true_matrix), has_intervals=past_matrices is not None
-            )
+        true_matrix = _matrix_at(truth, counters.timestamps[t], pairs)
+        if true_matrix is not None and interval_estimate is not None:
+            comparison = estimates.compare(t, true_matrix, has_intervals=past_matrices is not None)
         estimates.add_row(t, interval_estimate, num_blamed, comparison)
     # Hints, and the consistency check.
     _hint_at_routing(estimates.rows, notify)
@@ -494,14 +488,18 @@ class _Estimates:
         self._residual += np.nan_to_num(estimate.residual[: self._topology.num_links])
 
     def compare(self, t: int, true_matrix: FloatArray, *, has_intervals: bool) -> _Comparison:
-        """Store the true matrix (D,) of interval t, and return the errors of the estimate.
+        """Store the true matrix of interval t, and return the errors of the estimate; NaN without
+        any true demand.
 
         Args:
             t: the interval.
-            true_matrix: (D,) Gbit/s.
+            true_matrix: (D,) Gbit/s; NaN for unknown demands, which count as 0.
             has_intervals: whether the prediction intervals are known.
         """
         assert self._truth is not None
+        if not np.isfinite(true_matrix).any():
+            return _NO_COMPARISON
+        true_matrix = np.nan_to_num(true_matrix)
         self._truth[t] = true_matrix
         error = float(
             np.abs(self._matrices[t] - true_matrix).sum() / max(float(true_matrix.sum()), 1e-300)

@@ -339,21 +339,21 @@ def _nfdump_rows(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, st
             yield reader.line_num, row
 
 
-def _record(row: dict[str, Any], where: str, path: Path, sampling: float) -> _Record:
+def _record(row: dict[str, Any], position: str, path: Path, sampling: float) -> _Record:
     values: dict[str, Any] = {}
     for field, names in _FIELDS.items():
         values[field] = next((row[name] for name in names if row.get(name) not in (None, "")), None)
         if values[field] is None and field in _NEEDED:
-            raise InputError(str(path), where, "one of " + ", ".join(names), "none of them")
-    first = seconds_of(values["first"], str(path), where)
+            raise InputError(str(path), position, "one of " + ", ".join(names), "none of them")
+    first = seconds_of(values["first"], str(path), position)
     last = first
     if values["last"] is not None:
-        last = seconds_of(values["last"], str(path), where)
+        last = seconds_of(values["last"], str(path), position)
     elif values["duration"] is not None:
-        last = first + _duration(values["duration"], where, path)
+        last = first + _duration(values["duration"], position, path)
     if last < first - _MAX_CLOCK_STEP_S:
         expected = f"an end at most {_MAX_CLOCK_STEP_S:g} s before the start (clocks of exporters)"
-        raise InputError(str(path), where, expected, f"{values['first']}, {values['last']}")
+        raise InputError(str(path), position, expected, f"{values['first']}, {values['last']}")
     try:
         amount = (
             float(values["bytes"]) * _GBIT_OF_BYTE * float(row.get("sampling_rate") or sampling)
@@ -361,13 +361,13 @@ def _record(row: dict[str, Any], where: str, path: Path, sampling: float) -> _Re
     except (TypeError, ValueError):
         amount = math.nan
     if not 0 <= amount < math.inf:
-        raise InputError(str(path), where, "a number of bytes of at least 0", repr(values["bytes"]))
+        raise InputError(str(path), position, "a number of bytes >= 0", repr(values["bytes"]))
     return _Record(
         str(values["source"]).strip(), str(values["target"]).strip(), amount, first, last
     )
 
 
-def _duration(value: Any, where: str, path: Path) -> float:
+def _duration(value: Any, position: str, path: Path) -> float:
     """Parse seconds from a number, or from hours, minutes and seconds: 00:20:00.000."""
     parts = str(value).strip().split(":")
     try:
@@ -376,7 +376,7 @@ def _duration(value: Any, where: str, path: Path) -> float:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
         raise InputError(
-            str(path), where, "a duration in seconds, or hours:minutes:seconds", repr(value)
+            str(path), position, "a duration in seconds, or hours:minutes:seconds", repr(value)
         )
     return seconds
 
