@@ -286,7 +286,7 @@ class _SrPolicyExport:
     def _expressible_paths(
         self, source: int, paths: dict[tuple[int, ...], float]
     ) -> list[tuple[tuple[int, ...], list[Segment]]]:
-        """Return the links and segments of the heaviest paths within the limits; drop the others."""
+        """Return links and segments of the heaviest paths within the limits; drop the others."""
         exported_paths: list[tuple[tuple[int, ...], list[Segment]]] = []
         for links, rate in sorted(paths.items(), key=lambda item: -item[1]):
             _add(self.loads_before, links, rate)
