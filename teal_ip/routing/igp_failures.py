@@ -100,25 +100,25 @@ def new_reroute_scratch(nodes: int, links: int) -> RerouteScratch:
 
 
 @kernel
-def places_in_order(order: IntArray, reached: IntArray, place: IntArray) -> None:
-    """Fill ``place`` (D, N) with the position of each node in ``order`` (D, N); entries of nodes
-    without a path stay.
+def positions_in_order(order: IntArray, reached: IntArray, node_position: IntArray) -> None:
+    """Fill ``node_position`` (D, N) with the position of each node in ``order`` (D, N); entries of
+    nodes without a path stay.
     """
     for t in range(len(order)):
         for i in range(reached[t]):
-            place[t, order[t, i]] = i
+            node_position[t, order[t, i]] = i
 
 
 @inner_kernel
 def reroute(  # type: ignore[no-untyped-def]
-    links, dags, place, is_failed, failed_links, volume, passing, load, lost, scratch
+    links, dags, node_position, is_failed, failed_links, volume, passing, load, lost, scratch
 ):
     """Update the loads of M matrices from no failure to a failure, over all destinations.
 
     Args:
         links: links of the network, without the failure.
         dags: shortest paths, without the failure.
-        place: (N, N) positions of nodes, see :func:`places_in_order`.
+        node_position: (N, N) positions of nodes, see :func:`positions_in_order`.
         is_failed: (E,) whether a link has failed.
         failed_links: indices of the failed links.
         volume: (M, N, N) Gbit/s to the first node from the second one.
@@ -130,7 +130,7 @@ def reroute(  # type: ignore[no-untyped-def]
     distance, order, reached, arc_start, arc, share = dags
     out_ptr, out_link, in_ptr, in_link, tail, head, metric, weight, has_transit = links
     kind, distance_after, cut, settled, hop, keys, heap_nodes, moved = scratch
-    nodes = len(place)
+    nodes = len(node_position)
     # For each destination t:
     for t in range(nodes):
         # First node, in order of distance, whose next hops fail.
@@ -138,7 +138,7 @@ def reroute(  # type: ignore[no-untyped-def]
         for e in failed_links:
             head_distance = distance[t, head[e]]
             if head_distance < np.inf and distance[t, tail[e]] == metric[e] + head_distance:
-                first = min(first, place[t, tail[e]])
+                first = min(first, node_position[t, tail[e]])
         if first == nodes:
             continue
         # Kinds of nodes, and new distances of cut ones.
@@ -567,7 +567,7 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
     end,
     links,
     dags,
-    place,
+    node_position,
     set_ptr,
     set_link,
     volume,
@@ -592,7 +592,7 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
         end: block after the last one.
         links: links of the network, without a failure.
         dags: shortest paths, without a failure.
-        place: (N, N) positions of nodes, see :func:`places_in_order`.
+        node_position: (N, N) positions of nodes, see :func:`positions_in_order`.
         set_ptr: (S + 1,) begin of each failure in ``set_link``.
         set_link: links of all failures.
         volume: (M, N, N) Gbit/s to the first node from the second one.
@@ -668,7 +668,7 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
                 reroute(
                     links,
                     dags,
-                    place,
+                    node_position,
                     is_failed,
                     failed_links,
                     volume,
@@ -749,8 +749,8 @@ class IgpFailures:
         nodes = dag.topology.num_nodes
         num_links = dag.topology.num_links
         self.passing = np.empty_like(self._volume)
-        self._place = np.full((nodes, nodes), nodes, dtype=np.int32)
-        places_in_order(dag.dags.order, dag.dags.reached, self._place)
+        self._node_position = np.full((nodes, nodes), nodes, dtype=np.int32)
+        positions_in_order(dag.dags.order, dag.dags.reached, self._node_position)
         self._operations = _OPERATIONS_PER_ARC * dag.num_arcs * len(volume)
         blocks = max(1, min(nodes, MAX_BLOCKS))
         load = np.zeros((blocks, len(volume), num_links))
@@ -843,7 +843,7 @@ class IgpFailures:
             _evaluate_failures(
                 self.dag.links,
                 self.dag.dags,
-                self._place,
+                self._node_position,
                 failure_ptr,
                 failure_link,
                 self._volume,

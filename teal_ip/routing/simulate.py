@@ -130,9 +130,10 @@ class Outlook:
     @property
     def full(self) -> list[LinkForecast]:
         """Links that are full by the horizon, without or under failure, in order of the month."""
-        in_time = [one for one in self.links if is_full_by(one.full_under_failure, self.horizon)]
+        in_time = [link for link in self.links if is_full_by(link.full_under_failure, self.horizon)]
         return sorted(
-            in_time, key=lambda one: (month_order(one.full_under_failure), -one.failed_utilisation)
+            in_time,
+            key=lambda link: (month_order(link.full_under_failure), -link.failed_utilisation),
         )
 
 
@@ -168,7 +169,7 @@ class Simulation:
     @property
     def worst_matrix(self) -> MatrixLoad:
         """The matrix with the largest utilisation."""
-        return max(self.matrices, key=lambda one: one.utilisation)
+        return max(self.matrices, key=lambda matrix: matrix.utilisation)
 
     def to_json(self) -> dict[str, Any]:
         """All figures as JSON values; numbers that JSON lacks become null."""
@@ -496,9 +497,9 @@ def _combine(first: FailureLoad, second: FailureLoad) -> FailureLoad:
     return dataclasses.replace(max(first, second, key=severity), **largest)
 
 
-def severity(one: FailureLoad) -> tuple[float, float]:
+def severity(failure_load: FailureLoad) -> tuple[float, float]:
     """Sort key of failures, larger is worse: utilisation to nine digits, then lost traffic."""
-    return float(f"{one.utilisation:.9g}"), one.lost
+    return float(f"{failure_load.utilisation:.9g}"), failure_load.lost
 
 
 def _name(names: list[str], link: int) -> str:
