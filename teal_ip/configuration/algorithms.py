@@ -66,7 +66,7 @@ class _Node(NamedTuple):
 
     def uses(self, metric: str) -> bool:
         """Whether an algorithm uses a metric."""
-        return any(one.metric == metric for one in self.algorithms)
+        return any(algorithm.metric == metric for algorithm in self.algorithms)
 
     def rules(self, algorithm: FlexAlgo, exclude: str) -> list[tuple[str, list[str]]]:
         """Name and affinities of each rule of an algorithm; ``exclude`` is the vendor's name of the
@@ -93,22 +93,26 @@ def _bits(topology: Topology) -> dict[str, int]:
 
 
 def _iosxr(node: _Node) -> list[str]:
+    # Affinities, and algorithms.
     lines = [f"router isis {_INSTANCE}"]
     lines += [f" affinity-map {name} bit-position {bit}" for name, bit in node.bits.items()]
-    for one in node.algorithms:
-        lines.append(f" flex-algo {one.number}")
-        lines += [] if one.metric == "igp" else [f"  metric-type {one.metric}"]
+    for algorithm in node.algorithms:
+        lines.append(f" flex-algo {algorithm.number}")
+        lines += [] if algorithm.metric == "igp" else [f"  metric-type {algorithm.metric}"]
         lines += [
-            f"  affinity {rule} {' '.join(names)}" for rule, names in node.rules(one, "exclude-any")
+            f"  affinity {rule} {' '.join(names)}"
+            for rule, names in node.rules(algorithm, "exclude-any")
         ]
         lines += ["  advertise-definition", " !"] if node.advertises else [" !"]
+    # Prefix SIDs of the loopback.
     family = f"  address-family {prefix_of(node.router)[1]} unicast"
     lines += [" interface Loopback0", family]
     lines += [
-        f"   prefix-sid algorithm {one.number} index {node.router.sid_of(one.number)}"
-        for one in node.algorithms
+        f"   prefix-sid algorithm {algorithm.number} index {node.router.sid_of(algorithm.number)}"
+        for algorithm in node.algorithms
     ]
     lines += ["  !", " !"]
+    # Affinities and TE metrics of the interfaces.
     for port in node.interfaces:
         interface_lines = (
             [f"  affinity flex-algo {' '.join(port.affinities)}"] if port.affinities else []
@@ -117,6 +121,7 @@ def _iosxr(node: _Node) -> list[str]:
             interface_lines += [family, f"   te-metric flex-algo {port.te_metric}", "  !"]
         lines += [f" interface {port.name}", *interface_lines, " !"] if interface_lines else []
     lines.append("!")
+    # Delay measurement.
     if node.uses("delay"):
         lines.append("performance-measurement")
         for port in node.interfaces:
@@ -132,17 +137,16 @@ def _iosxr(node: _Node) -> list[str]:
 
 
 def _frr(node: _Node) -> list[str]:
-    if unsupported := sorted({one.metric for one in node.algorithms} - {"igp"}):
-        expected = (
-            f"igp for {node.router.name}, a router of FRR (as where the table says no vendor)"
-        )
+    if unsupported := sorted({algorithm.metric for algorithm in node.algorithms} - {"igp"}):
+        expected = f"igp for {node.router.name}, a router of FRR (the default without a vendor)"
         raise InputError(FLEX_ALGO, "metric", expected, listed(unsupported))
     if (
-        largest := max(node.router.sid_of(one.number) or 0 for one in node.algorithms)
+        largest := max(node.router.sid_of(algorithm.number) or 0 for algorithm in node.algorithms)
     ) > _MAX_FRR_SID:
         raise InputError(
             "--routers", node.router.name, f"SIDs up to {_MAX_FRR_SID} on routers of FRR", largest
         )
+    # Affinities, of the router and of its interfaces.
     lines = [f"affinity-map {name} bit-position {bit}" for name, bit in node.bits.items()]
     for port in node.interfaces:
         if port.affinities:
@@ -152,19 +156,20 @@ def _frr(node: _Node) -> list[str]:
                 f"  affinity {' '.join(port.affinities)}",
             ]
             lines += [" exit-link-params", "exit"]
+    # Algorithms, and their prefix SIDs.
     lines.append(f"router isis {_INSTANCE}")
-    for one in node.algorithms:
-        lines += [f" flex-algo {one.number}", "  dataplane sr-mpls"]
+    for algorithm in node.algorithms:
+        lines += [f" flex-algo {algorithm.number}", "  dataplane sr-mpls"]
         lines += [
             f"  affinity {rule} {name}"
-            for rule, names in node.rules(one, "exclude-any")
+            for rule, names in node.rules(algorithm, "exclude-any")
             for name in names
         ]
         lines += ["  advertise-definition", " exit"] if node.advertises else [" exit"]
     lines += [
-        f" segment-routing prefix {prefix_of(node.router)[0]} algorithm {one.number} index "
-        f"{node.router.sid_of(one.number)}"
-        for one in node.algorithms
+        f" segment-routing prefix {prefix_of(node.router)[0]} algorithm {algorithm.number} index "
+        f"{node.router.sid_of(algorithm.number)}"
+        for algorithm in node.algorithms
     ]
     return [*lines, "exit"]
 
@@ -177,25 +182,15 @@ def _junos(node: _Node) -> list[str]:
             f"bits from 0 to {_MAX_JUNOS_BIT} on routers of Junos",
             listed(too_large),
         )
-    lines = list[str]()
-    metrics = {"igp": "igp-metric", "delay": "delay-metric", "te": "te-metric"}
-    lines += [f"set protocols mpls admin-groups {name} {bit}" for name, bit in node.bits.items()]
+    # Affinities, and the export policy of the prefix SIDs.
+    lines = [f"set protocols mpls admin-groups {name} {bit}" for name, bit in node.bits.items()]
     statement = "set policy-options policy-statement FLEX-ALGO term node"
     lines.append(f"{statement} from route-filter {prefix_of(node.router)[0]} exact")
-    for one in node.algorithms:
-        definition = f"set routing-options flex-algorithm {one.number} definition"
-        if node.advertises:
-            lines.append(f"{definition} metric-type {metrics[one.metric]}")
-            lines += [
-                f"{definition} admin-group {rule} {name}"
-                for rule, names in node.rules(one, "exclude")
-                for name in names
-            ]
-        segment = f"{statement} then prefix-segment algorithm {one.number}"
-        lines += [f"{segment} index {node.router.sid_of(one.number)}", f"{segment} node-segment"]
-        lines.append(f"set protocols isis source-packet-routing flex-algorithm {one.number}")
+    for algorithm in node.algorithms:
+        lines += _junos_algorithm(node, algorithm, statement)
     lines += [f"{statement} then accept", "set protocols isis export FLEX-ALGO"]
     lines.append("set protocols isis traffic-engineering advertisement always")
+    # Interfaces.
     for port in node.interfaces:
         lines += [
             f"set protocols mpls interface {port.name} admin-group {name}"
@@ -205,11 +200,29 @@ def _junos(node: _Node) -> list[str]:
             lines.append(
                 f"set protocols isis interface {port.name} level 2 te-metric {port.te_metric}"
             )
-        lines += (
-            [f"set protocols isis interface {port.name} delay-measurement"]
-            if node.uses("delay")
-            else []
-        )
+        if node.uses("delay"):
+            lines.append(f"set protocols isis interface {port.name} delay-measurement")
+    return lines
+
+
+def _junos_algorithm(node: _Node, algorithm: FlexAlgo, statement: str) -> list[str]:
+    """Lines of an algorithm; ``statement`` is the policy term that exports its prefix SID."""
+    lines = list[str]()
+    definition = f"set routing-options flex-algorithm {algorithm.number} definition"
+    if node.advertises:
+        metrics = {"igp": "igp-metric", "delay": "delay-metric", "te": "te-metric"}
+        lines.append(f"{definition} metric-type {metrics[algorithm.metric]}")
+        lines += [
+            f"{definition} admin-group {rule} {name}"
+            for rule, names in node.rules(algorithm, "exclude")
+            for name in names
+        ]
+    segment = f"{statement} then prefix-segment algorithm {algorithm.number}"
+    lines += [
+        f"{segment} index {node.router.sid_of(algorithm.number)}",
+        f"{segment} node-segment",
+        f"set protocols isis source-packet-routing flex-algorithm {algorithm.number}",
+    ]
     return lines
 
 
@@ -234,9 +247,11 @@ def algorithm_config(
         InputError: a router without loopback or SID, a link without an interface, an affinity
             without links or without a free bit, or a metric or SID that a vendor does not support.
     """
-    check_routers(Path("algorithms.conf"), topology, routers, [one.number for one in algorithms])
-    for one in algorithms:
-        one.admits(topology)
+    check_routers(
+        Path("algorithms.conf"), topology, routers, [algorithm.number for algorithm in algorithms]
+    )
+    for algorithm in algorithms:
+        algorithm.admits(topology)
     live = np.flatnonzero(topology.capacity > 0)
     names = topology.link_names()
     if missing := [names[link] for link in live if not interfaces.get(names[link])]:

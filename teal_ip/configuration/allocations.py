@@ -195,74 +195,122 @@ def sr_policies(
     stored = stored_paths(allocation, topology, "allocation")
     keeps_all = _carries_all_demand(allocation)
     colors = _colors(allocation, stored)
-    link_names = topology.link_names()
-    nodes = topology.node_names
-    policies: list[dict[str, Any]] = []
-    reasons: list[str] = []
-    num_dropped = 0
-    admitted = 0.0
-    admitted_before = 0.0
-    loads = [0.0] * topology.num_links
-    loads_before = [0.0] * topology.num_links
-    for (source, target, name), paths in stored.items():
-        # Drop paths whose lists are too long or too many.
-        exported_paths: list[tuple[tuple[int, ...], list[Segment]]] = []
-        for links, rate in sorted(paths.items(), key=lambda one: -one[1]):
-            _add(loads_before, links, rate)
-            admitted_before += rate
-            segments = segment_list(igp, topology, list(links))
-            if rate > 0 and len(segments) <= msd and len(exported_paths) < max_lists:
-                exported_paths.append((links, segments))
-            elif rate > 0:
-                num_dropped += 1
-                reason = (
-                    f"{len(segments)} segments"
-                    if len(segments) > msd
-                    else f"more than {max_lists} lists"
-                )
-                path_names = [nodes[source], *(nodes[topology.link_target[link]] for link in links)]
-                reasons += (
-                    [f"{' '.join(path_names)}: {reason}"] if len(reasons) < _MAX_REASONS else []
-                )
-        # Rescale the others, and write the policy.
+    export = _SrPolicyExport(topology, igp, msd, max_lists)
+    for demand, paths in stored.items():
+        export.add_policy(demand, paths, colors[demand[2]], keeps_all=keeps_all)
+    data = {
+        "format": "sr-policy",
+        "topology": topology.name,
+        "unit": "Gbit/s",
+        "msd": msd,
+        "policies": export.policies,
+    }
+    return Exported(
+        data,
+        export.num_dropped,
+        tuple(export.reasons),
+        export.admitted_before,
+        export.admitted,
+        _largest(export.loads_before, topology),
+        _largest(export.loads, topology),
+    )
+
+
+class _SrPolicyExport:
+    """SR policies so far, and the flow before and after dropping paths.
+
+    Attributes:
+        policies: JSON data of the policies.
+        num_dropped: number of dropped paths.
+        reasons: reasons for the first ones.
+        admitted_before, admitted: Gbit/s of the allocation, and of the export.
+        loads_before, loads: (E,) Gbit/s of the allocation, and of the export.
+    """
+
+    def __init__(self, topology: Topology, igp: Igp, msd: int, max_lists: int) -> None:
+        self.policies: list[dict[str, Any]] = []
+        self.num_dropped = 0
+        self.reasons: list[str] = []
+        self.admitted_before = 0.0
+        self.admitted = 0.0
+        self.loads_before = [0.0] * topology.num_links
+        self.loads = [0.0] * topology.num_links
+        self._topology = topology
+        self._igp = igp
+        self._msd = msd
+        self._max_lists = max_lists
+        self._link_names = topology.link_names()
+
+    def add_policy(
+        self, demand: Demand, paths: dict[tuple[int, ...], float], color: int, *, keeps_all: bool
+    ) -> None:
+        """Append the policy of a demand.
+
+        Args:
+            demand: source, target and class.
+            paths: Gbit/s of each path, by its links.
+            color: color of the policy.
+            keeps_all: whether the other paths take over the rate of dropped ones.
+        """
+        source, target, name = demand
+        nodes = self._topology.node_names
+        exported_paths = self._expressible_paths(source, paths)
+        # Rescale the exported paths.
         total = sum(paths.values())
         carried = sum(paths[links] for links, _ in exported_paths)
         factor = total / carried if keeps_all and carried > 0 else 1.0
         for links, _ in exported_paths:
-            _add(loads, links, paths[links] * factor)
-        admitted += carried * factor
-        policies.append(
+            _add(self.loads, links, paths[links] * factor)
+        self.admitted += carried * factor
+        # Write the policy.
+        self.policies.append(
             {
                 "headend": nodes[source],
-                "color": colors[name],
+                "color": color,
                 "endpoint": nodes[target],
                 **({"class": name} if name else {}),
                 "rate": carried * factor,
                 "segment_lists": [
                     {
                         "weight": paths[links] / carried,
-                        "segments": [_segment_json(s, topology, link_names) for s in segments],
+                        "segments": [
+                            _segment_json(segment, self._topology, self._link_names)
+                            for segment in segments
+                        ],
                     }
                     for links, segments in exported_paths
                 ],
             }
         )
-    data = {
-        "format": "sr-policy",
-        "topology": topology.name,
-        "unit": "Gbit/s",
-        "msd": msd,
-        "policies": policies,
-    }
-    return Exported(
-        data,
-        num_dropped,
-        tuple(reasons),
-        admitted_before,
-        admitted,
-        _largest(loads_before, topology),
-        _largest(loads, topology),
-    )
+
+    def _expressible_paths(
+        self, source: int, paths: dict[tuple[int, ...], float]
+    ) -> list[tuple[tuple[int, ...], list[Segment]]]:
+        """Return links and segments of the heaviest paths within the limits; drop the others."""
+        exported_paths: list[tuple[tuple[int, ...], list[Segment]]] = []
+        for links, rate in sorted(paths.items(), key=lambda item: -item[1]):
+            _add(self.loads_before, links, rate)
+            self.admitted_before += rate
+            segments = segment_list(self._igp, self._topology, list(links))
+            if rate > 0 and len(segments) <= self._msd and len(exported_paths) < self._max_lists:
+                exported_paths.append((links, segments))
+            elif rate > 0:
+                self.num_dropped += 1
+                if len(self.reasons) < _MAX_REASONS:
+                    self.reasons.append(self._reason(source, links, len(segments)))
+        return exported_paths
+
+    def _reason(self, source: int, links: tuple[int, ...], num_segments: int) -> str:
+        """Reason why a path is dropped."""
+        topology = self._topology
+        nodes = topology.node_names
+        reason = (
+            f"{num_segments} segments"
+            if num_segments > self._msd
+            else f"more than {self._max_lists} lists"
+        )
+        path_names = [nodes[source], *(nodes[topology.link_target[link]] for link in links)]
+        return f"{' '.join(path_names)}: {reason}"
 
 
 def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
@@ -294,28 +342,17 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
             for link in links:
                 flows[endpoint][link] += rate
     # Groups by node and target.
-    names = topology.link_names()
-    groups = []
-    for endpoint, by_link in flows.items():
-        largest = max(by_link.values())
-        acyclic_flow = {link: flow for link, flow in by_link.items() if flow > _MIN_FLOW * largest}
-        acyclic_flow = _without_cycles(acyclic_flow, topology)
-        by_node: dict[int, dict[int, float]] = defaultdict(dict)
+    groups: list[dict[str, Any]] = []
+    for endpoint, flow_by_link in flows.items():
+        largest = max(flow_by_link.values())
+        positive_flow = {
+            link: flow for link, flow in flow_by_link.items() if flow > _MIN_FLOW * largest
+        }
+        acyclic_flow = _without_cycles(positive_flow, topology)
         for link, flow in acyclic_flow.items():
             loads[link] += flow
-            by_node[int(topology.link_source[link])][link] = flow
-        for node, node_links in sorted(by_node.items()):
-            total = sum(node_links.values())
-            groups.append(
-                {
-                    "node": topology.node_names[node],
-                    "target": endpoint,
-                    "next_hops": [
-                        {"link": names[link], "weight": flow / total}
-                        for link, flow in sorted(node_links.items())
-                    ],
-                }
-            )
+        groups += _groups_of_target(endpoint, acyclic_flow, topology)
+    # Rates, by class too if there are any.
     data = {
         "format": "wcmp",
         "topology": topology.name,
@@ -328,6 +365,32 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
     largest_before = _largest(loads_before, topology)
     largest_after = _largest(loads, topology)
     return Exported(data, 0, (), admitted, admitted, largest_before, largest_after)
+
+
+def _groups_of_target(
+    endpoint: str, flow_by_link: dict[int, float], topology: Topology
+) -> list[dict[str, Any]]:
+    """Return the next-hop group of each node towards a target, with weights in proportion to the
+    flow to it on each link.
+    """
+    names = topology.link_names()
+    by_node: dict[int, dict[int, float]] = defaultdict(dict)
+    for link, flow in flow_by_link.items():
+        by_node[int(topology.link_source[link])][link] = flow
+    groups = []
+    for node, node_flow in sorted(by_node.items()):
+        total = sum(node_flow.values())
+        groups.append(
+            {
+                "node": topology.node_names[node],
+                "target": endpoint,
+                "next_hops": [
+                    {"link": names[link], "weight": flow / total}
+                    for link, flow in sorted(node_flow.items())
+                ],
+            }
+        )
+    return groups
 
 
 def _colors(allocation: dict[str, Any], stored: Iterable[Demand]) -> dict[str, int]:

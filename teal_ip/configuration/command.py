@@ -98,7 +98,7 @@ def _export_algorithms(config: ExportConfig) -> Outcome:
     names = interface_names(config.interfaces, topology)
     texts = algorithm_config(topology, algorithms, routers, names)
     write_texts(config.out, texts, routers)
-    numbers = [one.number for one in algorithms]
+    numbers = [algorithm.number for algorithm in algorithms]
     return Outcome(
         text=f"{config.out}: algorithms {', '.join(map(str, numbers))} on {len(texts):,} routers",
         data={"out": str(config.out), "algorithms": numbers, "routers": len(texts)},

@@ -114,44 +114,49 @@ def to_json(
     topology: Topology, policies: SegmentPolicies, routers: Routers | None = None
 ) -> dict[str, Any]:
     """Convert policies to JSON: colour, endpoint, candidate paths of weighted label lists."""
-    names = topology.node_names
-    algorithm = policies.algorithm_number
-    routers = routers or default_routers(topology, algorithm)
+    routers = routers or default_routers(topology, policies.algorithm_number)
     return {
         "sr-policies": [
-            {
-                "headend": names[source],
-                "endpoint": names[target],
-                "colour": COLOUR,
-                **({"steers": "all traffic to the endpoint"} if policies.is_transit else {}),
-                **({"algorithm": algorithm} if algorithm else {}),
-                **{
-                    f"{end}-address": routers[names[node]].loopback
-                    for end, node in (("headend", source), ("endpoint", target))
-                    if routers[names[node]].loopback
-                },
-                "candidate-paths": [
-                    {
-                        "preference": _PREFERENCE,
-                        "segment-lists": [
-                            {
-                                "weight": weight,
-                                "segments": [
-                                    {"type": "node", "node": names[index], "label": label}
-                                    if is_node
-                                    else {"type": "adjacency", "link": index, "label": label}
-                                    for is_node, index, label in labels(
-                                        topology, segment_list, source, target, routers, algorithm
-                                    )
-                                ],
-                            }
-                            for weight, segment_list in zip(weights(lists), lists, strict=True)
-                        ],
-                    }
-                ],
-            }
-            for (source, target), lists in sorted(policies.lists.items())
+            _policy_json(topology, pair, policies, routers) for pair in sorted(policies.lists)
         ]
+    }
+
+
+def _policy_json(
+    topology: Topology, pair: tuple[int, int], policies: SegmentPolicies, routers: Routers
+) -> dict[str, Any]:
+    """JSON of the policy of a pair of nodes, with one candidate path."""
+    source, target = pair
+    lists = policies.lists[pair]
+    names = topology.node_names
+    algorithm = policies.algorithm_number
+    addresses = {
+        f"{end}-address": routers[names[node]].loopback
+        for end, node in (("headend", source), ("endpoint", target))
+        if routers[names[node]].loopback
+    }
+    segment_lists = [
+        {
+            "weight": weight,
+            "segments": [
+                {"type": "node", "node": names[index], "label": label}
+                if is_node
+                else {"type": "adjacency", "link": index, "label": label}
+                for is_node, index, label in labels(
+                    topology, segment_list, source, target, routers, algorithm
+                )
+            ],
+        }
+        for weight, segment_list in zip(weights(lists), lists, strict=True)
+    ]
+    return {
+        "headend": names[source],
+        "endpoint": names[target],
+        "colour": COLOUR,
+        **({"steers": "all traffic to the endpoint"} if policies.is_transit else {}),
+        **({"algorithm": algorithm} if algorithm else {}),
+        **addresses,
+        "candidate-paths": [{"preference": _PREFERENCE, "segment-lists": segment_lists}],
     }
 
 
@@ -176,9 +181,9 @@ class _Policy:
             (
                 f"{self.name}-{number}",
                 weight,
-                [label for _, _, label in labels(topology, one, *pair, routers, algorithm)],
+                [label for _, _, label in labels(topology, segments, *pair, routers, algorithm)],
             )
-            for number, (weight, one) in enumerate(zip(weights(lists), lists, strict=True), 1)
+            for number, (weight, segments) in enumerate(zip(weights(lists), lists, strict=True), 1)
         ]
 
 
@@ -297,15 +302,15 @@ def check_routers(
             expected = "--routers, with loopback and sid of each, for a .conf file"
             raise InputError("--out", "", expected, "no table of routers")
         return
-    needed: dict[str, Callable[[Router], Any]] = {
+    required: dict[str, Callable[[Router], Any]] = {
         f"sid_{algorithm}" if algorithm else "sid": functools.partial(
             Router.sid_of, algorithm=algorithm
         )
         for algorithm in algorithms
     }
     if is_configuration:
-        needed["loopback"] = operator.attrgetter("loopback")
-    for field, value in needed.items():
+        required["loopback"] = operator.attrgetter("loopback")
+    for field, value in required.items():
         missing = [
             name
             for name in topology.node_names

@@ -60,7 +60,7 @@ class ExportConfig(TopologyFileConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or not exactly one input."""
         for field in ("msd", "max_lists"):
-            require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
+            require(self, field, "a positive integer", getattr(self, field) >= 1)
         sources = [name for name in _SOURCES if getattr(self, name)]
         if len(sources) != 1:
             options = " or ".join(f"--{name.replace('_', '-')}" for name in _SOURCES)

@@ -110,7 +110,7 @@ class Checker:
         window: int = 1,
     ) -> None:
         if window < 1:
-            raise InputError("check", "window", "a whole number of at least 1", window)
+            raise InputError("check", "window", "a positive integer", window)
         self._topology = topology
         self._pairs = pairs
         self._measurements = measurements
@@ -145,9 +145,9 @@ class Checker:
         points = []
         for index in range(snapshots):
             truth = matrices[rng.integers(len(matrices))]
-            other = matrices[rng.integers(len(matrices))]
+            stuck_matrix = matrices[rng.integers(len(matrices))]
             share = _CORRUPTED[index % len(_CORRUPTED)]
-            counters = self.corrupted_counters(truth, other, share, rng)
+            counters = self.corrupted_counters(truth, stuck_matrix, share, rng)
             matrix = truth * np.maximum(0.0, 1 + _DEMAND_ERROR * rng.normal(size=len(truth)))
             statistic, disagreeing, _, _ = self._statistic(counters, matrix)
             points.append((disagreeing, statistic))
@@ -167,20 +167,20 @@ class Checker:
         self.offset = _MARGIN * float(excess.max())
 
     def corrupted_counters(
-        self, truth: FloatArray, other: FloatArray, share: float, rng: np.random.Generator
+        self, truth: FloatArray, stuck_matrix: FloatArray, share: float, rng: np.random.Generator
     ) -> Readings:
         """Return counters of a matrix, a share of which is wrong: zero, stuck, scaled or random.
 
         Args:
             truth: (D,) Gbit/s.
-            other: (D,) matrix whose values stuck counters read, Gbit/s.
+            stuck_matrix: (D,) matrix at the time of stuck counters, Gbit/s.
             share: share of wrong counters.
             rng: random generator.
         """
         num_links = self._topology.num_links
         num_nodes = self._topology.num_nodes
         values = self._measurements @ truth
-        stuck_rates = self._measurements @ other
+        stuck_rates = self._measurements @ stuck_matrix
         clean_values, stuck_values = (
             np.concatenate([rates[:num_links], rates]) for rates in (values, stuck_rates)
         )

@@ -10,7 +10,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,8 +25,8 @@ from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interrupts import Interrupted, interrupts_wait
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import json_value
-from teal_ip.counters.check import Checker
-from teal_ip.counters.estimator import Estimator
+from teal_ip.counters.check import Check, Checker
+from teal_ip.counters.estimator import Estimate, Estimator
 from teal_ip.counters.expected_error import expected_error
 from teal_ip.counters.flow_records import Prefixes, load_flows
 from teal_ip.counters.named import NamedCounter, NamedCounters
@@ -133,9 +132,9 @@ class CheckRun(NamedTuple):
         ]
         if self.named:
             worst_counters = [
-                f"{one.interface} of {one.router} ({one.kind}, {100 * one.share:.3g}% of the "
-                "intervals)"
-                for one in self.named[:_MAX_SUSPECTS]
+                f"{counter.interface} of {counter.router} ({counter.kind}, "
+                f"{100 * counter.share:.3g}% of the intervals)"
+                for counter in self.named[:_MAX_SUSPECTS]
             ]
             lines.append(
                 f"counters that contradict the others most often: {'; '.join(worst_counters)}"
@@ -186,14 +185,14 @@ class EstimateRun:
         """Return a pandas frame with a row for each interval."""
         import pandas as pd
 
-        return pd.DataFrame([dataclasses.asdict(one) for one in self.intervals])
+        return pd.DataFrame([dataclasses.asdict(row) for row in self.intervals])
 
     def to_json(self) -> dict[str, Any]:
         """Means over the intervals and a record for each, as JSON values; numbers that JSON lacks
         become null.
         """
         means = {
-            name: float(np.mean([getattr(one, name) for one in self.intervals]))
+            name: float(np.mean([getattr(row, name) for row in self.intervals]))
             for name in ("total", "unexplained", "error", "covered", "covered_volume")
         }
         scalars: dict[str, Any] = {"expected_error": self.expected_error, "labels": self.labels}
@@ -208,11 +207,11 @@ class EstimateRun:
         lines = [
             f"{len(rows):,} matrices of {self.traffic.num_demands:,} demands, "
             f"{rows[0].timestamp} to {rows[-1].timestamp} ({self.labels} of the intervals); "
-            f"{np.mean([one.total for one in rows]):.6g} Gbit/s on average",
+            f"{np.mean([row.total for row in rows]):.6g} Gbit/s on average",
             "unexplained by the matrices: "
-            f"{100 * np.mean([one.unexplained for one in rows]):.2f}% of what was counted; "
-            f"{sum(one.blamed for one in rows):,} readings replaced, "
-            f"{sum(one.missing for one in rows):,} missing",
+            f"{100 * np.mean([row.unexplained for row in rows]):.2f}% of what was counted; "
+            f"{sum(row.blamed for row in rows):,} readings replaced, "
+            f"{sum(row.missing for row in rows):,} missing",
         ]
         if not math.isnan(self.expected_error):
             lines.append(
@@ -223,7 +222,7 @@ class EstimateRun:
             )
         if self.truth is not None:
             covered, volume = (
-                np.mean([getattr(one, name) for one in rows])
+                np.mean([getattr(row, name) for row in rows])
                 for name in ("covered", "covered_volume")
             )
             coverage = (
@@ -232,7 +231,7 @@ class EstimateRun:
             )
             coverage = "" if math.isnan(covered) else coverage
             lines.append(
-                f"error (NMAE) {np.mean([one.error for one in rows]):.4f} "
+                f"error (NMAE) {np.mean([row.error for row in rows]):.4f} "
                 f"against the truth{coverage}"
             )
         if self.checked is not None and self.checked.intervals:
@@ -311,11 +310,12 @@ def _other_labels(
         matrices: measured matrices of the same times.
         f: (E + 2 N, D) measurement matrix over the pairs of the matrices.
     """
-    other, shift = (
+    other_labels, shift = (
         ("start", -_interval_length(counters))
         if config.labels == "end"
         else ("end", _interval_length(counters))
     )
+    # Relative errors at the counters, with these labels and with the other ones.
     errors: tuple[list[FloatArray], list[FloatArray]] = [], []
     for values, timestamp in zip(counters.values, counters.timestamps, strict=True):
         is_counted = np.nan_to_num(values) > 0
@@ -326,7 +326,7 @@ def _other_labels(
             if (
                 matrix is not None
                 and is_counted.any()
-                and all(one is not None for one in candidates)
+                and all(candidate is not None for candidate in candidates)
             ):
                 label_errors.append(np.abs(f @ matrix - values)[is_counted] / values[is_counted])
     current_error, other_error = (
@@ -336,8 +336,8 @@ def _other_labels(
     if not other_error < _BETTER_FIT * current_error:
         return ""
     return (
-        f"matrices labelled by the {other} of their intervals would fit the counters better (error "
-        f"{100 * other_error:.2g}% for {100 * current_error:.2g}%): --labels {other}?"
+        f"matrices labelled by the {other_labels} of their intervals would fit the counters better "
+        f"(error {100 * other_error:.2g}% for {100 * current_error:.2g}%): --labels {other_labels}?"
     )
 
 
@@ -369,6 +369,62 @@ def estimate(
     truth = load_traffic(config.truth, topology, unit=config.traffic_unit) if config.truth else None
     past_matrices = None if history is None else history.read(slice(None))
     # Estimator, calibrated on the history.
+    measurements = measurements_of(config.policies, dag, pairs)
+    estimator = _calibrated_estimator(config, topology, pairs, measurements, past_matrices, notify)
+    # Estimate all intervals.
+    estimates = _Estimates(topology, counters, pairs, config, has_truth=truth is not None)
+    values = counters.values
+    for t in _intervals_with_saves(counters.num_intervals, lambda: save(estimates.run())):
+        # Repair the counters.
+        y = values[t]
+        num_blamed = 0
+        if not config.no_repair:
+            y, repaired = believed(estimator, topology, counters.at(t), config.counter_error)
+            num_blamed = repaired.num_blamed
+        # Estimate the matrix.
+        interval_estimate = None
+        if np.nansum(y) > 0:
+            flow_rates = _matrix_at(flows, counters.timestamps[t], pairs)
+            if past_matrices is None and not estimator.knows_traffic:
+                estimates.expected_nmae = expected_error(
+                    measurements, topology.num_links, pairs, y, config.counter_error
+                )
+            interval_estimate = estimator.estimate(y, flows=flow_rates, robust=not config.no_repair)
+            estimates.set_matrix(t, interval_estimate)
+        # Compare with the truth.
+        comparison = _NO_COMPARISON
+        true_matrix = _matrix_at(truth, counters.timestamps[t], pairs)
+        if true_matrix is not None and interval_estimate is not None:
+            comparison = estimates.compare(t, true_matrix, has_intervals=past_matrices is not None)
+        estimates.add_row(t, interval_estimate, num_blamed, comparison)
+    # Hints, and the consistency check.
+    _hint_at_routing(estimates.rows, notify)
+    if truth is not None and (
+        note := _other_labels(
+            config, counters, truth, measurements_of(config.policies, dag, truth.pairs)
+        )
+    ):
+        notify(f"--truth: {note}")
+    run = estimates.run()
+    calibration_matrices = run.traffic if history is None else history
+    # The alarm is calibrated on matrices with traffic.
+    if not calibration_matrices.mean().sum() > 0:
+        return run
+    checked = check_matrices(measured, run.traffic, history, CheckOptions(), config, notify)
+    return dataclasses.replace(run, checked=checked)
+
+
+def _calibrated_estimator(
+    config: EstimateOptions,
+    topology: Topology,
+    pairs: IntArray,
+    measurements: sp.csr_array,
+    past_matrices: FloatArray | None,
+    notify: Callable[[str], None],
+) -> Estimator:
+    """Return the estimator for measurements (E + 2 N, D), calibrated on past matrices (T, D), if
+    any.
+    """
     estimator = Estimator(
         pairs,
         topology.num_nodes,
@@ -377,115 +433,133 @@ def estimate(
         level=config.level,
         tracking=config.tracking,
     )
-    measurements_for = partial(measurements_of, config.policies, dag)
-    measurements = measurements_for(pairs)
     estimator.route(measurements)
     if past_matrices is not None:
         notify(f"{len(past_matrices):,} past matrices: intervals from the second half of them")
         estimator.calibrate()
-    # Results.
-    num_intervals = counters.num_intervals
-    matrices, lower, upper = (np.zeros((num_intervals, len(pairs))) for _ in range(3))
-    known_truth = None if truth is None else np.full((num_intervals, len(pairs)), np.nan)
-    residual = np.zeros(topology.num_links)
-    rows = list[EstimatedInterval]()
-    values = counters.values
-    expected_nmae = math.nan
+    return estimator
 
-    def so_far() -> EstimateRun:
-        done = slice(len(rows))
+
+class _Comparison(NamedTuple):
+    """Errors of an estimate against the truth, as in :class:`EstimatedInterval`."""
+
+    error: float
+    covered: float
+    covered_volume: float
+
+
+_NO_COMPARISON = _Comparison(math.nan, math.nan, math.nan)
+
+
+class _Estimates:
+    """Estimates of the intervals so far.
+
+    Attributes:
+        rows: one record per interval.
+        expected_nmae: expected error of the first matrix without a history; NaN with one.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        counters: Counters,
+        pairs: IntArray,
+        config: EstimateOptions,
+        *,
+        has_truth: bool,
+    ) -> None:
+        shape = (counters.num_intervals, len(pairs))
+        self.rows = list[EstimatedInterval]()
+        self.expected_nmae = math.nan
+        self._topology = topology
+        self._counters = counters
+        self._values = counters.values
+        self._pairs = pairs
+        self._labels = config.labels
+        self._matrices, self._lower, self._upper = (np.zeros(shape) for _ in range(3))
+        self._truth = np.full(shape, np.nan) if has_truth else None
+        self._residual = np.zeros(topology.num_links)
+
+    def set_matrix(self, t: int, estimate: Estimate) -> None:
+        """Store the matrix of interval t, its bounds and its residual."""
+        self._matrices[t] = estimate.matrix
+        self._lower[t] = estimate.lower
+        self._upper[t] = estimate.upper
+        self._residual += np.nan_to_num(estimate.residual[: self._topology.num_links])
+
+    def compare(self, t: int, true_matrix: FloatArray, *, has_intervals: bool) -> _Comparison:
+        """Store the true matrix of interval t, and return the errors of the estimate; NaN without
+        any true demand.
+
+        Args:
+            t: the interval.
+            true_matrix: (D,) Gbit/s; NaN for unknown demands, which count as 0.
+            has_intervals: whether the prediction intervals are known.
+        """
+        assert self._truth is not None
+        if not np.isfinite(true_matrix).any():
+            return _NO_COMPARISON
+        true_matrix = np.nan_to_num(true_matrix)
+        self._truth[t] = true_matrix
+        error = float(
+            np.abs(self._matrices[t] - true_matrix).sum() / max(float(true_matrix.sum()), 1e-300)
+        )
+        if not has_intervals:
+            return _Comparison(error, math.nan, math.nan)
+        is_covered = (true_matrix >= self._lower[t]) & (true_matrix <= self._upper[t])
+        covered_volume = true_matrix[is_covered].sum() / max(true_matrix.sum(), 1e-300)
+        return _Comparison(error, float(is_covered.mean()), float(covered_volume))
+
+    def add_row(
+        self, t: int, estimate: Estimate | None, num_blamed: int, comparison: _Comparison
+    ) -> None:
+        """Append the record of interval t; its estimate is None without traffic."""
+        self.rows.append(
+            EstimatedInterval(
+                timestamp=str(self._counters.timestamps[t]),
+                total=float(self._matrices[t].sum()),
+                prior="" if estimate is None else estimate.prior,
+                dispersion=0.0 if estimate is None else estimate.dispersion,
+                unexplained=0.0 if estimate is None else estimate.unexplained,
+                blamed=num_blamed,
+                missing=int(np.isnan(self._values[t]).sum()),
+                error=comparison.error,
+                covered=comparison.covered,
+                covered_volume=comparison.covered_volume,
+            )
+        )
+
+    def run(self) -> EstimateRun:
+        """Return the run with the intervals so far."""
+        finished = slice(len(self.rows))
         traffic = TrafficMatrices(
             "estimate",
-            pairs,
-            counters.timestamps[done],
-            ArrayRates(matrices[done]),
-            round(counters.interval_s),
+            self._pairs,
+            self._counters.timestamps[finished],
+            ArrayRates(self._matrices[finished]),
+            round(self._counters.interval_s),
         )
         return EstimateRun(
-            topology,
+            self._topology,
             traffic,
-            lower[done],
-            upper[done],
-            rows,
-            residual / max(1, len(rows)),
-            None if known_truth is None else known_truth[done],
-            config.labels,
-            expected_nmae,
+            self._lower[finished],
+            self._upper[finished],
+            self.rows,
+            self._residual / max(1, len(self.rows)),
+            None if self._truth is None else self._truth[finished],
+            self._labels,
+            self.expected_nmae,
         )
 
-    for t in _intervals_with_saves(num_intervals, lambda: save(so_far())):
-        # Repair the counters.
-        y = values[t]
-        blamed = 0
-        if not config.no_repair:
-            y, fixed = believed(estimator, topology, counters.at(t), config.counter_error)
-            blamed = fixed.num_blamed
-        # Estimate the matrix.
-        if not np.nansum(y) > 0:
-            interval_estimate = None
-        else:
-            known_flows = _matrix_at(flows, counters.timestamps[t], pairs)
-            if past_matrices is None and not estimator.knows_traffic:
-                expected_nmae = expected_error(
-                    measurements, topology.num_links, pairs, y, config.counter_error
-                )
-            interval_estimate = estimator.estimate(
-                y, flows=known_flows, robust=not config.no_repair
-            )
-            matrices[t] = interval_estimate.matrix
-            lower[t] = interval_estimate.lower
-            upper[t] = interval_estimate.upper
-            residual += np.nan_to_num(interval_estimate.residual[: topology.num_links])
-        # Compare with the truth.
-        error = covered = covered_volume = math.nan
-        true_matrix = _matrix_at(truth, counters.timestamps[t], pairs)
-        if (
-            known_truth is not None
-            and true_matrix is not None
-            and np.isfinite(true_matrix).any()
-            and interval_estimate is not None
-        ):
-            true_matrix = np.nan_to_num(true_matrix)
-            known_truth[t] = true_matrix
-            error = float(
-                np.abs(matrices[t] - true_matrix).sum() / max(float(true_matrix.sum()), 1e-300)
-            )
-            if past_matrices is not None:
-                is_held = (true_matrix >= lower[t]) & (true_matrix <= upper[t])
-                covered = float(is_held.mean())
-                covered_volume = float(true_matrix[is_held].sum() / max(true_matrix.sum(), 1e-300))
-        rows.append(
-            EstimatedInterval(
-                timestamp=str(counters.timestamps[t]),
-                total=float(matrices[t].sum()),
-                prior="" if interval_estimate is None else interval_estimate.prior,
-                dispersion=0.0 if interval_estimate is None else interval_estimate.dispersion,
-                unexplained=0.0 if interval_estimate is None else interval_estimate.unexplained,
-                blamed=blamed,
-                missing=int(np.isnan(values[t]).sum()),
-                error=error,
-                covered=covered,
-                covered_volume=covered_volume,
-            )
-        )
-    # Hints, and the consistency check.
-    unexplained = float(np.mean([one.unexplained for one in rows]))
+
+def _hint_at_routing(rows: list[EstimatedInterval], notify: Callable[[str], None]) -> None:
+    """Notify if the matrices leave much of the counters unexplained."""
+    unexplained = float(np.mean([row.unexplained for row in rows]))
     if unexplained > _UNEXPLAINED:
         notify(
             f"no matrix explains {100 * unexplained:.0f}% of what was counted under this routing: "
             "are metrics, failed links and the units of the counters those of the network?"
         )
-    if truth is not None and (
-        note := _other_labels(config, counters, truth, measurements_for(truth.pairs))
-    ):
-        notify(f"--truth: {note}")
-    run = so_far()
-    calibration_matrices = run.traffic if history is None else history
-    # The alarm is calibrated on matrices with traffic.
-    if not calibration_matrices.mean().sum() > 0:
-        return run
-    checked = check_matrices(measured, run.traffic, history, CheckOptions(), config, notify)
-    return dataclasses.replace(run, checked=checked)
 
 
 def _intervals_with_saves(num_intervals: int, save: Callable[[], None]) -> Iterator[int]:
@@ -595,14 +669,14 @@ def check_matrices(
     """
     # Calibrate the alarm.
     topology, dag, counters = measured
-    believed_matrices = traffic if history is None else history
+    trusted_matrices = traffic if history is None else history
     pairs = traffic.pairs
     measurements = measurements_of(config.policies, dag, pairs)
     checker = Checker(
         topology, pairs, measurements, relative=config.counter_error, window=alarm.window
     )
-    notify(f"calibrating the alarm on {believed_matrices.num_matrices:,} matrices")
-    checker.calibrate(_all_over(believed_matrices, pairs), seed=alarm.seed)
+    notify(f"calibrating the alarm on {trusted_matrices.num_matrices:,} matrices")
+    checker.calibrate(_all_over(trusted_matrices, pairs), seed=alarm.seed)
     # Check all intervals.
     rows = list[CheckedInterval]()
     named = NamedCounters(topology)
@@ -616,19 +690,7 @@ def check_matrices(
             continue
         result = checker.check(counters.at(t), matrix)
         named.add(counters.at(t), result.repaired)
-        rows.append(
-            CheckedInterval(
-                timestamp=str(counters.timestamps[t]),
-                statistic=result.statistic,
-                mean_statistic=result.mean_statistic,
-                limit=result.limit,
-                alarm=result.alarm,
-                disagreeing=result.disagreeing,
-                blamed=result.repaired.num_blamed,
-                suspects="; ".join(result.suspects[:8]),
-                unit=result.unit,
-            )
-        )
+        rows.append(_checked_interval(str(counters.timestamps[t]), result))
     # Hint at mistaken labels.
     if any(row.alarm for row in rows) and (
         note := _other_labels(config, counters, traffic, measurements)
@@ -640,10 +702,26 @@ def check_matrices(
             else row
             for row in rows
         ]
+    # Names of the counters that contradict the others.
     interfaces = (
         ({}, {}) if config.interfaces is None else interfaces_of(config.interfaces, topology)
     )
     return CheckRun(rows, named.rows(*interfaces))
+
+
+def _checked_interval(timestamp: str, result: Check) -> CheckedInterval:
+    """Return the record of a checked interval."""
+    return CheckedInterval(
+        timestamp=timestamp,
+        statistic=result.statistic,
+        mean_statistic=result.mean_statistic,
+        limit=result.limit,
+        alarm=result.alarm,
+        disagreeing=result.disagreeing,
+        blamed=result.repaired.num_blamed,
+        suspects="; ".join(result.suspects[:8]),
+        unit=result.unit,
+    )
 
 
 def _matrix_at(

@@ -193,31 +193,31 @@ class HistoryPrior:
         shares = counters / max(total, 1e-300)
         return (self.analogues(shares, is_known) + self.gaussian(shares, is_known)) / 2
 
-    def analogues(self, shares: FloatArray, known: BoolArray) -> FloatArray:
+    def analogues(self, shares: FloatArray, is_known: BoolArray) -> FloatArray:
         """Mean (D,) of the nearest past matrices; arguments (R,) as in :meth:`gaussian`."""
-        past_counters = self._counters[:, known]
+        past_counters = self._counters[:, is_known]
         scale = past_counters.sum(1, keepdims=True)
-        current = shares[known] / max(float(shares[known].sum()), 1e-300)
+        current = shares[is_known] / max(float(shares[is_known].sum()), 1e-300)
         distance = ((past_counters / np.where(scale > 0, scale, 1) - current) ** 2).sum(1)
         count = min(_ANALOGUES, len(distance))
         nearest = np.argpartition(distance, count - 1)[:count]
         return np.asarray(self._history.shares[nearest].mean(0))
 
-    def gaussian(self, shares: FloatArray, known: BoolArray) -> FloatArray:
+    def gaussian(self, shares: FloatArray, is_known: BoolArray) -> FloatArray:
         """Linear MMSE estimate of the shares (D,), at least 0.
 
         Args:
             shares: (R,) counters over the total traffic.
-            known: (R,) whether each counter was measured.
+            is_known: (R,) whether each counter was measured.
         """
-        y = shares[known]
+        y = shares[is_known]
         noise = (
             self._relative * np.maximum(np.abs(y), 1e-3 * np.abs(y).max(initial=0.0))
         ) ** 2 + 1e-18
-        matrix = self._covariance[np.ix_(known, known)] + np.diag(noise)
-        difference = y - self._counter_mean[known]
+        matrix = self._covariance[np.ix_(is_known, is_known)] + np.diag(noise)
+        difference = y - self._counter_mean[is_known]
         weights = solve_definite(matrix, difference)
-        return np.maximum(self._mean + weights @ self._gain[known], _MIN_SHARE)
+        return np.maximum(self._mean + weights @ self._gain[is_known], _MIN_SHARE)
 
 
 # Share of the last estimate in tracked shares; 0.3 drifts under fixed routing (error 0.29 instead

@@ -172,66 +172,116 @@ def load_flows(
         raise InputError(str(path), "exporters", f"nodes of {topology.name}", ", ".join(unknown))
     exporter_indices = {index[name] for name in exporters}
     # Spread the records over intervals.
-    amounts: dict[tuple[int, int, int], float] = {}
-    num_without_prefix = num_within_router = num_reversed = 0
+    amounts = _FlowAmounts(path, interval_s)
     for record in _records(path, sampling):
-        num_reversed += record.last < record.first
+        amounts.add(record, prefixes, exporter_indices)
+    if not amounts.by_interval:
+        raise InputError(
+            str(path),
+            "records",
+            "records between two routers",
+            f"none; {amounts.num_without_prefix} outside all prefixes",
+        )
+    # Matrices of the exporters.
+    routers = sorted(exporter_indices or {source for _, source, _ in amounts.by_interval})
+    traffic = amounts.to_traffic(routers, topology.num_nodes)
+    return Flows(traffic, amounts.notes())
+
+
+class _FlowAmounts:
+    """Measured traffic by interval, and numbers of excluded records.
+
+    Attributes:
+        by_interval: Gbit by index of the interval, source and target; interval i ends at (i + 1)
+            times its length.
+        num_without_prefix: records of addresses in no prefix.
+        num_within_router: records within a router, or of one that does not export.
+        num_reversed: records that end before they begin.
+    """
+
+    def __init__(self, path: Path, interval_s: float) -> None:
+        self.by_interval: dict[tuple[int, int, int], float] = {}
+        self.num_without_prefix = 0
+        self.num_within_router = 0
+        self.num_reversed = 0
+        self._path = path
+        self._interval_s = interval_s
+
+    def add(self, record: _Record, prefixes: Prefixes, exporter_indices: set[int]) -> None:
+        """Spread a record over its intervals, in proportion to the time; exclude it if it is not
+        between two routers, or not of an exporter.
+
+        Raises:
+            InputError: a record of too many intervals.
+        """
+        self.num_reversed += record.last < record.first
+        # Source and target.
         source = prefixes.router(record.source)
         target = prefixes.router(record.target)
         if source < 0 or target < 0:
-            num_without_prefix += 1
-            continue
+            self.num_without_prefix += 1
+            return
         if source == target or (exporter_indices and source not in exporter_indices):
-            num_within_router += 1
-            continue
+            self.num_within_router += 1
+            return
+        # Intervals.
+        interval_s = self._interval_s
         begin = record.first
         end = max(record.last, record.first)
         first = int(begin // interval_s)
         last = int(end // interval_s)
         if last - first > _MAX_INTERVALS:
             raise InputError(
-                str(path), "times", f"records of at most {_MAX_INTERVALS} intervals", end - begin
+                str(self._path),
+                "times",
+                f"records of at most {_MAX_INTERVALS} intervals",
+                end - begin,
             )
         for interval in range(first, last + 1):
             overlap = min(end, (interval + 1) * interval_s) - max(begin, interval * interval_s)
             share = overlap / (end - begin) if end > begin else 1.0
             key = (interval, source, target)
-            amounts[key] = amounts.get(key, 0.0) + share * record.amount
-    if not amounts:
-        raise InputError(
-            str(path),
-            "records",
-            "records between two routers",
-            f"none; {num_without_prefix} outside all prefixes",
+            self.by_interval[key] = self.by_interval.get(key, 0.0) + share * record.amount
+
+    def to_traffic(self, routers: list[int], num_nodes: int) -> TrafficMatrices:
+        """Return the matrices of all demands from these routers."""
+        pairs = np.array(
+            [(s, t) for s in routers for t in range(num_nodes) if s != t], dtype=np.int32
         )
-    # Matrices of the exporters.
-    routers = sorted(exporter_indices or {source for _, source, _ in amounts})
-    pairs = np.array(
-        [(s, t) for s in routers for t in range(topology.num_nodes) if s != t], dtype=np.int32
-    )
-    pair_index = {(int(s), int(t)): d for d, (s, t) in enumerate(pairs)}
-    intervals = sorted({interval for interval, _, _ in amounts})
-    row_of_interval = {interval: row for row, interval in enumerate(intervals)}
-    rates = np.zeros((len(intervals), len(pairs)))
-    for (interval, source, target), amount in amounts.items():
-        rates[row_of_interval[interval], pair_index[source, target]] += amount / interval_s
-    # Intervals are labelled by their ends.
-    ends = (np.array(intervals) + 1) * interval_s
-    times = np.round(ends).astype("int64").astype("datetime64[s]")
-    notes = (
-        [f"{num_without_prefix:,} records of addresses in no prefix"] if num_without_prefix else []
-    )
-    notes += (
-        [f"{num_within_router:,} records within a router, or of one that does not export"]
-        if num_within_router
-        else []
-    )
-    if num_reversed:
-        notes.append(f"{num_reversed:,} records end before they begin: counted when they begin")
-    traffic = TrafficMatrices(
-        path.stem, pairs, times, ArrayRates(rates), round(interval_s), origin=str(path)
-    )
-    return Flows(traffic, tuple(notes))
+        pair_index = {(int(s), int(t)): d for d, (s, t) in enumerate(pairs)}
+        intervals = sorted({interval for interval, _, _ in self.by_interval})
+        row_of_interval = {interval: row for row, interval in enumerate(intervals)}
+        rates = np.zeros((len(intervals), len(pairs)))
+        for (interval, source, target), amount in self.by_interval.items():
+            row = row_of_interval[interval]
+            rates[row, pair_index[source, target]] += amount / self._interval_s
+        # Intervals are labelled by their ends.
+        ends = (np.array(intervals) + 1) * self._interval_s
+        times = np.round(ends).astype("int64").astype("datetime64[s]")
+        return TrafficMatrices(
+            self._path.stem,
+            pairs,
+            times,
+            ArrayRates(rates),
+            round(self._interval_s),
+            origin=str(self._path),
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """Notes on excluded and reversed records."""
+        notes = []
+        if self.num_without_prefix:
+            notes.append(f"{self.num_without_prefix:,} records of addresses in no prefix")
+        if self.num_within_router:
+            notes.append(
+                f"{self.num_within_router:,} records within a router, or of one that does not "
+                "export"
+            )
+        if self.num_reversed:
+            notes.append(
+                f"{self.num_reversed:,} records end before they begin: counted when they begin"
+            )
+        return tuple(notes)
 
 
 def _records(path: Path, sampling: float) -> Iterator[_Record]:
@@ -289,21 +339,21 @@ def _nfdump_rows(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, st
             yield reader.line_num, row
 
 
-def _record(row: dict[str, Any], where: str, path: Path, sampling: float) -> _Record:
+def _record(row: dict[str, Any], position: str, path: Path, sampling: float) -> _Record:
     values: dict[str, Any] = {}
     for field, names in _FIELDS.items():
         values[field] = next((row[name] for name in names if row.get(name) not in (None, "")), None)
         if values[field] is None and field in _NEEDED:
-            raise InputError(str(path), where, "one of " + ", ".join(names), "none of them")
-    first = seconds_of(values["first"], str(path), where)
+            raise InputError(str(path), position, "one of " + ", ".join(names), "none of them")
+    first = seconds_of(values["first"], str(path), position)
     last = first
     if values["last"] is not None:
-        last = seconds_of(values["last"], str(path), where)
+        last = seconds_of(values["last"], str(path), position)
     elif values["duration"] is not None:
-        last = first + _duration(values["duration"], where, path)
+        last = first + _duration(values["duration"], position, path)
     if last < first - _MAX_CLOCK_STEP_S:
         expected = f"an end at most {_MAX_CLOCK_STEP_S:g} s before the start (clocks of exporters)"
-        raise InputError(str(path), where, expected, f"{values['first']}, {values['last']}")
+        raise InputError(str(path), position, expected, f"{values['first']}, {values['last']}")
     try:
         amount = (
             float(values["bytes"]) * _GBIT_OF_BYTE * float(row.get("sampling_rate") or sampling)
@@ -311,13 +361,13 @@ def _record(row: dict[str, Any], where: str, path: Path, sampling: float) -> _Re
     except (TypeError, ValueError):
         amount = math.nan
     if not 0 <= amount < math.inf:
-        raise InputError(str(path), where, "a number of bytes of at least 0", repr(values["bytes"]))
+        raise InputError(str(path), position, "a number of bytes >= 0", repr(values["bytes"]))
     return _Record(
         str(values["source"]).strip(), str(values["target"]).strip(), amount, first, last
     )
 
 
-def _duration(value: Any, where: str, path: Path) -> float:
+def _duration(value: Any, position: str, path: Path) -> float:
     """Parse seconds from a number, or from hours, minutes and seconds: 00:20:00.000."""
     parts = str(value).strip().split(":")
     try:
@@ -326,7 +376,7 @@ def _duration(value: Any, where: str, path: Path) -> float:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
         raise InputError(
-            str(path), where, "a duration in seconds, or hours:minutes:seconds", repr(value)
+            str(path), position, "a duration in seconds, or hours:minutes:seconds", repr(value)
         )
     return seconds
 

@@ -63,9 +63,9 @@ class NamedCounters:
         self._kind = ["sent"] * len(source) + ["received"] * len(target) + ["ingress"] * len(nodes)
         self._kind += ["egress"] * len(nodes)
         self._interfaces = list(dict.fromkeys(self._interface_of_counter))
-        index_by_interface = {one: index for index, one in enumerate(self._interfaces)}
+        index_by_interface = {key: index for index, key in enumerate(self._interfaces)}
         self._interface_index = np.array(
-            [index_by_interface[one] for one in self._interface_of_counter]
+            [index_by_interface[key] for key in self._interface_of_counter]
         )
         self._named = np.zeros(len(self._interface_of_counter), dtype=np.int64)
         self._intervals = np.zeros(len(self._interfaces), dtype=np.int64)
@@ -127,7 +127,7 @@ class NamedCounters:
                 NamedCounter(
                     router=name,
                     interface=" + ".join(table_names) or default_name,
-                    kind=" and ".join(self._kind[one] for one in kinds),
+                    kind=" and ".join(self._kind[row] for row in kinds),
                     share=float(self._intervals[index]) / self._total,
                     ratio=float(self._counted[index] / repaired) if repaired > 0 else np.nan,
                 )

@@ -17,6 +17,7 @@ ignored.  Entry point: :meth:`Projection.project`.
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -60,11 +61,10 @@ def _curvature(ptr, row, value, weight, result) -> None:  # type: ignore[no-unty
     """Compute the lower triangle of F diag(weight) F'; rows of a column must ascend."""
     result[:] = 0.0
     for d in range(len(weight)):
-        w = weight[d]
-        if w == 0.0:
+        if weight[d] == 0.0:
             continue
         for i in range(ptr[d], ptr[d + 1]):
-            scaled = w * value[i]
+            scaled = weight[d] * value[i]
             target_row = result[row[i]]
             for j in range(ptr[d], i + 1):
                 target_row[row[j]] += scaled * value[j]
@@ -103,6 +103,41 @@ class Projected:
     residual: FloatArray
     steps: int
     converged: bool
+
+
+class _Program(NamedTuple):
+    """Projection program.
+
+    Attributes:
+        y: (R,) Gbit/s; 0 for missing counters.
+        variance: (R,) s^2; 1 for missing counters.
+        prior: (D,) p, Gbit/s, above 0.
+        phi: dispersion, Gbit/s.
+    """
+
+    y: FloatArray
+    variance: FloatArray
+    prior: FloatArray
+    phi: float
+
+    def dual(self, x: FloatArray, price: FloatArray) -> float:
+        """Value of the dual function at prices (R,) with the matrix (D,) that they imply."""
+        penalty = 0.5 * (self.variance * price * price).sum()
+        return float(x.sum() / self.phi + penalty - self.y @ price)
+
+
+class _Point(NamedTuple):
+    """Point of the dual program.
+
+    Attributes:
+        price: (R,) dual prices.
+        exponent: (D,) phi F' price.
+        x: (D,) matrix p exp(exponent), Gbit/s.
+    """
+
+    price: FloatArray
+    exponent: FloatArray
+    x: FloatArray
 
 
 class Projection:
@@ -173,57 +208,58 @@ class Projection:
                 True,
             )
         prior = np.maximum(prior, _MIN_PRIOR * total / len(prior))
+        program = _Program(y, variance, prior, phi)
         # Start at prices 0: those of the interval before belong to another prior (30 steps instead
         # of 10).
-        price = np.zeros_like(y)
-        exponent = np.zeros(len(prior))
-        change = np.empty(len(prior))
-        x = prior.copy()
+        point = _Point(np.zeros_like(y), np.zeros(len(prior)), prior.copy())
         steps = 0
         converged = False
         while steps < max_steps:
             steps += 1
             # Gradient, and convergence test.
-            gradient = np.where(is_known, self.measurements @ x + variance * price - y, 0.0)
+            gradient = np.where(
+                is_known, self.measurements @ point.x + variance * point.price - y, 0.0
+            )
             if (
                 float(np.abs(gradient / np.sqrt(variance)).max()) <= 1e-6
                 or float(np.abs(gradient).max()) <= _ACCURACY * scale
             ):
                 converged = True
                 break
-            # Newton direction, and Armijo line search.
-            direction = -self._solve(phi * x, variance, is_known, gradient)
-            slope = float(gradient @ direction)
-            self._fill(change, direction, phi)
-            step = min(1.0, _LARGEST_CHANGE / max(float(np.abs(change).max()), 1e-300))
-            dual_before = self._dual(x, price, y, variance, phi)
-            while step > _MIN_STEP:
-                new_x = prior * np.exp(exponent + step * change)
-                if (
-                    self._dual(new_x, price + step * direction, y, variance, phi)
-                    <= dual_before + _ARMIJO * step * slope
-                ):
-                    break
-                step /= 2
-            else:
+            # Newton direction, and line search.
+            direction = -self._solve(phi * point.x, variance, is_known, gradient)
+            new_point = self._line_search(program, point, direction, float(gradient @ direction))
+            if new_point is None:
                 # Rounding prevents any further decrease.
                 converged = True
                 break
-            price = price + step * direction
-            exponent = exponent + step * change
-            x = new_x
-        return Projected(
-            x, price, np.where(is_known, y - self.measurements @ x, np.nan), steps, converged
-        )
+            point = new_point
+        residual = np.where(is_known, y - self.measurements @ point.x, np.nan)
+        return Projected(point.x, point.price, residual, steps, converged)
 
-    def _fill(self, result: FloatArray, price: FloatArray, phi: float) -> None:
-        _exponents(self._ptr, self._row, self._value, price, phi, result)
+    def _line_search(
+        self, program: _Program, point: _Point, direction: FloatArray, slope: float
+    ) -> _Point | None:
+        """Return the first point along a direction that satisfies the Armijo rule; None if no step
+        above the smallest one does.
 
-    @staticmethod
-    def _dual(
-        x: FloatArray, price: FloatArray, y: FloatArray, variance: FloatArray, phi: float
-    ) -> float:
-        return float(x.sum() / phi + 0.5 * (variance * price * price).sum() - y @ price)
+        Args:
+            program: the program.
+            point: the current point.
+            direction: (R,) Newton direction of the prices.
+            slope: directional derivative of the dual function, below 0.
+        """
+        change = np.empty(len(program.prior))
+        _exponents(self._ptr, self._row, self._value, direction, program.phi, change)
+        step = min(1.0, _LARGEST_CHANGE / max(float(np.abs(change).max()), 1e-300))
+        dual_before = program.dual(point.x, point.price)
+        while step > _MIN_STEP:
+            x = program.prior * np.exp(point.exponent + step * change)
+            price = point.price + step * direction
+            if program.dual(x, price) <= dual_before + _ARMIJO * step * slope:
+                return _Point(price, point.exponent + step * change, x)
+            step /= 2
+        return None
 
     def _solve(
         self, weight: FloatArray, variance: FloatArray, is_known: BoolArray, rhs: FloatArray
@@ -231,6 +267,7 @@ class Projection:
         """Solve (F diag(weight) F' + diag(variance)) z = rhs over the known counters; 0 for the
         others.
         """
+        # Cholesky factorisation of small systems.
         num_counters = len(rhs)
         if num_counters <= _MAX_FACTORISED:
             hessian = np.empty((num_counters, num_counters))
@@ -241,6 +278,7 @@ class Projection:
                 hessian[:, ~is_known] = 0.0
                 hessian[~is_known, ~is_known] = 1.0
             return solve_definite(hessian, rhs)
+        # Conjugate gradients with a diagonal preconditioner for large ones.
         squares = self.measurements.multiply(self.measurements)
         diagonal = np.where(is_known, squares @ weight + variance, 1.0)
 
@@ -253,10 +291,10 @@ class Projection:
         operator = LinearOperator(
             (num_counters, num_counters), matvec=hessian_product, dtype=np.float64
         )
-        inverse = LinearOperator(
+        preconditioner = LinearOperator(
             (num_counters, num_counters),
             matvec=lambda z: z.reshape(-1) / diagonal,
             dtype=np.float64,
         )
-        solution, _ = cg(operator, rhs, rtol=_CG_ACCURACY, M=inverse, maxiter=500)
+        solution, _ = cg(operator, rhs, rtol=_CG_ACCURACY, M=preconditioner, maxiter=500)
         return np.asarray(solution)

@@ -27,11 +27,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from teal.network.topology import Topology
-from teal.runtime.arrays import BoolArray, FloatArray
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal_ip.counters.estimator import Estimator
 from teal_ip.readings.readings import Readings
 
@@ -109,104 +110,211 @@ def repair(
         relative: relative standard deviation of a counter.
         is_estimated: whether that matrix is an estimate, not measured.
     """
-    num_nodes = topology.num_nodes
     num_links = topology.num_links
-    count = num_links + 2 * num_nodes
+    count = num_links + 2 * topology.num_nodes
+    # Direct witnesses: the counters and the matrix; their median is the start.
     counters = np.full((2, count), np.nan)
     counters[0] = np.concatenate([readings.sent, readings.ingress, readings.egress])
     counters[1, :num_links] = readings.received
-    # Routers of each value and its sign in their balance, in minus out: a link leaves its start and
-    # enters its end.
-    router = np.full((2, count), -1)
-    router[0, :num_links] = topology.link_source
-    router[1, :num_links] = topology.link_target
-    router[0, num_links : num_links + num_nodes] = router[0, num_links + num_nodes :] = np.arange(
-        num_nodes
-    )
-    sign = np.zeros((2, count))
-    sign[0, :num_links] = -1
-    sign[1, :num_links] = 1
-    sign[0, num_links : num_links + num_nodes] = 1
-    sign[0, num_links + num_nodes :] = -1
-    num_values = np.zeros(num_nodes)
-    for side in (0, 1):
-        has_router = router[side] >= 0
-        np.add.at(num_values, router[side][has_router], 1)
-    # Direct witnesses: the counters and the matrix; their median is the start.
     direct = np.vstack(
         [counters, np.full((1, count), np.nan) if expected is None else expected[None]]
     )
     values = _median(direct)
-    min_value = _MIN_VALUE_SHARE * max(float(values.mean()), 1e-300)
+    # Settle the values on which enough witnesses agree, from high thresholds to low ones.
+    balance = _RouterBalance.of(topology)
+    settings = _VoteSettings(
+        relative=relative,
+        min_value=_MIN_VALUE_SHARE * max(float(values.mean()), 1e-300),
+        is_estimated=is_estimated,
+    )
     settled = np.zeros(count, dtype=bool)
     support = np.zeros(count)
     for threshold in _THRESHOLDS:
-        # Balance of each router.
-        settled_at = np.zeros(num_nodes)
-        net = np.zeros(num_nodes)
-        gross = np.zeros(num_nodes)
-        for side in (0, 1):
-            has_router = router[side] >= 0
-            router_index = router[side][has_router]
-            np.add.at(settled_at, router_index, settled[has_router].astype(float))
-            np.add.at(net, router_index, (sign[side] * values)[has_router])
-            np.add.at(gross, router_index, values[has_router] ** 2)
-        # Direct witnesses: values, weights, tolerances.
-        witness = np.full((5, count), np.nan)
-        weight = np.zeros((5, count))
-        tolerance = np.zeros((5, count))
-        witness[:3] = direct
-        scale = np.maximum(values, min_value)
-        weight[:2] = 1.0
-        weight[2] = _WEIGHT_OF_ESTIMATED if is_estimated else _WEIGHT_OF_MEASURED
-        is_expected = values > 10 * min_value
-        weight[:2] = np.where((counters <= min_value) & is_expected, _WEIGHT_OF_ZERO, weight[:2])
-        reference = np.maximum(np.abs(np.nan_to_num(direct)), min_value)
-        tolerance[:3] = relative * reference
-        tolerance[:2] *= _TOLERANCE
-        tolerance[2] *= _ESTIMATED_TOLERANCE / relative if is_estimated else _MEASURED_TOLERANCE
-        # Witnesses from conservation.
-        for side in (0, 1):
-            has_router = router[side] >= 0
-            router_index = np.where(has_router, router[side], 0)
-            implied = values - sign[side] * net[router_index]
-            others = np.maximum(num_values[router_index] - 1, 1)
-            share = (settled_at[router_index] - settled) / others
-            spread = (
-                _CONSERVATION_TOLERANCE
-                * relative
-                * np.sqrt(np.maximum(gross[router_index] - values**2, 0.0))
-            )
-            witness[3 + side] = np.where(
-                has_router & (implied >= -spread), np.maximum(implied, 0.0), np.nan
-            )
-            weight[3 + side] = 0.15 + 0.85 * share**2
-            tolerance[3 + side] = np.maximum(spread, _TOLERANCE * relative * scale)
-        # Score of each witness; the best one settles the value if its score passes the threshold.
-        weight = np.where(np.isfinite(witness), weight, 0.0)
-        filled = np.nan_to_num(witness)
-        distance = np.abs(filled[:, None] - filled[None])
-        # Whether the value of the first witness is within the tolerance of the second.
-        agrees = distance <= tolerance[None]
-        score = np.where(weight > 0, (agrees * weight[None]).sum(1), -1.0)
-        best = score.argmax(0)
-        best_score = np.take_along_axis(score, best[None], 0)[0]
-        agreeing_weight = np.take_along_axis(agrees, best[None, None], 0)[0] * weight
-        precision = agreeing_weight / np.maximum(tolerance**2, 1e-300)
-        total = precision.sum(0)
-        mean = np.where(
-            total > 0, (precision * filled).sum(0) / np.where(total > 0, total, 1), values
+        witnesses = _Witnesses.stack(
+            _direct_witnesses(direct, values, settings),
+            _conservation_witnesses(balance, values, settled, settings),
         )
-        newly_settled = ~settled & (best_score >= threshold)
+        mean, score = _vote(witnesses, values)
+        newly_settled = ~settled & (score >= threshold)
         values = np.where(newly_settled, mean, values)
-        support = np.where(newly_settled, best_score, support)
+        support = np.where(newly_settled, score, support)
         settled |= newly_settled
         if settled.all():
             break
     # Blame counters that are off.
-    off = np.abs(counters - values) > _BLAMED * np.maximum(values, 10 * min_value)
+    off = np.abs(counters - values) > _BLAMED * np.maximum(values, 10 * settings.min_value)
     off &= np.isfinite(counters)
     return Repaired(values, support, off[0, :num_links], off[1, :num_links], off[0, num_links:])
+
+
+class _VoteSettings(NamedTuple):
+    """Tolerances of a vote.
+
+    Attributes:
+        relative: relative standard deviation of a counter.
+        min_value: floor of a value in tolerances, Gbit/s.
+        is_estimated: whether the matrix is an estimate, not measured.
+    """
+
+    relative: float
+    min_value: float
+    is_estimated: bool
+
+
+class _Witnesses(NamedTuple):
+    """Witnesses of each of C values, a row each.
+
+    Attributes:
+        value: (W, C) Gbit/s; NaN for none.
+        weight: (W, C) weight in the vote.
+        tolerance: (W, C) largest difference from a witness that agrees, Gbit/s.
+    """
+
+    value: FloatArray
+    weight: FloatArray
+    tolerance: FloatArray
+
+    @classmethod
+    def stack(cls, *groups: _Witnesses) -> _Witnesses:
+        """Return the witnesses of all groups, one group after the other."""
+        return cls(*(np.vstack(arrays) for arrays in zip(*groups, strict=True)))
+
+
+class _RouterBalance(NamedTuple):
+    """Routers in whose balance each value takes part.
+
+    A link leaves its start (row 0) and enters its end (row 1); ingress and egress belong to one
+    router.
+
+    Attributes:
+        router: (2, C) index of the router; -1 for none.
+        sign: (2, C) sign in the balance of that router, in minus out; 0 for none.
+        num_values: (N,) number of values of each router.
+    """
+
+    router: Int64Array
+    sign: FloatArray
+    num_values: FloatArray
+
+    @classmethod
+    def of(cls, topology: Topology) -> _RouterBalance:
+        """Return the balances of a network."""
+        num_nodes = topology.num_nodes
+        num_links = topology.num_links
+        count = num_links + 2 * num_nodes
+        router = np.full((2, count), -1)
+        router[0, :num_links] = topology.link_source
+        router[1, :num_links] = topology.link_target
+        router[0, num_links : num_links + num_nodes] = np.arange(num_nodes)
+        router[0, num_links + num_nodes :] = np.arange(num_nodes)
+        sign = np.zeros((2, count))
+        sign[0, :num_links] = -1
+        sign[1, :num_links] = 1
+        sign[0, num_links : num_links + num_nodes] = 1
+        sign[0, num_links + num_nodes :] = -1
+        num_values = np.zeros(num_nodes)
+        for side in (0, 1):
+            has_router = router[side] >= 0
+            np.add.at(num_values, router[side][has_router], 1)
+        return cls(router, sign, num_values)
+
+
+def _direct_witnesses(
+    direct: FloatArray, values: FloatArray, settings: _VoteSettings
+) -> _Witnesses:
+    """Return the witnesses of counters and matrix.
+
+    Args:
+        direct: (3, C) both counters and the load of the matrix, Gbit/s; NaN for none.
+        values: (C,) current values, Gbit/s.
+        settings: tolerances.
+    """
+    min_value = settings.min_value
+    # A counter that reads zero where traffic is expected has a small weight.
+    weight = np.zeros_like(direct)
+    weight[:2] = 1.0
+    weight[2] = _WEIGHT_OF_ESTIMATED if settings.is_estimated else _WEIGHT_OF_MEASURED
+    is_expected = values > 10 * min_value
+    weight[:2] = np.where((direct[:2] <= min_value) & is_expected, _WEIGHT_OF_ZERO, weight[:2])
+    # Tolerances are multiples of the standard deviation.
+    reference = np.maximum(np.abs(np.nan_to_num(direct)), min_value)
+    tolerance = settings.relative * reference
+    tolerance[:2] *= _TOLERANCE
+    tolerance[2] *= (
+        _ESTIMATED_TOLERANCE / settings.relative if settings.is_estimated else _MEASURED_TOLERANCE
+    )
+    return _Witnesses(direct, weight, tolerance)
+
+
+def _conservation_witnesses(
+    balance: _RouterBalance, values: FloatArray, settled: BoolArray, settings: _VoteSettings
+) -> _Witnesses:
+    """Return the witnesses of flow conservation at both routers of each value.
+
+    Args:
+        balance: routers of each value.
+        values: (C,) current values, Gbit/s.
+        settled: (C,) whether a value is settled.
+        settings: tolerances.
+    """
+    router, sign, num_values = balance
+    relative = settings.relative
+    # Balance of each router.
+    num_settled = np.zeros(len(num_values))
+    net = np.zeros(len(num_values))
+    gross = np.zeros(len(num_values))
+    for side in (0, 1):
+        has_router = router[side] >= 0
+        router_index = router[side][has_router]
+        np.add.at(num_settled, router_index, settled[has_router].astype(float))
+        np.add.at(net, router_index, (sign[side] * values)[has_router])
+        np.add.at(gross, router_index, values[has_router] ** 2)
+    # Value that balances a router, given all its other values.
+    scale = np.maximum(values, settings.min_value)
+    implied_value = np.full(router.shape, np.nan)
+    weight = np.zeros(router.shape)
+    tolerance = np.zeros(router.shape)
+    for side in (0, 1):
+        has_router = router[side] >= 0
+        router_index = np.where(has_router, router[side], 0)
+        implied = values - sign[side] * net[router_index]
+        num_others = np.maximum(num_values[router_index] - 1, 1)
+        share = (num_settled[router_index] - settled) / num_others
+        spread = (
+            _CONSERVATION_TOLERANCE
+            * relative
+            * np.sqrt(np.maximum(gross[router_index] - values**2, 0.0))
+        )
+        implied_value[side] = np.where(
+            has_router & (implied >= -spread), np.maximum(implied, 0.0), np.nan
+        )
+        weight[side] = 0.15 + 0.85 * share**2
+        tolerance[side] = np.maximum(spread, _TOLERANCE * relative * scale)
+    return _Witnesses(implied_value, weight, tolerance)
+
+
+def _vote(witnesses: _Witnesses, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the mean (C,) of the witnesses that agree with the best one of each value, and the
+    best one's score (C,): the sum of the weights of the witnesses that agree with it.
+
+    Args:
+        witnesses: the witnesses.
+        values: (C,) current values, Gbit/s: the means of values without witnesses.
+    """
+    weight = np.where(np.isfinite(witnesses.value), witnesses.weight, 0.0)
+    filled = np.nan_to_num(witnesses.value)
+    distance = np.abs(filled[:, None] - filled[None])
+    # Whether the value of the first witness is within the tolerance of the second.
+    agrees = distance <= witnesses.tolerance[None]
+    score = np.where(weight > 0, (agrees * weight[None]).sum(1), -1.0)
+    best = score.argmax(0)
+    best_score = np.take_along_axis(score, best[None], 0)[0]
+    # Mean of the agreeing witnesses, weighted by their precision.
+    agreeing_weight = np.take_along_axis(agrees, best[None, None], 0)[0] * weight
+    precision = agreeing_weight / np.maximum(witnesses.tolerance**2, 1e-300)
+    total = precision.sum(0)
+    mean = np.where(total > 0, (precision * filled).sum(0) / np.where(total > 0, total, 1), values)
+    return mean, best_score
 
 
 def believed(

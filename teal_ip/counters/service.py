@@ -452,7 +452,7 @@ class Counting:
                     entry.answer.set_result(job.result())
                 else:
                     entry.answer.set_exception(error)
-            self._queue = [other for other in self._queue if not other.answer.done()]
+            self._queue = [queued for queued in self._queue if not queued.answer.done()]
         self._queue = []
         self._client_times = {}
 

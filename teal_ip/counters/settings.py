@@ -162,7 +162,7 @@ class CheckOptions(CounterOptions):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
-        require(self, "window", "a whole number of at least 1", self.window >= 1)
+        require(self, "window", "a positive integer", self.window >= 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

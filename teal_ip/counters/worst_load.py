@@ -71,38 +71,22 @@ def worst_load(
     """
     if (near is None) != (ball is None):
         raise InputError("worst_load", "ball", "together with an estimate", ball)
-    # Constraints: counters within the tolerance, and the ball around the estimate.
-    known_counters = np.flatnonzero(np.isfinite(counters))
-    known_rows = sp.csr_array(measurements[known_counters])
-    y = counters[known_counters]
     num_demands = shares.shape[1]
-    scale = max(float(y.max(initial=0.0)), 1e-300)
-    upper = (1 + tolerance) * y / scale
-    lower = (1 - tolerance) * y / scale
-    blocks: list[list[sp.csr_array | None]] = [[known_rows], [-known_rows]]
-    rhs = [upper, -lower]
-    num_columns = num_demands
-    if near is not None and ball is not None:
-        eye = sp.eye_array(num_demands, format="csr")
-        ones = sp.csr_array(np.ones((1, num_demands)))
-        x0 = near / scale
-        blocks = [[known_rows, None], [-known_rows, None], [eye, -eye], [-eye, -eye], [None, ones]]
-        rhs += [x0, -x0, np.array([ball * float(x0.sum())])]
-        num_columns = 2 * num_demands
+    scale = max(float(counters[np.isfinite(counters)].max(initial=0.0)), 1e-300)
+    rows, limit = _constraints(measurements, counters, tolerance, scale, near, ball)
     # One linear program for each link.
-    rows = sp.csr_array(sp.block_array(blocks))
-    limit = np.concatenate(rhs)
     best = WorstLoad(-1.0, -1.0, -1, np.zeros(num_demands))
     bound = 0.0
     for link in np.flatnonzero((capacity > 0) & (np.diff(shares.indptr) > 0)).tolist():
-        cost = np.zeros(num_columns)
+        cost = np.zeros(rows.shape[1])
         cost[:num_demands] = shares[[link]].toarray()[0]
         result = solve_lp(-cost, (rows, limit))
         if result.is_infeasible:
-            expected = f"counters that some matrix explains within {tolerance:.3g}"
-            raise InputError(
-                "worst_load", "counters", expected, "none: a larger tolerance, or repaired counters"
+            expected = (
+                f"counters that some matrix explains within {tolerance:.3g} (raise the tolerance, "
+                "or repair the counters)"
             )
+            raise InputError("worst_load", "counters", expected, "none")
         matrix = np.maximum(result.solution("worst_load")[:num_demands], 0.0) * scale
         value = float(cost[:num_demands] @ matrix) / capacity[link]
         bound = max(
@@ -113,6 +97,47 @@ def worst_load(
     if best.link < 0:
         raise InputError("worst_load", "shares", "a link that carries some demand", "none")
     return dataclasses.replace(best, bound=max(bound, best.utilisation))
+
+
+def _constraints(
+    measurements: sp.csr_array,
+    counters: FloatArray,
+    tolerance: float,
+    scale: float,
+    near: FloatArray | None,
+    ball: float | None,
+) -> tuple[sp.csr_array, FloatArray]:
+    """Return A and b of the allowed matrices A z <= b: counters within the tolerance, and the ball
+    around the estimate.
+
+    Args:
+        measurements, counters, tolerance, near, ball: as in :func:`worst_load`.
+        scale: Gbit/s that count as 1 in the program.
+
+    Returns:
+        A (rows, D), or (rows, 2 D) with a ball, whose further columns bound abs(x - x0); and b.
+    """
+    counter_index = np.flatnonzero(np.isfinite(counters))
+    counter_rows = sp.csr_array(measurements[counter_index])
+    y = counters[counter_index]
+    upper = (1 + tolerance) * y / scale
+    lower = (1 - tolerance) * y / scale
+    blocks: list[list[sp.csr_array | None]] = [[counter_rows], [-counter_rows]]
+    rhs = [upper, -lower]
+    if near is not None and ball is not None:
+        num_demands = measurements.shape[1]
+        eye = sp.eye_array(num_demands, format="csr")
+        ones = sp.csr_array(np.ones((1, num_demands)))
+        x0 = near / scale
+        blocks = [
+            [counter_rows, None],
+            [-counter_rows, None],
+            [eye, -eye],
+            [-eye, -eye],
+            [None, ones],
+        ]
+        rhs += [x0, -x0, np.array([ball * float(x0.sum())])]
+    return sp.csr_array(sp.block_array(blocks)), np.concatenate(rhs)
 
 
 def _certified_bound(

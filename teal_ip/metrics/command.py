@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -148,39 +149,24 @@ def improve(
     topology = dag.topology
     rows = chosen_rows(config.index, config.limit, traffic)
     demand = traffic.read(rows)
-    volume = volumes(traffic.pairs, demand, topology.num_nodes)
-    groups = {} if config.groups is None else load_groups(config.groups, topology)
-    failure_kinds = () if config.failures == "none" else (config.failures,)
-    failure_list = list(failures_of(failure_kinds, topology, groups))
-    failures = [one.links for one in failure_list]
-    start = np.where(topology.capacity > 0, dag.links.metric, 1.0)
-    max_metric = config.most or max(_DEFAULT_MAX_METRIC, int(start.max()))
-    search = MetricSearch(
-        topology, volume, failures, max_metric, start, config.at_most or topology.num_links
-    )
-    busiest = demand[int(demand.sum(1).argmax())]
+    search = _search_problem(dag, traffic.pairs, demand, config)
+    start = search.start
+    largest_demand = demand[int(demand.sum(1).argmax())]
     _warm_up(with_policies=config.with_policies)
     # Bound over segment lists.
     full_deadline = Deadline.after(seconds(config.deadline, "--deadline"))
     end = full_deadline.share(1 - _POLICY_TIME) if config.with_policies else full_deadline
-    prices, optimum = _prices(dag, traffic.pairs, busiest, end.share(_PRICE_TIME))
+    prices, optimum = _prices(dag, traffic.pairs, largest_demand, end.share(_PRICE_TIME))
     before = _utilisations(search, start)
     failure_bound = _bound_under_failures(
-        dag, traffic.pairs, demand, failures, before, end.share(_PRICE_TIME)
+        dag, traffic.pairs, demand, search.failures, before, end.share(_PRICE_TIME)
     )
     optimum = max(optimum, failure_bound)
     notify(
         f"segment lists could reach {100 * optimum:.2f}% at best; searching for {config.deadline}"
     )
     # Search, and order the changes.
-    earlier = None
-    if config.start is not None:
-        earlier = start.copy()
-        for link, value in read_changes(config.start, topology.link_names()).items():
-            earlier[link] = value
-        check_metric(topology, earlier)
-        earlier_utilisation = largest_utilisation(search, earlier)
-        notify(f"{config.start}: {100 * earlier_utilisation:.2f}%, from which the search goes on")
+    earlier = None if config.start is None else _earlier_metrics(search, config.start, notify)
     result = _search_all_matrices(
         search, end.share(_SEARCH_TIME), prices, config.seed, earlier, before
     )
@@ -188,22 +174,87 @@ def improve(
     metric = start.copy()
     metric[order] = result.metric[order]
     # Policies with the current and with the new metrics.
-    before_policies = policies = -1
+    policies_before = policies = -1
     if config.with_policies:
-        before_policies = _policies(dag, traffic.pairs, busiest, full_deadline.share(0.5))
-        policies = _policies(EcmpDag.of(topology, metric), traffic.pairs, busiest, full_deadline)
-        if policies > before_policies:
+        policies_before = _policies(dag, traffic.pairs, largest_demand, full_deadline.share(0.5))
+        policies = _policies(
+            EcmpDag.of(topology, metric), traffic.pairs, largest_demand, full_deadline
+        )
+        if policies > policies_before:
             notify(
-                f"the new metrics need {policies} policies, the current ones {before_policies}: "
+                f"the new metrics need {policies} policies, the current ones {policies_before}: "
                 "nothing changes"
             )
             metric = start
             order = []
             after = []
-            policies = before_policies
+            policies = policies_before
     # Report.
-    steps = [result.before, *after]
-    changes = [
+    utilisations = [result.before, *after]
+    return MetricsReport(
+        dataclasses.replace(topology, metric=metric.astype(np.int64)),
+        result.before,
+        utilisations[-1],
+        _metric_changes(topology, start, metric, order, after),
+        float(np.nanmax(utilisations)),
+        optimum,
+        policies_before,
+        policies,
+        result.moves,
+    )
+
+
+def _search_problem(
+    dag: EcmpDag, pairs: IntArray, demand: FloatArray, config: MetricsOptions
+) -> MetricSearch:
+    """Return the search problem for demands (M, D) over pairs (D, 2), with failures and limits of
+    the options.
+    """
+    topology = dag.topology
+    volume = volumes(pairs, demand, topology.num_nodes)
+    groups = {} if config.groups is None else load_groups(config.groups, topology)
+    failure_kinds = () if config.failures == "none" else (config.failures,)
+    failures = [failure.links for failure in failures_of(failure_kinds, topology, groups)]
+    start = np.where(topology.capacity > 0, dag.links.metric, 1.0)
+    max_metric = config.most or max(_DEFAULT_MAX_METRIC, int(start.max()))
+    return MetricSearch(
+        topology, volume, failures, max_metric, start, config.at_most or topology.num_links
+    )
+
+
+def _earlier_metrics(search: MetricSearch, path: Path, notify: Callable[[str], None]) -> FloatArray:
+    """Return the metrics (E,) of an earlier search, from its file of changes.
+
+    Raises:
+        InputError: an invalid file or metric.
+    """
+    topology = search.topology
+    metric = search.start.copy()
+    for link, value in read_changes(path, topology.link_names()).items():
+        metric[link] = value
+    check_metric(topology, metric)
+    utilisation = largest_utilisation(search, metric)
+    notify(f"{path}: {100 * utilisation:.2f}%, from which the search continues")
+    return metric
+
+
+def _metric_changes(
+    topology: Topology,
+    start: FloatArray,
+    metric: FloatArray,
+    order: Sequence[int],
+    utilisations: Sequence[float],
+) -> list[MetricChange]:
+    """Return the changes from one set of metrics (E,) to another, in order.
+
+    Args:
+        topology: the network.
+        start: (E,) current metrics.
+        metric: (E,) new metrics.
+        order: links whose metrics change.
+        utilisations: largest utilisation after each change.
+    """
+    return [
         MetricChange(
             topology.link_names()[link],
             topology.node_names[topology.link_source[link]],
@@ -212,29 +263,18 @@ def improve(
             int(metric[link]),
             largest,
         )
-        for link, largest in zip(order, after, strict=True)
+        for link, largest in zip(order, utilisations, strict=True)
     ]
-    changed = dataclasses.replace(topology, metric=metric.astype(np.int64))
-    return MetricsReport(
-        changed,
-        result.before,
-        steps[-1],
-        changes,
-        float(np.nanmax(steps)),
-        optimum,
-        before_policies,
-        policies,
-        result.moves,
-    )
 
 
 def _utilisations(search: MetricSearch, metric: FloatArray) -> FloatArray:
     """Largest link utilisation (M, 1 + F) of each matrix, without failure and under each."""
-    sets = [[], *(list(one) for one in search.failures)]
-    return IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(sets).utilisation.T
+    failures = [[], *(list(links) for links in search.failures)]
+    loads = IgpFailures(EcmpDag.of(search.topology, metric), search.volume)
+    return loads.under(failures).utilisation.T
 
 
-# Share of the time for the search; the rest is for the order of the changes.
+# Share of the time for the search; the remaining time orders the changes.
 _SEARCH_TIME = 0.7
 # Number of matrices that are searched over at a time.
 _FEW = 4
@@ -261,33 +301,37 @@ def _search_all_matrices(
     """
     rows = worst_rows(utilisation, _FEW)
     best = search.start if earlier is None else earlier
-    moves = 0
+    num_moves = 0
     best_utilisation = largest_utilisation(search, best)
     while True:
+        # Few changes around the most utilised link, if their number is limited.
         partial_search = dataclasses.replace(search, volume=search.volume[rows])
         start_metric = best
         if search.at_most < search.topology.num_links:
-            few_changes, trials = near_changes(
-                partial_search, Deadline(time.perf_counter() + end.remaining_s / 2, end)
+            few_changes, num_trials = near_changes(
+                partial_search, Deadline(time.perf_counter() + end.left / 2, end)
             )
             start_metric = min(
-                few_changes, best, key=lambda one: largest_utilisation(partial_search, one)
+                few_changes, best, key=lambda metric: largest_utilisation(partial_search, metric)
             )
-            moves += trials
+            num_moves += num_trials
+        # Anneal over these matrices.
         result = improve_metrics(
             partial_search, end.remaining_s / 2, [prices], seed, best_so_far=start_metric
         )
-        moves += result.moves
+        num_moves += result.moves
+        # Evaluate the result for all matrices.
         by_matrix = _utilisations(search, result.metric).max(1)
         if by_matrix.max() < best_utilisation:
             best = result.metric
             best_utilisation = float(by_matrix.max())
+        # Add the worst matrices that exceed the result.
         exceeding = np.setdiff1d(np.flatnonzero(by_matrix > result.utilisation * (1 + 1e-9)), rows)
         if not len(exceeding) or end.is_over or result.was_interrupted:
             break
         rows = np.concatenate([rows, exceeding[np.argsort(-by_matrix[exceeding])[:_FEW]]])
     return MetricResult(
-        best, best_utilisation, float(utilisation.max()), moves, result.was_interrupted
+        best, best_utilisation, float(utilisation.max()), num_moves, result.was_interrupted
     )
 
 
@@ -367,7 +411,7 @@ def _warm_up(*, with_policies: bool) -> None:
     ones = np.ones(3)
     coordinates = np.full((3, 2), np.nan)
     topology = Topology(
-        "rehearsal", ("a", "b", "c"), ring, np.roll(ring, -1), ones, ones, coordinates
+        "warm-up", ("a", "b", "c"), ring, np.roll(ring, -1), ones, ones, coordinates
     )
     dag = EcmpDag.of(topology, ones)
     pairs = all_pairs(topology)

@@ -109,11 +109,11 @@ def _candidate_values(
             break
         if topology.capacity[link] <= 0:
             continue
-        others = np.flatnonzero((source == source[link]) & (np.arange(len(source)) != link))
+        alternatives = np.flatnonzero((source == source[link]) & (np.arange(len(source)) != link))
         # The current path, and the best one without the link.
         path_lengths = [distance[:, source[link]]]
-        if len(others):
-            path_lengths.append((metric[others] + distance[:, target[others]]).min(1))
+        if len(alternatives):
+            path_lengths.append((metric[alternatives] + distance[:, target[alternatives]]).min(1))
         ties = np.concatenate([length - distance[:, target[link]] for length in path_lengths])
         candidates = np.unique(ties[np.isfinite(ties)][:, None] + np.array([-1.0, 0.0, 1.0]))
         for value in candidates[

@@ -37,6 +37,11 @@ from teal_ip.routing.igp_failures import IgpFailures
 _POWER = 10.0
 # A busy link is drawn with probability proportional to u^8.
 _BUSY_POWER = 8.0
+# Shares of the kinds of moves in all, cumulative: small step, random value, equal next hops; the
+# remaining ones tie a link with an alternative.
+_SMALL_STEPS = 0.12
+_RANDOM_VALUES = 0.25
+_EQUAL_HOPS = 0.55
 # Maximum number of links of a move.
 _MAX_CHANGED = 8
 
@@ -44,6 +49,7 @@ _MAX_CHANGED = 8
 @kernel
 def score_of(load: FloatArray, inverse: FloatArray) -> tuple[float, float]:
     """Score and largest utilisation of loads (S, M, E) with 1 / capacity (S, E)."""
+    # Largest utilisation.
     largest = 0.0
     for s in range(load.shape[0]):
         for m in range(load.shape[1]):
@@ -51,6 +57,7 @@ def score_of(load: FloatArray, inverse: FloatArray) -> tuple[float, float]:
                 largest = max(largest, load[s, m, e] * inverse[s, e])
     if largest <= 0.0:
         return -np.inf, 0.0
+    # Sum of u^10, relative to the largest one so that nothing overflows.
     total = 0.0
     for s in range(load.shape[0]):
         for m in range(load.shape[1]):
@@ -81,22 +88,22 @@ def load_all(links, metric, distance, by_destination, load, volume, after, keys,
 
 @inner_kernel
 def _propose(links, metric, distance, load, inverse, has_demand, max_metric, rng, changed, values):  # type: ignore[no-untyped-def]
-    """Propose a move for the scenario without failure: fill ``changed`` and ``values``; return the
-    number of links.
+    """Propose a move for the scenario without failure: fill ``changed`` with links and ``values``
+    with their metrics; return the number of links.
     """
     # A small step or a random value of a random link.
     num_links = len(metric)
     kind = rng.random()
     m = rng.integers(0, load.shape[0])
-    if kind < 0.25:
+    if kind < _RANDOM_VALUES:
         e = rng.integers(0, num_links)
         changed[0] = e
-        if kind < 0.12:
+        if kind < _SMALL_STEPS:
             values[0] = min(max_metric, max(1.0, metric[e] + rng.integers(-3, 4)))
         else:
             values[0] = 1.0 + rng.integers(0, int(max_metric))
         return 1
-    # Draw a busy link.
+    # Draw a busy link, with probability proportional to u^8.
     largest = 0.0
     total = 0.0
     for e in range(num_links):
@@ -112,75 +119,77 @@ def _propose(links, metric, distance, load, inverse, has_demand, max_metric, rng
         if draw <= 0.0:
             busy = e
             break
-    # A destination of traffic on the busy link, the first from a random position.
-    nodes = distance.shape[0]
-    begin = rng.integers(0, nodes)
+    # Find a destination whose shortest paths use the busy link, the first from a random position.
+    num_nodes = distance.shape[0]
+    first_candidate = rng.integers(0, num_nodes)
     t = -1
-    u = links.tail[busy]
-    for i in range(nodes):
-        candidate = (begin + i) % nodes
+    node = links.tail[busy]
+    for i in range(num_nodes):
+        candidate = (first_candidate + i) % num_nodes
         to_end = distance[candidate, links.head[busy]]
         if (
             has_demand[candidate]
             and to_end < np.inf
-            and distance[candidate, u] == metric[busy] + to_end
+            and distance[candidate, node] == metric[busy] + to_end
         ):
             t = candidate
             break
     if t < 0:
         return 0
-    # Equalise next hops.
-    if kind < 0.55:
-        hops = rng.integers(0, 3)
-        # Move upstream, to a node that sends over this one.
-        for _ in range(hops):
+    # Make several next hops of a node equally good.
+    if kind < _EQUAL_HOPS:
+        num_hops = rng.integers(0, 3)
+        # Move up to two hops upstream, each time to a node that sends over this one.
+        for _ in range(num_hops):
             upstream = -1
-            first = links.in_ptr[u]
-            count = links.in_ptr[u + 1] - first
+            first = links.in_ptr[node]
+            count = links.in_ptr[node + 1] - first
             start_offset = rng.integers(0, max(1, count))
             for j in range(count):
                 e = links.in_link[first + (start_offset + j) % count]
-                if distance[t, links.tail[e]] == metric[e] + distance[t, u]:
+                if distance[t, links.tail[e]] == metric[e] + distance[t, node]:
                     upstream = links.tail[e]
                     break
             if upstream < 0:
                 break
-            u = upstream
+            node = upstream
+        # Choose the common distance, and for each link the metric that attains it.
         size = 0
-        level = distance[t, u]
+        level = distance[t, node]
         if rng.random() < 0.5:
             level += 1.0
-        for j in range(links.out_ptr[u], links.out_ptr[u + 1]):
+        for j in range(links.out_ptr[node], links.out_ptr[node + 1]):
             e = links.out_link[j]
             new_value = level - distance[t, links.head[e]]
-            is_valid = (
+            is_allowed = (
                 new_value >= 1.0
                 and new_value <= max_metric
                 and size < _MAX_CHANGED
                 and metric[e] != new_value
             )
-            if is_valid and rng.random() < 0.7:
+            if is_allowed and rng.random() < 0.7:
                 changed[size] = e
                 values[size] = new_value
                 size += 1
         return size
-    # Tie with the best alternative, or pass it.
-    best = np.inf
+    # Find the best alternative to the busy link.
+    shortest = np.inf
     alternative = -1
-    for j in range(links.out_ptr[u], links.out_ptr[u + 1]):
+    for j in range(links.out_ptr[node], links.out_ptr[node + 1]):
         e = links.out_link[j]
         length = metric[e] + distance[t, links.head[e]]
-        if e != busy and length < best:
-            best = length
+        if e != busy and length < shortest:
+            shortest = length
             alternative = e
     if alternative < 0:
         return 0
+    # Raise the busy link to tie with the alternative, or lower the alternative; or exceed the tie.
     margin = 1.0 if rng.random() < 0.5 else 0.0
     if rng.random() < 0.6:
-        value = best - distance[t, links.head[busy]] + margin
+        value = shortest - distance[t, links.head[busy]] + margin
         changed[0] = busy
     else:
-        value = distance[t, u] - distance[t, links.head[alternative]] - margin
+        value = distance[t, node] - distance[t, links.head[alternative]] - margin
         changed[0] = alternative
     values[0] = min(max_metric, max(1.0, value))
     return 1
@@ -206,24 +215,29 @@ def anneal(  # type: ignore[no-untyped-def]
     best_metric,
     best_value,
 ):
-    """Try ``moves`` moves, updating the state in place; return the smallest largest utilisation."""
+    """Try ``moves`` moves, updating the state in place; return the smallest largest utilisation.
+
+    Indices: s of scenarios, the first without failure; m of matrices; t of destinations; e of
+    links; i of the links of a move, or of the affected pairs of scenario and destination.
+    """
     # Work arrays.
-    scenarios, matrices, num_links = load.shape
-    nodes = distance.shape[1]
-    after = new_dags(1, nodes, num_links)
+    num_scenarios, num_matrices, num_links = load.shape
+    num_nodes = distance.shape[1]
+    after = new_dags(1, num_nodes, num_links)
     keys = np.empty(2 * num_links + 2)
     heap = np.empty(2 * num_links + 2, dtype=np.int32)
-    passing = np.empty(nodes)
+    passing = np.empty(num_nodes)
     changed = np.empty(_MAX_CHANGED, dtype=np.int64)
     values = np.empty(_MAX_CHANGED)
-    old = np.empty(_MAX_CHANGED)
-    affected = np.empty((scenarios * nodes, 2), dtype=np.int64)
-    new_distance = np.empty((scenarios * nodes, nodes))
-    new_load = np.empty((scenarios * nodes, matrices, num_links))
+    old_values = np.empty(_MAX_CHANGED)
+    affected = np.empty((num_scenarios * num_nodes, 2), dtype=np.int64)
+    new_distance = np.empty((num_scenarios * num_nodes, num_nodes))
+    new_load = np.empty((num_scenarios * num_nodes, num_matrices, num_links))
     trial = load.copy()
     current_score, _ = score_of(load, inverse)
     current_metric = metric[0]
     for _ in range(moves):
+        # Propose a move.
         size = _propose(
             links,
             current_metric,
@@ -236,6 +250,7 @@ def anneal(  # type: ignore[no-untyped-def]
             changed,
             values,
         )
+        # Reject it if too many links would differ from the current metrics.
         num_different = 0
         for e in range(num_links):
             value = current_metric[e]
@@ -245,17 +260,18 @@ def anneal(  # type: ignore[no-untyped-def]
             num_different += value != start[e]
         if size == 0 or num_different > at_most:
             continue
-        # Loads of the destinations whose shortest paths change.
+        # Recompute the destinations whose shortest paths may change.
         for i in range(size):
-            old[i] = current_metric[changed[i]]
+            old_values[i] = current_metric[changed[i]]
         num_affected = 0
         trial[:] = load
-        for s in range(scenarios):
+        for s in range(num_scenarios):
             is_ready = False
-            for t in range(nodes):
+            for t in range(num_nodes):
                 if not has_demand[t]:
                     continue
-                is_hit = False
+                # A rising link must be a next hop, a falling one as short as the current path.
+                is_affected = False
                 for i in range(size):
                     e = changed[i]
                     if is_failed[s, e]:
@@ -264,24 +280,26 @@ def anneal(  # type: ignore[no-untyped-def]
                     to_end = distance[s, t, links.head[e]]
                     if to_end == np.inf:
                         continue
-                    if values[i] > old[i]:
-                        is_hit |= to_start == old[i] + to_end
-                    elif values[i] < old[i]:
-                        is_hit |= to_end + values[i] <= to_start
-                if not is_hit:
+                    if values[i] > old_values[i]:
+                        is_affected |= to_start == old_values[i] + to_end
+                    elif values[i] < old_values[i]:
+                        is_affected |= to_end + values[i] <= to_start
+                if not is_affected:
                     continue
+                # Set the metrics of the scenario once.
                 if not is_ready:
                     links.metric[:] = metric[s]
                     for i in range(size):
                         if not is_failed[s, changed[i]]:
                             links.metric[changed[i]] = values[i]
                     is_ready = True
+                # Shortest paths and loads towards this destination.
                 grow_dag(t, as_int64(0), links, after, keys, heap)
                 affected[num_affected, 0] = s
                 affected[num_affected, 1] = t
                 new_distance[num_affected] = after.distance[0]
                 new_load[num_affected] = 0.0
-                for m in range(matrices):
+                for m in range(num_matrices):
                     passing[:] = volume[m, t]
                     load_inwards(0, links.head, after, passing, new_load[num_affected, m])
                     for e in range(num_links):
@@ -290,17 +308,19 @@ def anneal(  # type: ignore[no-untyped-def]
         # Metropolis acceptance.
         score, largest = score_of(trial, inverse)
         if score <= current_score or rng.random() < math.exp((current_score - score) / temperature):
+            # Install loads, metrics, distances, and the loads of each destination.
             current_score = score
             load[:] = trial
             for i in range(size):
-                for s in range(scenarios):
+                for s in range(num_scenarios):
                     if not is_failed[s, changed[i]]:
                         metric[s, changed[i]] = values[i]
             for i in range(num_affected):
                 s, t = affected[i]
                 distance[s, t] = new_distance[i]
-                for m in range(matrices):
+                for m in range(num_matrices):
                     by_destination[s, m, t] = new_load[i, m]
+            # Update the incumbent.
             if largest < best_value * (1 - 1e-12):
                 best_value = largest
                 for e in range(num_links):
@@ -392,34 +412,16 @@ class _Walk:
         """Compute the initial state, then anneal for a share of the remaining time."""
         self._load_all(full_deadline)
         end = full_deadline.share(share)
-        moves = 0
+        num_moves = 0
         batch_moves = _FIRST_MOVES
         begin = current_time = time.perf_counter()
         length = max(end.remaining_s, 1e-9)
         while not end.is_over:
+            # Geometric cooling.
             temperature = _HOT * (_COLD / _HOT) ** min(1.0, (current_time - begin) / length)
-            self.best = float(
-                anneal(
-                    self.links,
-                    self.metric,
-                    self.search.start,
-                    self.distance,
-                    self.by_destination,
-                    self.load,
-                    self.search.volume,
-                    self.inverse,
-                    self.has_demand,
-                    self.is_failed,
-                    float(self.search.most),
-                    self.search.at_most,
-                    temperature,
-                    batch_moves,
-                    self.rng,
-                    self.best_metric,
-                    self.best,
-                )
-            )
-            moves += batch_moves
+            self._anneal(temperature, batch_moves)
+            num_moves += batch_moves
+            # Size of the next batch, from the time of this one.
             previous = current_time
             current_time = time.perf_counter()
             batch_moves = max(
@@ -430,7 +432,31 @@ class _Walk:
                     4 * batch_moves,
                 ),
             )
-        return MetricResult(self.best_metric, self.best, math.nan, moves)
+        return MetricResult(self.best_metric, self.best, math.nan, num_moves)
+
+    def _anneal(self, temperature: float, num_moves: int) -> None:
+        """Try moves at one temperature, updating state and incumbent."""
+        self.best = float(
+            anneal(
+                self.links,
+                self.metric,
+                self.search.start,
+                self.distance,
+                self.by_destination,
+                self.load,
+                self.search.volume,
+                self.inverse,
+                self.has_demand,
+                self.is_failed,
+                float(self.search.most),
+                self.search.at_most,
+                temperature,
+                num_moves,
+                self.rng,
+                self.best_metric,
+                self.best,
+            )
+        )
 
     def _load_all(self, end: Deadline) -> None:
         """Compute the state, one scenario after the other, and its score; nothing after the
@@ -462,10 +488,10 @@ class _Walk:
 
 
 def _walk(
-    search: MetricSearch, first: FloatArray, seed: int, whole: Deadline, share: float
+    search: MetricSearch, first: FloatArray, seed: int, full_deadline: Deadline, share: float
 ) -> MetricResult:
     """Run one annealing walk, whose memory is freed at its end."""
-    return _Walk(search, first, seed).run(whole, share)
+    return _Walk(search, first, seed).run(full_deadline, share)
 
 
 def improve_metrics(
@@ -493,7 +519,45 @@ def improve_metrics(
         InputError: current metrics above ``most``, an incumbent with too many changes, or a state
             that does not fit into memory.
     """
-    # Validate.
+    _check_search(search, threads)
+    topology = search.topology
+    before = largest_utilisation(search, search.start)
+    # Starting points: the current metrics, the incumbent, and if all may change, given and random
+    # ones.
+    starting_metrics = [search.start]
+    results = [MetricResult(search.start, before, before, 0)]
+    if best_so_far is not None:
+        num_changed = int((best_so_far != search.start).sum())
+        if num_changed > search.at_most:
+            raise InputError(
+                "metrics", "best_so_far", f"at most {search.at_most} changes", num_changed
+            )
+        starting_metrics.append(best_so_far)
+        results.append(
+            MetricResult(best_so_far, largest_utilisation(search, best_so_far), before, 0)
+        )
+    if search.at_most >= topology.num_links:
+        rng = np.random.default_rng(seed)
+        starting_metrics += [np.clip(np.round(metric), 1, search.most) for metric in starts]
+        starting_metrics.append(
+            rng.integers(5, 16, topology.num_links).clip(1, search.most).astype(np.float64)
+        )
+    # Annealing walks.
+    end = Deadline.after(seconds)
+    walk_results, was_interrupted = _run_walks(search, starting_metrics, seed, threads, end)
+    results += walk_results
+    best = min(results, key=lambda result: result.utilisation)
+    metric = np.where(topology.capacity > 0, best.metric, search.start)
+    num_moves = sum(result.moves for result in results)
+    return MetricResult(metric, best.utilisation, before, num_moves, was_interrupted)
+
+
+def _check_search(search: MetricSearch, threads: int) -> None:
+    """Validate the current metrics and the memory of concurrent walks.
+
+    Raises:
+        InputError: current metrics above ``most``, or a state that does not fit into memory.
+    """
     topology = search.topology
     check_metric(topology, search.start)
     if search.start[topology.capacity > 0].max() > search.most:
@@ -503,10 +567,10 @@ def improve_metrics(
             f"at least {search.start.max():g}, the largest current metric",
             search.most,
         )
-    scenarios = len(search.failures) + 1
+    num_scenarios = len(search.failures) + 1
     num_bytes = (
         8
-        * scenarios
+        * num_scenarios
         * len(search.volume)
         * topology.num_nodes
         * topology.num_links
@@ -514,26 +578,19 @@ def improve_metrics(
         * threads
     )
     require("metrics", num_bytes, "fewer matrices or failures")
-    before = largest_utilisation(search, search.start)
-    # Starting points.
-    starting_metrics = [search.start]
-    results = [MetricResult(search.start, before, before, 0)]
-    if best_so_far is not None:
-        changed = int((best_so_far != search.start).sum())
-        if changed > search.at_most:
-            raise InputError("metrics", "best_so_far", f"at most {search.at_most} changes", changed)
-        starting_metrics.append(best_so_far)
-        results.append(
-            MetricResult(best_so_far, largest_utilisation(search, best_so_far), before, 0)
-        )
-    if search.at_most >= topology.num_links:
-        rng = np.random.default_rng(seed)
-        starting_metrics += [np.clip(np.round(one), 1, search.most) for one in starts]
-        starting_metrics.append(
-            rng.integers(5, 16, topology.num_links).clip(1, search.most).astype(np.float64)
-        )
-    # Walks, in groups of concurrent ones.
-    end = Deadline.after(seconds)
+
+
+def _run_walks(
+    search: MetricSearch,
+    starting_metrics: Sequence[FloatArray],
+    seed: int,
+    threads: int,
+    end: Deadline,
+) -> tuple[list[MetricResult], bool]:
+    """Run a walk from each starting point, in groups of concurrent ones that each get their share
+    of the remaining time; also return whether Ctrl-C ended them.
+    """
+    results = list[MetricResult]()
     was_interrupted = False
     for group in range(0, len(starting_metrics), threads):
         walk_indices = range(group, min(group + threads, len(starting_metrics)))
@@ -554,20 +611,16 @@ def improve_metrics(
                 end.expire()
                 was_interrupted = True
         # This raises the errors of walks.
-        results += [one.result() for one in running]
+        results += [future.result() for future in running]
         if end.is_over:
             break
-    best = min(results, key=lambda one: one.utilisation)
-    metric = np.where(topology.capacity > 0, best.metric, search.start)
-    return MetricResult(
-        metric, best.utilisation, before, sum(one.moves for one in results), was_interrupted
-    )
+    return results, was_interrupted
 
 
 def largest_utilisation(search: MetricSearch, metric: FloatArray) -> float:
     """Largest link utilisation over all matrices and failures under these metrics (E,)."""
     loads = IgpFailures(EcmpDag.of(search.topology, metric), search.volume)
-    results = loads.under([[], *(list(one) for one in search.failures)])
+    results = loads.under([[], *(list(links) for links in search.failures)])
     return float(results.utilisation.max())
 
 

@@ -25,15 +25,8 @@ interval is the mean over its overlap with the readings.
 A .npz file holds the arrays of :class:`teal_ip.readings.readings.Counters` by name, as written by
 `teal estimate`.
 
-Responses to a Prometheus range query (``/api/v1/query_range``) are converted to such a table.  A
-file has one response, or a list of responses, such as those for ``ifHCInOctets`` and
-``ifHCOutOctets`` (snmp_exporter) or ``interfaces_interface_state_counters_in_octets`` (gnmic).  A
-series becomes rows of
-
-    router      label router, instance, source, agent_host, hostname or sysName, without a port
-    interface   label ifName, interface, interface_name, ifDescr, device or name
-    direction   label direction; else from the name of the metric: in or receive, out or transmit
-    bytes       the value: byte counters, not rates, so that wraps and resets are detected
+Responses to a Prometheus range query are converted to such a table
+(:mod:`teal_ip.readings.prometheus`).
 
 Entry points: :func:`load_counters`, :func:`save_counters`, :func:`interfaces_of`.
 """
@@ -41,174 +34,29 @@ Entry points: :func:`load_counters`, :func:`save_counters`, :func:`interfaces_of
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from teal.errors import WARNING, InputError, listed
+from teal.errors import InputError, listed
 from teal.formats import cells
 from teal.formats.numerals import plain_numbers
-from teal.formats.parts import keys_of, list_of, object_of, objects_of
 from teal.formats.times import naive_times, seconds_of_numbers, seconds_of_texts
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
-from teal.network.topology import without_port
 from teal.runtime.archives import check_npz
-from teal.runtime.arrays import AnyArray, FloatArray
+from teal.runtime.arrays import AnyArray, BoolArray, FloatArray
 from teal.runtime.storage import atomic_file
+from teal_ip.readings.prometheus import read_prometheus
+from teal_ip.readings.rates import GBIT_PER_BYTE, IntervalRates, median_interval
 from teal_ip.readings.readings import Counters, without_own_traffic
 
-_ROUTER = ("router", "instance", "source", "agent_host", "hostname", "sysName")
-_INTERFACE = ("ifName", "interface", "interface_name", "ifDescr", "device", "name")
-_DIRECTIONS = {
-    "in": re.compile("in_?(octets|bytes)|receive", re.I),
-    "out": re.compile("out_?(octets|bytes)|transmit", re.I),
-}
-
-
-def read_prometheus(path: Path) -> Any:
-    """Read responses into a pandas frame with the columns time, router, interface, direction, bytes.
-
-    Raises:
-        InputError: no JSON, no range query, or a series without router, interface or direction.
-    """
-    import pandas as pd
-
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(str(path), "", "JSON of a Prometheus range query", str(error)) from None
-    rows = list(_rows(document, str(path)))
-    if not rows:
-        raise InputError(str(path), "data.result", "at least one series with values", "none")
-    return pd.DataFrame(rows, columns=["time", "router", "interface", "direction", "bytes"])
-
-
-def _rows(document: Any, where: str) -> Iterator[tuple[float, str, str, str, float]]:
-    """Yield time, router, interface, direction and value of each reading of one or more responses."""
-    labels_by_key: dict[tuple[str, str, str], dict[str, Any]] = {}
-    values_by_key: dict[tuple[str, str, str], list[Any]] = {}
-    for position_text, series in _series(document, where):
-        labels = object_of(series.get("metric"), where, f"{position_text}: metric")
-        router = without_port(_label(labels, _ROUTER, where, position_text))
-        interface = _label(labels, _INTERFACE, where, position_text)
-        name = str(labels.get("__name__", ""))
-        direction = labels.get("direction") or next(
-            (d for d, words in _DIRECTIONS.items() if words.search(name)), ""
-        )
-        if direction not in _DIRECTIONS:
-            raise InputError(
-                where,
-                f"{position_text}: direction",
-                "a label direction, or a name such as ifHCInOctets (rate() and sum() "
-                "drop the name: query the counter itself)",
-                name or "no name",
-            )
-        key = (router, interface, direction)
-        values = list_of(series.get("values"), where, f"{position_text}: values")
-        previous = labels_by_key.setdefault(key, labels)
-        # Counters of 64 bits replace those of 32.
-        if previous is labels or _is_wide(labels) > _is_wide(previous):
-            labels_by_key[key] = labels
-            values_by_key[key] = values
-        elif _is_wide(labels) == _is_wide(previous):
-            names = [*previous, *labels]
-            differing = [
-                f"{n}={previous.get(n)!r} and {labels.get(n)!r}"
-                for n in dict.fromkeys(names)
-                if previous.get(n) != labels.get(n)
-            ]
-            expected = (
-                f"one series of {interface}, {direction}, of {router} (choose by a label in the "
-                "query)"
-            )
-            raise InputError(
-                where,
-                position_text,
-                expected,
-                f"two: {', '.join(differing) or 'with the same labels'}",
-            )
-    for key, values in values_by_key.items():
-        for position, entry in enumerate(values):
-            field = f"{' '.join(key)}: values[{position}]"
-            time_and_value = list_of(entry, where, field)
-            if len(time_and_value) != 2:
-                raise InputError(where, field, "[time, value]", repr(entry)[:80])
-            time, value = (_number(item, where, field) for item in time_and_value)
-            yield time, *key, value
-
-
-def _series(document: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield position and content of each series of one or more responses."""
-    answers = document if isinstance(document, list) else [document]
-    for index, response in enumerate(answers):
-        position_text = f"[{index}]." if isinstance(document, list) else ""
-        answer = object_of(response, where, position_text or "answer")
-        if answer.get("status") == "error" or "error" in answer:
-            error_text = f"{answer.get('errorType', 'error')}: {answer.get('error')}"
-            raise InputError(
-                where, f"{position_text}status", "an answer of Prometheus with data", error_text
-            )
-        data = object_of(answer.get("data"), where, f"{position_text}data")
-        if "result" not in data:
-            expected = "data.result with metric and values, of a range query"
-            raise InputError(where, position_text, expected, f"the keys {keys_of([answer])}")
-        if data.get("resultType", "matrix") != "matrix":
-            raise InputError(
-                where,
-                f"{position_text}data.resultType",
-                "matrix, of a range query",
-                repr(data["resultType"]),
-            )
-        for position, series in enumerate(
-            objects_of(data["result"], where, f"{position_text}data.result")
-        ):
-            yield f"{position_text}data.result[{position}]", series
-
-
-def _is_wide(labels: dict[str, Any]) -> bool:
-    """Whether a series is a 64-bit counter by its name: ifHCInOctets instead of ifInOctets."""
-    return "hc" in str(labels.get("__name__", "")).lower()
-
-
-def _number(value: Any, where: str, field: str) -> float:
-    """Parse a number of a response; Prometheus also writes NaN and +Inf."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(where, field, "a number", repr(value)[:80]) from None
-
-
-def _label(labels: dict[str, Any], names: tuple[str, ...], where: str, position_text: str) -> str:
-    for name in names:
-        if labels.get(name):
-            return str(labels[name])
-    raise InputError(
-        where, f"{position_text}: metric", "one of the labels " + ", ".join(names), sorted(labels)
-    )
-
-
 _ARRAYS = ("timestamps", "interval_s", "sent", "received", "ingress", "egress")
-# Widths of counters.
-_WIDTHS = (2.0**32, 2.0**64)
-# Share of the width above which a decreasing counter may have wrapped.
-_LAST_PART = 0.75
-# Number of readings up to which a counter's rises say nothing about its width.
-_FEW_READINGS = 3
-# Decreases below 2^32 that indicate a 32-bit counter: a router does not restart repeatedly.
-_FALLS_OF_A_NARROW_COUNTER = 2
-# Largest plausible rate, as a multiple of the interface's capacity.
-_MAX_RATE_OVER_CAPACITY = 1.5
-_BITS = 8.0
-_GIGA = 1e9
-# Share of an interval that readings must cover.
-_MIN_SHARE = 0.5
 
 
 def load_counters(
@@ -332,10 +180,81 @@ class _Interface:
         return self.out_link is None and self.in_link is None and not self.is_ignored
 
 
+_EXTERNAL = _Interface(None, None)
 # Router and interface.
 _InterfaceKey = tuple[str, str]
 # Maps router and interface to the interface's target; None if unknown.
 _TargetLookup = Callable[[str, str], _Interface | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """Columns of a table of readings.
+
+    Attributes:
+        time_column: time, or start for rates that are labelled by the starts of their intervals.
+        name_column: interface or neighbour.
+        value_column: bytes or rate.
+        rate_unit: unit in the heading of the column rate; "" for none.
+    """
+
+    time_column: str
+    name_column: str
+    value_column: str
+    rate_unit: str
+
+    @property
+    def is_by_start(self) -> bool:
+        """Whether times are the starts of intervals."""
+        return self.time_column == "start"
+
+    @property
+    def is_cumulative(self) -> bool:
+        """Whether values are counters, not rates."""
+        return self.value_column == "bytes"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Readings:
+    """Readings of interfaces, a row each.
+
+    Attributes:
+        times: (n,) seconds since 1970.
+        values: (n,) bytes or rates; NaN where empty.
+        directions: (n,) in or out.
+        routers: (n,) names of nodes.
+        interfaces: (n,) names of interfaces, or of neighbours.
+    """
+
+    times: FloatArray
+    values: FloatArray
+    directions: AnyArray
+    routers: AnyArray
+    interfaces: AnyArray
+
+    def interface_keys(self) -> Iterable[_InterfaceKey]:
+        """Router and interface of each row."""
+        return zip(self.routers, self.interfaces, strict=True)
+
+    def select(self, mask: BoolArray) -> _Readings:
+        """Return the rows of a mask (n,)."""
+        return _Readings(
+            self.times[mask],
+            self.values[mask],
+            self.directions[mask],
+            self.routers[mask],
+            self.interfaces[mask],
+        )
+
+    def by_interface(self) -> Iterator[tuple[str, str, str, AnyArray]]:
+        """Yield router, interface, direction, and the indices of their rows."""
+        import pandas as pd
+
+        columns = {"r": self.routers, "n": self.interfaces, "d": self.directions}
+        for (router, interface, direction), rows in (
+            pd.DataFrame(columns).groupby(["r", "n", "d"]).indices.items()
+        ):
+            yield router, interface, direction, rows
 
 
 def counters_from_frame(
@@ -358,185 +277,254 @@ def counters_from_frame(
         interval_s: length of an interval, seconds; 0 for the median time between two readings.
         ignore: regular expression of names of interfaces to ignore; "" for none.
     """
-    import pandas as pd
-
-    # Columns.
-    units = {plain: unit for plain, unit in map(cells.heading, map(str, frame.columns)) if unit}
-    separator = frame.attrs.get("separator", "")
-    frame = frame.rename(columns={name: cells.heading(str(name))[0] for name in frame.columns})
-    name_column = "interface" if "interface" in frame.columns else "neighbour"
-    value_column = "bytes" if "bytes" in frame.columns else "rate"
-    by_start = "start" in frame.columns and "time" not in frame.columns
-    time_column = "start" if by_start else "time"
-    if by_start and value_column == "bytes":
-        raise InputError(
-            where, "start", "the time at which the counter was read, in a column time", "a start"
-        )
-    needed = (time_column, "router", name_column, "direction", value_column)
-    missing = [name for name in needed if name not in frame.columns]
-    if missing:
-        expected = "columns time, router, interface or neighbour, direction, bytes or rate"
-        raise InputError(where, "columns", expected, "no " + ", ".join(missing))
-    # Values and directions.
-    times = _times(frame[time_column], where)
-    value = _numbers(frame[value_column], where, value_column, separator)
-    invalid = np.flatnonzero(~np.isfinite(value) | (value < 0))
+    # Cells of the table.
+    layout, frame = _layout_of(frame, where)
+    times, values, directions = _values_of(frame, layout, where)
+    is_valid = np.isfinite(values) & (values >= 0)
+    num_invalid = len(values) - int(is_valid.sum())
     notes = (
-        [f"{len(invalid):,} of {len(frame):,} readings are empty or negative, and left out"]
-        if len(invalid)
+        [f"{num_invalid:,} of {len(frame):,} readings are empty or negative, and excluded"]
+        if num_invalid
         else []
     )
-    direction = frame["direction"].astype(str).str.strip().str.lower().to_numpy()
-    wrong_rows = np.flatnonzero((direction != "in") & (direction != "out"))
-    if len(wrong_rows):
-        raise InputError(
-            where,
-            f"row {wrong_rows[0] + 2}: direction",
-            "in or out",
-            repr(direction[wrong_rows[0]]),
-        )
     # Routers and interfaces.
-    target_of, in_table = _interface_targets(topology, interfaces, where)
-    names = _cell_texts(frame[name_column], cells.cell_text)
-    routers = _cell_texts(frame["router"], lambda cell: topology.name_of(cells.cell_text(cell)))
-    index = topology.node_index()
-    unknown = sorted(set(routers) - set(index))
-    if unknown:
-        expected = (
-            f"a node of {topology.name} (--routers says by which other names routers are called)"
-        )
-        raise InputError(
-            where, "router", expected, listed([repr(name) for name in unknown], _MAX_LISTED)
-        )
-    targets = {
-        interface_key: target_of(*interface_key)
-        for interface_key in set(zip(routers, names, strict=True))
-    }
-    ignored = _ignored(targets, ignore)
+    target_of, table_targets = _interface_targets(topology, interfaces, where)
+    readings = _Readings(
+        times,
+        values,
+        directions,
+        routers=_cell_texts(frame["router"], lambda cell: topology.name_of(cells.cell_text(cell))),
+        interfaces=_cell_texts(frame[layout.name_column], cells.cell_text),
+    )
+    _check_routers(readings, topology, where)
+    routers = set(readings.routers)
+    targets, ignored = _match_interfaces(readings, target_of, ignore, where)
     if ignored:
         notes.append(f"{len(ignored):,} interfaces are ignored")
-    _check_known(
-        {
-            interface_key: target
-            for interface_key, target in targets.items()
-            if interface_key not in ignored
-        },
-        where,
-    )
-    is_ignored = np.array(
-        [interface_key in ignored for interface_key in zip(routers, names, strict=True)], dtype=bool
-    )
+    is_ignored = np.array([key in ignored for key in readings.interface_keys()], dtype=bool)
+    readings = readings.select(is_valid & ~is_ignored)
     # Intervals.
-    keep = np.isfinite(value) & (value >= 0) & ~is_ignored
-    step = interval_s or _median_interval(times[keep], routers[keep], names[keep], direction[keep])
+    readings, ends, step = _intervals_of(readings, layout, interval_s, where)
+    # Rates of the intervals, summed by link or router.
+    rates = IntervalRates(
+        topology,
+        ends,
+        step,
+        factor=_gbit_per_unit(layout, unit),
+        is_cumulative=layout.is_cumulative,
+        location=where,
+    )
+    _add_interfaces(rates, readings, targets, topology, where, layout.name_column)
+    notes += rates.notes()
+    # Routers without traffic of their own.
+    all_targets = {
+        key: target for key, target in (table_targets | targets).items() if key not in ignored
+    }
+    notes += _clear_transit_only(rates, topology, routers, all_targets)
+    notes += rates.plausibility_notes()
+    return rates.to_counters(notes)
+
+
+def _layout_of(frame: Any, location: str) -> tuple[_Layout, Any]:
+    """Return the layout of a table, and the table with normalised column names.
+
+    Raises:
+        InputError: a missing column, or counters with the column start.
+    """
+    units = {plain: unit for plain, unit in map(cells.heading, map(str, frame.columns)) if unit}
+    frame = frame.rename(columns={name: cells.heading(str(name))[0] for name in frame.columns})
+    is_by_start = "start" in frame.columns and "time" not in frame.columns
+    layout = _Layout(
+        time_column="start" if is_by_start else "time",
+        name_column="interface" if "interface" in frame.columns else "neighbour",
+        value_column="bytes" if "bytes" in frame.columns else "rate",
+        rate_unit=units.get("rate", ""),
+    )
+    if is_by_start and layout.is_cumulative:
+        raise InputError(
+            location,
+            "start",
+            "the time at which the counter was read, in a column time",
+            "a start",
+        )
+    required = (
+        layout.time_column,
+        "router",
+        layout.name_column,
+        "direction",
+        layout.value_column,
+    )
+    missing = [name for name in required if name not in frame.columns]
+    if missing:
+        expected = "columns time, router, interface or neighbour, direction, bytes or rate"
+        raise InputError(location, "columns", expected, "no " + ", ".join(missing))
+    return layout, frame
+
+
+def _values_of(
+    frame: Any, layout: _Layout, location: str
+) -> tuple[FloatArray, FloatArray, AnyArray]:
+    """Parse times (n,), values (n,) and directions (n,) of a table.
+
+    Raises:
+        InputError: an ambiguous time or number, or a direction other than in or out.
+    """
+    times = _times(frame[layout.time_column], location)
+    separator = frame.attrs.get("separator", "")
+    column = layout.value_column
+    values = _numbers(frame[column], location, column, separator)
+    directions = frame["direction"].astype(str).str.strip().str.lower().to_numpy()
+    invalid_rows = np.flatnonzero((directions != "in") & (directions != "out"))
+    if len(invalid_rows):
+        raise InputError(
+            location,
+            f"row {invalid_rows[0] + 2}: direction",
+            "in or out",
+            repr(directions[invalid_rows[0]]),
+        )
+    return times, values, directions
+
+
+def _check_routers(readings: _Readings, topology: Topology, location: str) -> None:
+    """Raise InputError for routers outside the network."""
+    unknown = sorted(set(readings.routers) - set(topology.node_index()))
+    if unknown:
+        expected = (
+            f"a node of {topology.name} (--routers lists the other names by which routers are "
+            "called)"
+        )
+        raise InputError(
+            location, "router", expected, listed([repr(name) for name in unknown], _MAX_LISTED)
+        )
+
+
+def _match_interfaces(
+    readings: _Readings, target_of: _TargetLookup, ignore: str, location: str
+) -> tuple[dict[_InterfaceKey, _Interface | None], set[_InterfaceKey]]:
+    """Return the targets of all interfaces with readings, and the ignored ones among them.
+
+    Raises:
+        InputError: an interface without a target, or an invalid pattern ``ignore``.
+    """
+    targets = {key: target_of(*key) for key in set(readings.interface_keys())}
+    ignored = _ignored(targets, ignore)
+    _check_known({key: target for key, target in targets.items() if key not in ignored}, location)
+    return targets, ignored
+
+
+def _intervals_of(
+    readings: _Readings, layout: _Layout, interval_s: float, location: str
+) -> tuple[_Readings, FloatArray, float]:
+    """Return the readings with the ends of their intervals as times, the ends (T,) of all intervals,
+    and their length; seconds.
+
+    Args:
+        readings: the readings.
+        layout: columns of the table.
+        interval_s: length of an interval; 0 for the median time between two readings.
+        location: the file, for messages.
+
+    Raises:
+        InputError: no interface has two readings.
+    """
+    step = interval_s or median_interval(
+        readings.times, readings.routers, readings.interfaces, readings.directions
+    )
     if not step > 0:
-        raise InputError(where, "time", "at least two readings of an interface", "one")
-    times = times + step if by_start else times
+        raise InputError(location, "time", "at least two readings of an interface", "one")
+    if layout.is_by_start:
+        readings = dataclasses.replace(readings, times=readings.times + step)
     ends = np.arange(
-        times[keep].min() + (step if value_column == "bytes" else 0),
-        times[keep].max() + step / 2,
+        readings.times.min() + (step if layout.is_cumulative else 0),
+        readings.times.max() + step / 2,
         step,
     )
-    shape = (len(ends), topology.num_links)
-    sent = np.full(shape, np.nan)
-    received = np.full(shape, np.nan)
-    ingress, egress = (np.full((len(ends), topology.num_nodes), np.nan) for _ in range(2))
-    unit = unit or units.get("rate", "")
+    return readings, ends, step
+
+
+def _gbit_per_unit(layout: _Layout, unit: str) -> float:
+    """Gbit, or Gbit/s, of a unit of the values.
+
+    Raises:
+        InputError: an unknown unit.
+    """
+    unit = unit or layout.rate_unit
     factor = gbps_per_unit(unit, "--counter-unit") if unit else 1.0
-    if value_column == "bytes":
-        factor = _BITS / _GIGA
-    wraps = resets = 0
-    # Interfaces whose counters may have 32 bits.
-    narrow: list[str] = []
-    members: dict[tuple[str, int], list[str]] = {}
-    groups = (
-        pd.DataFrame({"r": routers[keep], "n": names[keep], "d": direction[keep]})
-        .groupby(["r", "n", "d"])
-        .indices
-    )
-    # Rates of each interface and direction, summed by link or router.
-    for (router, name, flow_direction), rows in groups.items():
-        read_times = times[keep][rows]
-        reading = value[keep][rows]
+    return GBIT_PER_BYTE if layout.is_cumulative else factor
+
+
+def _add_interfaces(
+    rates: IntervalRates,
+    readings: _Readings,
+    targets: Mapping[_InterfaceKey, _Interface | None],
+    topology: Topology,
+    location: str,
+    name_column: str,
+) -> None:
+    """Add the rates of each interface and direction to its link, or to its router if it is external.
+
+    Raises:
+        InputError: different readings of one time, or a 32-bit counter that is too fast.
+    """
+    index = topology.node_index()
+    for router, name, direction, rows in readings.by_interface():
+        title = f"{name or 'external'} of {router}, {direction}"
+        # Sort by time, without repetitions.
+        read_times = readings.times[rows]
+        values = readings.values[rows]
         order = np.argsort(read_times, kind="stable")
         read_times = read_times[order]
-        reading = reading[order]
+        values = values[order]
         is_repeated = np.diff(read_times, prepend=-math.inf) == 0
-        if (is_repeated & (np.diff(reading, prepend=0.0) != 0)).any():
+        if (is_repeated & (np.diff(values, prepend=0.0) != 0)).any():
             expected = (
                 "one reading at a time; interfaces that have a name each (--interfaces), or "
                 "neighbours a#1, a#2"
             )
             raise InputError(
-                where, name_column, expected, f"several of {name!r}, {flow_direction}, at {router}"
+                location, name_column, expected, f"several of {name!r}, {direction}, at {router}"
             )
-        read_times = read_times[~is_repeated]
-        reading = reading[~is_repeated]
+        # Rates.
         target = targets[router, name]
         # Guaranteed by _check_known.
         assert target is not None
-        link = target.out_link if flow_direction == "out" else target.in_link
+        link = target.out_link if direction == "out" else target.in_link
         capacity = (
             float(topology.capacity[link]) if link is not None else float(topology.capacity.sum())
         )
-        if value_column == "bytes":
-            title = f"{name or 'external'} of {router}, {flow_direction}"
-            if _may_be_narrow(read_times, reading, capacity, where, title):
-                narrow.append(title)
-            rate, starts, wraps_and_resets = _rates(read_times, reading * factor, capacity, factor)
-            wraps = wraps + wraps_and_resets[0]
-            resets = resets + wraps_and_resets[1]
-            series = _interval_means(starts, read_times[1:], rate, ends, step)
-        else:
-            series = _nearest_rates(read_times, reading * factor, ends, step)
+        series = rates.means(read_times[~is_repeated], values[~is_repeated], capacity, title)
         if link is not None:
-            link_rates = (sent if flow_direction == "out" else received)[:, link]
-            names_of_link = members.setdefault((flow_direction, link), [])
-            link_rates[:] = link_rates + series if names_of_link else series
-            names_of_link.append(name)
+            rates.add_to_link(link, direction, name, series)
         elif target.is_border:
-            side = egress if flow_direction == "out" else ingress
-            node = index[router]
-            side[:, node] = np.where(
-                np.isnan(side[:, node]), series, side[:, node] + np.nan_to_num(series)
-            )
-    # Notes, and routers without traffic of their own.
-    for (flow_direction, link), named in members.items():
-        if len(named) > 1:
-            notes.append(
-                f"{topology.link_names()[link]}, {flow_direction}: the sum of the interfaces "
-                f"{', '.join(named)}"
-            )
-    notes += [f"{wraps:,} counter wraps, {resets:,} resets"] if wraps or resets else []
-    if narrow:
-        notes.append(
-            f"{WARNING}counters that stay below 2^32 and may be of 32 bits, which then wrap more "
-            f"than once between two readings, so that rates are too low: {listed(narrow)}"
-        )
-    known_targets = {
-        interface_key: target
-        for interface_key, target in (in_table | targets).items()
-        if interface_key not in ignored
-    }
+            rates.add_to_router(index[router], direction, series)
+
+
+def _clear_transit_only(
+    rates: IntervalRates,
+    topology: Topology,
+    routers: set[str],
+    targets: Mapping[_InterfaceKey, _Interface | None],
+) -> list[str]:
+    """Set ingress and egress of routers without traffic of their own to 0; return a note on them.
+
+    Args:
+        rates: rates of all interfaces; ingress and egress are updated.
+        topology: the network.
+        routers: names of the routers with readings.
+        targets: interfaces of readings and table that are not ignored.
+    """
     borders = {
-        router
-        for (router, _), target in known_targets.items()
-        if target is not None and target.is_border
+        router for (router, _), target in targets.items() if target is not None and target.is_border
     }
-    is_candidate = np.isin(topology.node_names, sorted(set(routers) - borders))
-    transit_only = without_own_traffic(topology, is_candidate, sent, received) if borders else []
-    if transit_only:
-        ingress[:, transit_only] = egress[:, transit_only] = 0.0
-        inner_names = ", ".join(topology.node_names[node] for node in transit_only)
-        notes.append(
-            "no traffic of their own, as all interfaces are read and none is external: "
-            f"{inner_names}"
-        )
-    notes += _implausible_rates(topology, sent, received, value_column)
-    silent = int((np.isnan(sent) & np.isnan(received)).all(0).sum())
-    notes += [f"{silent} of {topology.num_links} links have no counter"] if silent else []
-    timestamps = np.round(ends).astype("int64").astype("datetime64[s]")
-    return Counters(timestamps, float(step), sent, received, ingress, egress, tuple(notes))
+    if not borders:
+        return []
+    is_candidate = np.isin(topology.node_names, sorted(routers - borders))
+    transit_only = without_own_traffic(topology, is_candidate, rates.sent, rates.received)
+    if not transit_only:
+        return []
+    rates.ingress[:, transit_only] = rates.egress[:, transit_only] = 0.0
+    names = ", ".join(topology.node_names[node] for node in transit_only)
+    return [f"no traffic of their own, as all interfaces are read and none is external: {names}"]
 
 
 def _cell_texts(column: Any, text_of: Callable[[Any], str]) -> AnyArray:
@@ -547,109 +535,131 @@ def _cell_texts(column: Any, text_of: Callable[[Any], str]) -> AnyArray:
     return np.array([text_of(cell) for cell in distinct], dtype=object)[codes]
 
 
-def _numbers(column: Any, where: str, name: str, separator: str) -> FloatArray:
+def _numbers(column: Any, location: str, name: str, separator: str) -> FloatArray:
     """Numbers (n,) of a column; NaN for other texts."""
     import pandas as pd
 
     if column.dtype.kind not in "iuf":
         texts = column.fillna("").astype(str)
         if separator not in ("", ",") or texts.str.contains(",", regex=False).any():
-            texts = pd.Series(plain_numbers(texts.tolist(), where, f"column {name}", separator))
+            texts = pd.Series(plain_numbers(texts.tolist(), location, f"column {name}", separator))
         column = pd.to_numeric(texts, errors="coerce")
     return np.asarray(column.to_numpy(dtype=np.float64))
 
 
-def _times(column: Any, where: str) -> FloatArray:
+def _times(column: Any, location: str) -> FloatArray:
     """Times (n,) in seconds since 1970."""
     if column.dtype.kind == "M" or hasattr(column.dtype, "tz"):
         return np.asarray(naive_times(column).astype("datetime64[ns]").astype(np.int64) / 1e9)
     if column.dtype.kind in "iuf":
-        return seconds_of_numbers(column.to_numpy(), where, "time")
-    return seconds_of_texts(column.map(cells.cell_text), where, "time", first_row=2)
+        return seconds_of_numbers(column.to_numpy(), location, "time")
+    return seconds_of_texts(column.map(cells.cell_text), location, "time", first_row=2)
 
 
 def _interface_targets(
-    topology: Topology, interfaces: Any | None, where: str
+    topology: Topology, interfaces: Any | None, location: str
 ) -> tuple[_TargetLookup, dict[_InterfaceKey, _Interface]]:
     """Return the function from router and interface to the interface's target (None if the table
     lacks it), and the content of the table; {} without a table.
     """
-    index = topology.node_index()
-    external = _Interface(None, None)
-
-    def to_neighbour(router: str, neighbour: str, member: int, file: str, field: str) -> _Interface:
-        try:
-            links = topology.find_links(router, neighbour, member)
-        except InputError:
-            links = []
-        outgoing = [link for link in links if topology.link_source[link] == index[router]]
-        incoming = [link for link in links if topology.link_target[link] == index[router]]
-        if max(len(outgoing), len(incoming)) != 1:
-            expected = (
-                f"a neighbour of {router} in {topology.name}, and which of parallel links: 1, 2, "
-                "..."
-            )
-            raise InputError(
-                file, field, expected, repr(f"{neighbour}#{member}" if member else neighbour)
-            )
-        return _Interface(outgoing[0] if outgoing else None, incoming[0] if incoming else None)
-
     if interfaces is None:
-        neighbours = {
-            (topology.node_names[a], topology.node_names[b])
-            for a, b in zip(
-                topology.link_source.tolist(), topology.link_target.tolist(), strict=True
-            )
-        }
+        return _lookup_by_name(topology, location), {}
+    table_targets = _table_targets(topology, interfaces)
+    return lambda router, name: table_targets.get((router, name)), table_targets
 
-        def by_name(router: str, name: str) -> _Interface:
-            neighbour_name, member = topology.member(router, name)
-            neighbour_name = topology.name_of(neighbour_name)
-            is_link = (router, neighbour_name) in neighbours or (
-                neighbour_name,
-                router,
-            ) in neighbours
-            return (
-                to_neighbour(router, neighbour_name, member, where, "interface")
-                if is_link
-                else external
-            )
 
-        return by_name, {}
+def _lookup_by_name(topology: Topology, location: str) -> _TargetLookup:
+    """Return the lookup of interfaces that are named like neighbours; other names are external."""
+    neighbours = {
+        (topology.node_names[a], topology.node_names[b])
+        for a, b in zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
+    }
+
+    def target_of(router: str, name: str) -> _Interface:
+        neighbour, member = topology.member(router, name)
+        neighbour = topology.name_of(neighbour)
+        if (router, neighbour) not in neighbours and (neighbour, router) not in neighbours:
+            return _EXTERNAL
+        return _interface_to(topology, router, neighbour, member, location, "interface")
+
+    return target_of
+
+
+def _table_targets(topology: Topology, interfaces: Any) -> dict[_InterfaceKey, _Interface]:
+    """Return the targets of a table of router, interface, neighbour, number and ignore.
+
+    Raises:
+        InputError: a missing column, or a row outside the network.
+    """
     table = interfaces.rename(
         columns={name: str(name).strip().lower() for name in interfaces.columns}
     )
-    file = str(interfaces.attrs.get("where", "--interfaces"))
+    location = str(interfaces.attrs.get("where", "--interfaces"))
     missing = [name for name in ("router", "interface", "neighbour") if name not in table.columns]
     if missing:
         raise InputError(
-            file, "columns", "router, interface, neighbour", "no " + ", ".join(missing)
+            location, "columns", "router, interface, neighbour", "no " + ", ".join(missing)
         )
-    table_targets: dict[_InterfaceKey, _Interface] = {}
+    index = topology.node_index()
+    targets: dict[_InterfaceKey, _Interface] = {}
     for line, row in enumerate(table.to_dict("records"), 2):
         router = topology.name_of(cells.cell_text(row["router"]))
-        name = cells.cell_text(row["interface"])
+        interface = cells.cell_text(row["interface"])
         neighbour = cells.cell_text(row["neighbour"])
         number = cells.cell_text(row.get("number")).removesuffix(".0")
         if number and not (number.isdecimal() and int(number)):
-            raise InputError(
-                file, f"row {line}: number", "a whole number of at least 1", repr(number)
-            )
-        member = int(number or 0)
+            raise InputError(location, f"row {line}: number", "a positive integer", repr(number))
         if router not in index:
             raise InputError(
-                file, f"row {line}: router", f"a node of {topology.name}", repr(router)
+                location, f"row {line}: router", f"a node of {topology.name}", repr(router)
             )
         if str(row.get("ignore", "")).strip().lower() in _YES:
-            table_targets[router, name] = _Interface(None, None, is_ignored=True)
+            target = _Interface(None, None, is_ignored=True)
         elif not neighbour:
-            table_targets[router, name] = external
+            target = _EXTERNAL
         else:
-            neighbour_name = topology.name_of(neighbour)
-            table_targets[router, name] = to_neighbour(
-                router, neighbour_name, member, file, f"row {line}: neighbour"
+            target = _interface_to(
+                topology,
+                router,
+                topology.name_of(neighbour),
+                int(number or 0),
+                location,
+                f"row {line}: neighbour",
             )
-    return lambda router, name: table_targets.get((router, name)), table_targets
+        targets[router, interface] = target
+    return targets
+
+
+def _interface_to(
+    topology: Topology, router: str, neighbour: str, member: int, location: str, field: str
+) -> _Interface:
+    """Return the interface of a router on the links from and to a neighbour.
+
+    Args:
+        topology: the network.
+        router: name of a node.
+        neighbour: name of the neighbour.
+        member: index of the parallel cable, from 1; 0 for a single one.
+        location: the file, for messages.
+        field: column, for messages.
+
+    Raises:
+        InputError: no link, or several parallel ones.
+    """
+    try:
+        links = topology.find_links(router, neighbour, member)
+    except InputError:
+        links = []
+    outgoing = [e for e in links if topology.node_names[topology.link_source[e]] == router]
+    incoming = [e for e in links if topology.node_names[topology.link_target[e]] == router]
+    if max(len(outgoing), len(incoming)) != 1:
+        expected = (
+            f"a neighbour of {router} in {topology.name}, and which of parallel links: 1, 2, ..."
+        )
+        raise InputError(
+            location, field, expected, repr(f"{neighbour}#{member}" if member else neighbour)
+        )
+    return _Interface(outgoing[0] if outgoing else None, incoming[0] if incoming else None)
 
 
 def interfaces_of(
@@ -665,7 +675,7 @@ def interfaces_of(
     by_link = dict[str, list[str]]()
     external = dict[str, list[str]]()
     targets = _interface_targets(topology, _read(path), str(path))[1]
-    for (router, name), target in sorted(targets.items(), key=lambda one: one[0]):
+    for (router, name), target in sorted(targets.items(), key=lambda entry: entry[0]):
         if target.is_border:
             external.setdefault(router, []).append(name)
         elif target.out_link is not None:
@@ -687,7 +697,7 @@ _MAX_LISTED = 20
 
 
 def _ignored(
-    lead_of: Mapping[_InterfaceKey, _Interface | None], pattern: str
+    targets: Mapping[_InterfaceKey, _Interface | None], pattern: str
 ) -> set[_InterfaceKey]:
     """Return the interfaces that the pattern or the table excludes."""
     try:
@@ -698,19 +708,19 @@ def _ignored(
         ) from None
     by_table = {
         interface_key
-        for interface_key, lead in lead_of.items()
-        if lead is not None and lead.is_ignored
+        for interface_key, target in targets.items()
+        if target is not None and target.is_ignored
     }
     return by_table | {
         interface_key
-        for interface_key in lead_of
+        for interface_key in targets
         if expression is not None and expression.fullmatch(interface_key[1])
     }
 
 
-def _check_known(lead_of: Mapping[_InterfaceKey, _Interface | None], where: str) -> None:
+def _check_known(targets: Mapping[_InterfaceKey, _Interface | None], location: str) -> None:
     """Raise InputError for interfaces that the table lacks, with a pattern that would exclude them."""
-    unknown = sorted(interface_key for interface_key, lead in lead_of.items() if lead is None)
+    unknown = sorted(interface_key for interface_key, target in targets.items() if target is None)
     if unknown:
         forms = sorted({re.sub(r"\d+", r"\\d+", re.escape(name)) for _, name in unknown})
         advice = (
@@ -719,156 +729,8 @@ def _check_known(lead_of: Mapping[_InterfaceKey, _Interface | None], where: str)
         )
         expected = f"interfaces of the table --interfaces: {advice}"
         raise InputError(
-            where,
+            location,
             "interface",
             expected,
             listed([f"{name} of {router}" for router, name in unknown], _MAX_LISTED),
         )
-
-
-def _median_interval(times: FloatArray, *keys: Any) -> float:
-    """Median time between two readings of the same interface, seconds."""
-    import pandas as pd
-
-    groups = pd.DataFrame(dict(enumerate(keys))).groupby(list(range(len(keys)))).indices
-    steps = [np.diff(np.sort(times[rows])) for rows in groups.values() if len(rows) > 1]
-    return float(np.median(np.concatenate(steps))) if steps else 0.0
-
-
-def _may_be_narrow(
-    read_times: FloatArray, reading: FloatArray, capacity: float, where: str, name: str
-) -> bool:
-    """Whether a counter may have 32 bits and wrap more than once between two readings, so that its
-    rate is unknown; a counter that certainly does is an error.
-
-    A 64-bit counter that stays below 2^32 rises in all of many readings.  RFC 2863 3.1.6 requires
-    64-bit counters (ifHCInOctets) above 20 Mbit/s for this reason.
-
-    Args:
-        read_times: (n,) seconds.
-        reading: (n,) bytes.
-        capacity: capacity of the interface, Gbit/s.
-        where: the file, for messages.
-        name: the interface, for messages.
-
-    Raises:
-        InputError: the counter decreases repeatedly, never exceeds 2^32, and could wrap twice.
-    """
-    if len(reading) < 2 or reading.max() >= _WIDTHS[0] or capacity <= 0:
-        return False
-    falls = int((np.diff(reading) < 0).sum())
-    seconds = float(np.median(np.diff(read_times)))
-    wrap_s = _WIDTHS[0] * _BITS / (capacity * _GIGA)
-    if seconds <= wrap_s:
-        return False
-    if falls >= _FALLS_OF_A_NARROW_COUNTER:
-        raise InputError(
-            where,
-            name,
-            f"counters of 64 bits (ifHCInOctets, ifHCOutOctets), or readings every {wrap_s:.3g} s: "
-            f"at {capacity:g} Gbit/s a counter of 32 bits wraps more than once between two readings",
-            f"32 bits, read every {seconds:g} s",
-        )
-    is_short = len(reading) <= _FEW_READINGS
-    return falls > 0 or (is_short and reading.max() >= _WIDTHS[0] / 2)
-
-
-def _implausible_rates(
-    topology: Topology, sent: FloatArray, received: FloatArray, column: str
-) -> list[str]:
-    """Warn about links with a larger rate than their capacity."""
-    capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
-    largest = np.fmax(
-        *(np.where(np.isnan(rates), 0.0, rates).max(0, initial=0.0) for rates in (sent, received))
-    )
-    names = topology.link_names()
-    link_texts = [
-        f"{names[link]} ({largest[link]:g} of {capacity[link]:g} Gbit/s)"
-        for link in np.flatnonzero(largest > _MAX_RATE_OVER_CAPACITY * capacity)
-    ]
-    if not link_texts:
-        return []
-    advice = (
-        "--counter-unit names the unit of rates"
-        if column == "rate"
-        else "the counters may be of bits, not bytes"
-    )
-    return [f"{WARNING}more was counted than the links can carry ({advice}): {listed(link_texts)}"]
-
-
-def _rates(
-    read_times: FloatArray, amount: FloatArray, capacity: float, factor: float
-) -> tuple[FloatArray, FloatArray, tuple[int, int]]:
-    """Return Gbit/s between readings, NaN after a reset; start times; numbers of wraps and resets.
-
-    Args:
-        read_times: (n,) seconds.
-        amount: (n,) readings in Gbit.
-        capacity: capacity of the interface, Gbit/s.
-        factor: Gbit of a unit of the counter.
-    """
-    seconds = np.diff(read_times)
-    change = np.diff(amount)
-    falls = np.flatnonzero(change < 0)
-    is_narrow = len(falls) >= _FALLS_OF_A_NARROW_COUNTER and bool(
-        (amount < _WIDTHS[0] * factor).all()
-    )
-    wraps = 0
-    for i in falls.tolist():
-        for width in _WIDTHS:
-            full = width * factor
-            wrapped = change[i] + full
-            is_late = amount[i] >= _LAST_PART * full and amount[i] <= full
-            may_wrap = is_late or (is_narrow and width == _WIDTHS[0])
-            if (
-                may_wrap
-                and seconds[i] > 0
-                and wrapped <= _MAX_RATE_OVER_CAPACITY * capacity * seconds[i]
-            ):
-                change[i] = wrapped
-                wraps = wraps + 1
-                break
-    resets = int((change < 0).sum())
-    rate = np.where(
-        (change >= 0) & (seconds > 0), change / np.where(seconds > 0, seconds, 1), np.nan
-    )
-    return rate, read_times[:-1], (wraps, resets)
-
-
-def _interval_means(
-    starts: FloatArray, stops: FloatArray, rate: FloatArray, ends: FloatArray, step: float
-) -> FloatArray:
-    """Mean (T,) of piecewise constant rates over the intervals that end at ``ends``; NaN if more than
-    half of an interval is unknown.
-    """
-    known = np.isfinite(rate)
-    starts = starts[known]
-    stops = stops[known]
-    rate = rate[known]
-    if not len(rate):
-        return np.full(len(ends), np.nan)
-    volume = np.concatenate([[0.0], np.cumsum(rate * (stops - starts))])
-    covered = np.concatenate([[0.0], np.cumsum(stops - starts)])
-
-    def until(time: FloatArray, total: FloatArray, slope: FloatArray) -> FloatArray:
-        """Cumulative total at each time; the pieces are sorted and do not overlap."""
-        i = np.clip(np.searchsorted(starts, time, side="right") - 1, 0, len(starts) - 1)
-        inside = np.clip(time - starts[i], 0.0, stops[i] - starts[i])
-        return np.asarray(total[i] + slope[i] * inside)
-
-    amount = until(ends, volume, rate) - until(ends - step, volume, rate)
-    seconds = until(ends, covered, np.ones_like(rate)) - until(
-        ends - step, covered, np.ones_like(rate)
-    )
-    return np.where(seconds >= _MIN_SHARE * step, amount / np.maximum(seconds, 1e-300), np.nan)
-
-
-def _nearest_rates(
-    read_times: FloatArray, rate: FloatArray, ends: FloatArray, step: float
-) -> FloatArray:
-    """Mean (T,) of the rates nearest to each end; NaN without any within half a step."""
-    index = np.round((read_times - ends[0]) / step).astype(int)
-    inside = (index >= 0) & (index < len(ends))
-    total = np.bincount(index[inside], rate[inside], len(ends))
-    count = np.bincount(index[inside], minlength=len(ends))
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

@@ -51,7 +51,7 @@ def algorithms_of(
     Raises:
         InputError: several definitions and no file, or a row with an unknown node or algorithm.
     """
-    numbers = [one.number for one in definitions]
+    numbers = [definition.number for definition in definitions]
     if file is None:
         if len(numbers) != 1:
             raise InputError(
@@ -149,7 +149,7 @@ def lists_and_algorithms(
         if lists is None or lists.algorithm is None or lists.algorithm in algorithms
         else [lists.algorithm]
     )
-    if len(set(numbers := [str(one.number) for one in algorithms])) < len(numbers):
+    if len(set(numbers := [str(algorithm.number) for algorithm in algorithms])) < len(numbers):
         raise InputError(FLEX_ALGO, "", "one definition for each number", listed(numbers))
     return lists, algorithms
 
@@ -193,7 +193,10 @@ class FlexRouting:
         self._demands = len(pairs)
         dags = {
             0: dag,
-            **{one.number: one.dag(dag.topology, dag.links.metric) for one in definitions},
+            **{
+                definition.number: definition.dag(dag.topology, dag.links.metric)
+                for definition in definitions
+            },
         }
         steered = policies.algorithm_number if policies is not None and policies.lists else -1
         if steered >= 0 and not (algorithm == steered).any():

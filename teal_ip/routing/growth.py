@@ -28,7 +28,7 @@ from teal.app.table import Column, Table
 from teal.app.text import percent
 from teal.errors import InputError
 from teal.network import Topology, TrafficMatrices
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import FloatArray, Int64Array
 from teal_ip.routing.settings import GrowthConfig
 
 _DAY_S = 86_400.0
@@ -108,7 +108,36 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
         InputError: a history of less than eight weeks, a day without traffic, or an interval too
             wide for planning.
     """
-    # Daily means of full days.
+    day_index, means, degrees_of_freedom = _daily_means(traffic)
+    # Least squares with weekday levels.
+    _, weekday = np.unique(day_index % 7, return_inverse=True)
+    years = day_index * _DAY_S / _YEAR_S
+    logs = np.log(means)
+    levels = np.bincount(weekday)
+    centred = years - (np.bincount(weekday, years) / levels)[weekday]
+    rate = float(centred @ logs / (centred @ centred))
+    residual = logs - (np.bincount(weekday, logs) / levels)[weekday] - rate * centred
+    # Confidence interval.
+    width = _half_width(residual, centred, degrees_of_freedom)
+    growth = Growth(rate, rate - width, rate + width, True)
+    if growth.high - growth.low > _MAX_WIDTH:
+        raise InputError(
+            "--growth-per-year",
+            "fit",
+            "traffic with a clearer trend, or a number such as 0.3",
+            f"{len(day_index)} days, {growth}",
+        )
+    return growth
+
+
+def _daily_means(traffic: TrafficMatrices) -> tuple[Int64Array, FloatArray, int]:
+    """Return the full days of a history, their mean total traffic, and the degrees of freedom of a
+    fit with a trend and a level of each weekday.
+
+    Raises:
+        InputError: too few days, or a day without traffic.
+    """
+    # Totals of all matrices, in blocks.
     totals = np.concatenate(
         [
             traffic.read(np.arange(first, min(first + _BLOCK, traffic.num_matrices))).sum(1)
@@ -123,8 +152,7 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     # The first and the last day may be incomplete.
     is_full = counts >= 0.9 * counts.max()
     day_index = np.flatnonzero(is_full)
-    weekdays, weekday = np.unique(day_index % 7, return_inverse=True)
-    degrees_of_freedom = len(day_index) - len(weekdays) - 1
+    degrees_of_freedom = len(day_index) - len(np.unique(day_index % 7)) - 1
     span = int(day_index[-1] - day_index[0]) + 1
     if span < _MIN_DAYS or degrees_of_freedom < _MIN_FREEDOM:
         raise InputError(
@@ -136,34 +164,27 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     means = np.bincount(day, totals)[is_full] / counts[is_full]
     if not (means > 0).all():
         raise InputError("--growth-per-year", "fit", "traffic on every day", "a day without any")
-    # Least squares with weekday levels.
-    years = day_index * _DAY_S / _YEAR_S
-    logs = np.log(means)
-    levels = np.bincount(weekday)
-    centred = years - (np.bincount(weekday, years) / levels)[weekday]
-    rate = float(centred @ logs / (centred @ centred))
-    residual = logs - (np.bincount(weekday, logs) / levels)[weekday] - rate * centred
-    # Confidence interval, with autocorrelated residuals.
+    return day_index, means, degrees_of_freedom
+
+
+def _half_width(residual: FloatArray, centred: FloatArray, degrees_of_freedom: int) -> float:
+    """Half width of the confidence interval of a slope, with autocorrelated residuals.
+
+    Args:
+        residual: (n,) residuals of the days' logarithms.
+        centred: (n,) years, less the mean of their weekday.
+        degrees_of_freedom: degrees of freedom of the fit.
+    """
     residual_square = float(residual @ residual)
-    num_days = len(logs)
+    num_days = len(residual)
     variance = residual_square / degrees_of_freedom / float(centred @ centred)
+    # Correlation of successive days, corrected for its bias.
     rho = float(residual[1:] @ residual[:-1]) / residual_square if residual_square > 0 else 0.0
     rho = float(np.clip((num_days * rho + 2) / (num_days - 4), 0.0, _MAX_CORRELATION))
     inflation = (1 + rho) / (1 - rho)
     standard_error = math.sqrt(variance * inflation)
-    width = (
-        float(student_t.ppf(_QUANTILE, max(1.0, (degrees_of_freedom + 1) / inflation - 1)))
-        * standard_error
-    )
-    growth = Growth(rate, rate - width, rate + width, True)
-    if growth.high - growth.low > _MAX_WIDTH:
-        raise InputError(
-            "--growth-per-year",
-            "fit",
-            "traffic from which a growth can be told, or a number such as 0.3",
-            f"{len(day_index)} days, {growth}",
-        )
-    return growth
+    effective_freedom = max(1.0, (degrees_of_freedom + 1) / inflation - 1)
+    return float(student_t.ppf(_QUANTILE, effective_freedom)) * standard_error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,9 +236,9 @@ def forecast_table(
     columns = (
         Column("link", "link"),
         Column(f"today, {routing}", "utilisation", percent, most_is_best=True),
-        Column("full from", lambda one: one.full or "-"),
+        Column("full from", lambda row: row.full or "-"),
         Column("under its worst failure", "failed_utilisation", percent, most_is_best=True),
-        Column("full under failure from", lambda one: one.full_under_failure or "-"),
+        Column("full under failure from", lambda row: row.full_under_failure or "-"),
         *interval,
         Column("worst failure", "worst_failure"),
     )
@@ -274,7 +295,7 @@ def link_forecasts(
                 latest=months[3],
             )
         )
-    return sorted(forecasts, key=lambda one: -one.failed_utilisation)
+    return sorted(forecasts, key=lambda forecast: -forecast.failed_utilisation)
 
 
 def month_when_full(utilisation: float, limit: float, rate: float, today: np.datetime64) -> str:

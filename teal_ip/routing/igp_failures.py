@@ -100,25 +100,25 @@ def new_reroute_scratch(nodes: int, links: int) -> RerouteScratch:
 
 
 @kernel
-def places_in_order(order: IntArray, reached: IntArray, place: IntArray) -> None:
-    """Fill ``place`` (D, N) with the position of each node in ``order`` (D, N); entries of nodes
-    without a path stay.
+def positions_in_order(order: IntArray, reached: IntArray, node_position: IntArray) -> None:
+    """Fill ``node_position`` (D, N) with the position of each node in ``order`` (D, N); entries of
+    nodes without a path stay.
     """
     for t in range(len(order)):
         for i in range(reached[t]):
-            place[t, order[t, i]] = i
+            node_position[t, order[t, i]] = i
 
 
 @inner_kernel
 def reroute(  # type: ignore[no-untyped-def]
-    links, dags, place, is_failed, failed_links, volume, passing, load, lost, scratch
+    links, dags, node_position, is_failed, failed_links, volume, passing, load, lost, scratch
 ):
     """Update the loads of M matrices from no failure to a failure, over all destinations.
 
     Args:
         links: links of the network, without the failure.
         dags: shortest paths, without the failure.
-        place: (N, N) positions of nodes, see :func:`places_in_order`.
+        node_position: (N, N) positions of nodes, see :func:`positions_in_order`.
         is_failed: (E,) whether a link has failed.
         failed_links: indices of the failed links.
         volume: (M, N, N) Gbit/s to the first node from the second one.
@@ -130,14 +130,15 @@ def reroute(  # type: ignore[no-untyped-def]
     distance, order, reached, arc_start, arc, share = dags
     out_ptr, out_link, in_ptr, in_link, tail, head, metric, weight, has_transit = links
     kind, distance_after, cut, settled, hop, keys, heap_nodes, moved = scratch
-    nodes = len(place)
+    nodes = len(node_position)
+    # For each destination t:
     for t in range(nodes):
         # First node, in order of distance, whose next hops fail.
         first = nodes
         for e in failed_links:
             head_distance = distance[t, head[e]]
             if head_distance < np.inf and distance[t, tail[e]] == metric[e] + head_distance:
-                first = min(first, place[t, tail[e]])
+                first = min(first, node_position[t, tail[e]])
         if first == nodes:
             continue
         # Kinds of nodes, and new distances of cut ones.
@@ -163,9 +164,10 @@ def reroute(  # type: ignore[no-untyped-def]
             keys,
             heap_nodes,
         )
-        # Move the traffic.
+        # Move the traffic of each matrix m.
         for m in range(len(volume)):
             _withdraw(t, last, order, arc_start, arc, share, head, kind, m, passing, load, moved)
+            # Traffic of nodes without a path is lost.
             if num_with_path < num_cut:
                 for c in range(num_cut):
                     if distance_after[cut[c]] == np.inf:
@@ -210,10 +212,12 @@ def _find_kinds(  # type: ignore[no-untyped-def]
     last = first
     num_cut = 0
     for i in range(first, reached[t]):
+        # Count the next hops that neither fail nor lead to cut nodes.
         num_remaining = 0
         for a in range(arc_start[t, i], arc_start[t, i + 1]):
             if not is_failed[arc[t, a]] and kind[head[arc[t, a]]] != _CUT:
                 num_remaining += 1
+        # Classify the node.
         if num_remaining < arc_start[t, i + 1] - arc_start[t, i]:
             last = i
             if num_remaining == 0:
@@ -297,6 +301,8 @@ def _withdraw(  # type: ignore[no-untyped-def]
     they must send again, 0 at unchanged nodes.
     """
     moved[:] = 0.0
+    # From far to near: changed nodes withdraw all traffic that passes them, the others the traffic
+    # that no longer reaches them.
     for j in range(last):
         i = last - j
         u = order[t, i]
@@ -306,6 +312,7 @@ def _withdraw(  # type: ignore[no-untyped-def]
                 amount = withdrawn * share[t, a]
                 load[m, arc[t, a]] -= amount
                 moved[head[arc[t, a]]] += amount
+        # Traffic that still reaches a changed node is sent again.
         moved[u] = passing[m, t, u] - moved[u] if kind[u] != _UNCHANGED else 0.0
     moved[t] = 0.0
 
@@ -345,9 +352,11 @@ def _send(  # type: ignore[no-untyped-def]
     while i + 1 < reached[t] and distance[order[t, i + 1]] < farthest:
         i += 1
     while i > 0 or j >= 0:
+        # Skip cut nodes in the old order; they follow in the order of their new distances.
         if i > 0 and kind[order[t, i]] == _CUT:
             i -= 1
             continue
+        # Take the farther one of the next cut node and the next other node.
         if j >= 0 and (i == 0 or distance[settled[j]] >= distance[order[t, i]]):
             u = settled[j]
             position = 0
@@ -359,23 +368,25 @@ def _send(  # type: ignore[no-untyped-def]
         amount = moved[u]
         if amount == 0.0:
             continue
+        # Unchanged nodes use the old next hops and shares.
         if kind[u] == _UNCHANGED:
             for a in range(arc_start[t, position], arc_start[t, position + 1]):
                 link_amount = amount * share[t, a]
                 load[m, arc[t, a]] += link_amount
                 moved[head[arc[t, a]]] += link_amount
             continue
-        total = 0.0
+        # Other nodes use the remaining links on shortest paths, in proportion to their weights.
+        total_weight = 0.0
         num_hops = 0
         for b in range(out_ptr[u], out_ptr[u + 1]):
             e = out_link[b]
             is_allowed = has_transit[head[e]] or distance[head[e]] == 0.0
             if not is_failed[e] and is_allowed and distance[u] == metric[e] + distance[head[e]]:
-                total += weight[e]
+                total_weight += weight[e]
                 hop[num_hops] = e
                 num_hops += 1
         for h in range(num_hops):
-            link_amount = amount * weight[hop[h]] / total
+            link_amount = amount * weight[hop[h]] / total_weight
             load[m, hop[h]] += link_amount
             moved[head[hop[h]]] += link_amount
 
@@ -415,11 +426,13 @@ def _load_remaining_hops(  # type: ignore[no-untyped-def]
     arc_start = dags.arc_start[row]
     arc = dags.arc[row]
     share = dags.share[row]
+    # From far to near, without the destination.
     for j in range(dags.reached[row] - 1):
         i = dags.reached[row] - 1 - j
         passing = volume[order[i]]
         if passing == 0.0:
             continue
+        # Share of the next hops that have not failed.
         remaining_share = 0.0
         for a in range(arc_start[i], arc_start[i + 1]):
             if not is_failed[arc[a]]:
@@ -427,6 +440,7 @@ def _load_remaining_hops(  # type: ignore[no-untyped-def]
         if remaining_share == 0.0:
             stuck[order[i]] += passing
             continue
+        # Divide the traffic among them.
         for a in range(arc_start[i], arc_start[i + 1]):
             link = arc[a]
             if not is_failed[link]:
@@ -448,12 +462,14 @@ def _volume_at_risk(  # type: ignore[no-untyped-def]
     distance = dags.distance[row]
     distance_after = after.distance[0]
     tail = links.tail
+    # Number of next hops of each node, before and after together.
     hops_left[:] = 0
     for e in range(len(tail)):
         if not is_failed[e] and (
             is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)
         ):
             hops_left[tail[e]] += 1
+    # Remove nodes without next hops; this removes next hops of their neighbours.
     size = 0
     for u in range(nodes):
         if hops_left[u] == 0:
@@ -472,6 +488,7 @@ def _volume_at_risk(  # type: ignore[no-untyped-def]
                 if hops_left[tail[e]] == 0:
                     queue[size] = tail[e]
                     size += 1
+    # Traffic of the other nodes.
     total = 0.0
     for u in range(nodes):
         if hops_left[u] > 0:
@@ -503,13 +520,14 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
     """
     matrices, nodes = volume.shape[0], volume.shape[1]
     for t in range(nodes):
+        # Skip destinations whose shortest paths do not use a failed link.
         distance = dags.distance[t]
-        is_hit = False
+        is_affected = False
         for e in failed_links:
             if is_on_dag(distance, links, e):
-                is_hit = True
+                is_affected = True
                 break
-        if not is_hit:
+        if not is_affected:
             continue
         # Shortest paths after convergence; ``stuck`` keeps the metrics of failed links meanwhile.
         for e in failed_links:
@@ -523,6 +541,7 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
                 passing[u] = -volume[m, t, u]
             # Withdraw the loads before the failure.
             load_inwards(t, links.head, dags, passing, load[m])
+            # Traffic of nodes that lose their paths is lost.
             for u in range(nodes):
                 passing[u] = volume[m, t, u]
                 if after.distance[0, u] == np.inf and dags.distance[t, u] < np.inf:
@@ -536,6 +555,7 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
                 if after.distance[0, u] == np.inf:
                     lost[m] += stuck[u]
             load_inwards(0, links.head, after, stuck[:nodes], load[m])
+            # Micro-loops.
             at_risk[m] += _volume_at_risk(
                 t, links, dags, after, is_failed, hops_left, queue, volume[m, t]
             )
@@ -547,7 +567,7 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
     end,
     links,
     dags,
-    place,
+    node_position,
     set_ptr,
     set_link,
     volume,
@@ -565,6 +585,31 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
     at_risk,
     loads,
 ):
+    """Evaluate every ``blocks``-th failure from each of the blocks ``begin`` to ``end`` on.
+
+    Args:
+        begin: first block.
+        end: block after the last one.
+        links: links of the network, without a failure.
+        dags: shortest paths, without a failure.
+        node_position: (N, N) positions of nodes, see :func:`positions_in_order`.
+        set_ptr: (S + 1,) begin of each failure in ``set_link``.
+        set_link: links of all failures.
+        volume: (M, N, N) Gbit/s to the first node from the second one.
+        passing: (M, N, N) Gbit/s to the first node that pass the second one, without a failure.
+        base: (M, E) Gbit/s without a failure.
+        lost_before: (M,) Gbit/s lost without a failure.
+        inverse_capacity: (E,) 1 / capacity; 0 for links without capacity.
+        capacity: (E,) Gbit/s.
+        is_repairing: loads during fast reroute, not after convergence.
+        blocks: number of blocks.
+        utilisation: (S, M) result, like the following ones as in :class:`FailureResults`.
+        busiest: (S, M) result.
+        overload: (S, M) result.
+        lost: (S, M) result.
+        at_risk: (S, M) result.
+        loads: (S, M, E) result; empty unless requested.
+    """
     for block in range(begin, end):
         # Work arrays.
         matrices = volume.shape[0]
@@ -593,12 +638,14 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
         is_failed = np.zeros(num_links, dtype=np.bool_)
         load = np.empty((matrices, num_links))
         for s in range(block, len(set_ptr) - 1, blocks):
+            # Begin with the loads without failure.
             failed_links = set_link[set_ptr[s] : set_ptr[s + 1]]
             for e in failed_links:
                 is_failed[e] = True
             load[:] = base
             for m in range(matrices):
                 lost[s, m] = lost_before[m]
+            # Loads during fast reroute, or after convergence.
             if is_repairing:
                 _fast_reroute(
                     thread_links,
@@ -621,7 +668,7 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
                 reroute(
                     links,
                     dags,
-                    place,
+                    node_position,
                     is_failed,
                     failed_links,
                     volume,
@@ -630,7 +677,7 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
                     lost[s],
                     scratch,
                 )
-            # Figures of each matrix.
+            # Largest utilisation, its link, and overload of each matrix.
             for m in range(matrices):
                 largest = 0.0
                 busiest_link = -1
@@ -641,17 +688,19 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
                         continue
                     # A difference of loads, which rounding may leave below 0.
                     load[m, e] = max(0.0, load[m, e])
-                    u = load[m, e] * inverse_capacity[e]
-                    if u > largest:
-                        largest = u
+                    link_utilisation = load[m, e] * inverse_capacity[e]
+                    if link_utilisation > largest:
+                        largest = link_utilisation
                         busiest_link = e
                     excess += max(0.0, load[m, e] - capacity[e])
                 utilisation[s, m] = largest
                 busiest[s, m] = busiest_link
                 overload[s, m] = excess
+                # Loads of all links, if requested.
                 if len(loads):
                     for e in range(num_links):
                         loads[s, m, e] = load[m, e]
+            # Clear the failure for the next one.
             for e in failed_links:
                 is_failed[e] = False
 
@@ -700,8 +749,8 @@ class IgpFailures:
         nodes = dag.topology.num_nodes
         num_links = dag.topology.num_links
         self.passing = np.empty_like(self._volume)
-        self._place = np.full((nodes, nodes), nodes, dtype=np.int32)
-        places_in_order(dag.dags.order, dag.dags.reached, self._place)
+        self._node_position = np.full((nodes, nodes), nodes, dtype=np.int32)
+        positions_in_order(dag.dags.order, dag.dags.reached, self._node_position)
         self._operations = _OPERATIONS_PER_ARC * dag.num_arcs * len(volume)
         blocks = max(1, min(nodes, MAX_BLOCKS))
         load = np.zeros((blocks, len(volume), num_links))
@@ -752,15 +801,35 @@ class IgpFailures:
             repairing: loads during fast reroute instead of after convergence, and traffic at risk.
             loads: also return the loads of all links.
         """
-        topology = self.dag.topology
+        failures = [sorted(set(links)) for links in failures]
+        results = self._evaluate(failures, repairing=repairing, loads=loads)
+        # Traffic of adjacency segments on failed links is lost.
+        for s, links in enumerate(failures):
+            results.lost[s] += self._adjacency[:, links].sum(1)
+        # Failures that change the segment lists.
+        if self._demands is not None:
+            for s in self._list_changing_failures(self._demands[2], results.lost, repairing):
+                rerouted = IgpFailures.of_demands(
+                    self.dag, *self._demands, self.dag.without(failures[s])
+                )
+                changed_results = rerouted.under([failures[s]], repairing=repairing, loads=loads)
+                for result, changed_result in zip(results, changed_results, strict=True):
+                    result[s : s + 1] = changed_result
+        return results
+
+    def _evaluate(
+        self, failures: list[list[int]], *, repairing: bool, loads: bool
+    ) -> FailureResults:
+        """Compute the loads with unchanged segment lists; arguments as in :meth:`under`."""
         num_matrices = len(self._volume)
         num_failures = len(failures)
-        failures = [sorted(set(links)) for links in failures]
+        num_links = self.dag.topology.num_links
+        # Links of all failures, concatenated.
         failure_ptr = np.concatenate([[0], np.cumsum([len(links) for links in failures])]).astype(
             np.int64
         )
         failure_link = np.array([link for links in failures for link in links], dtype=np.int64)
-        capacity = topology.capacity
+        capacity = self.dag.topology.capacity
         inverse_capacity = np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
         results = FailureResults(
             utilisation=np.zeros((num_failures, num_matrices)),
@@ -768,13 +837,13 @@ class IgpFailures:
             overload=np.zeros((num_failures, num_matrices)),
             lost=np.zeros((num_failures, num_matrices)),
             at_risk=np.zeros((num_failures, num_matrices)),
-            load=np.zeros((num_failures if loads else 0, num_matrices, topology.num_links)),
+            load=np.zeros((num_failures if loads else 0, num_matrices, num_links)),
         )
         with threads_for(self._operations * num_failures):
             _evaluate_failures(
                 self.dag.links,
                 self.dag.dags,
-                self._place,
+                self._node_position,
                 failure_ptr,
                 failure_link,
                 self._volume,
@@ -787,30 +856,29 @@ class IgpFailures:
                 max(1, min(num_failures, MAX_BLOCKS)),
                 *results,
             )
-        # Lost adjacency segments; and failures that change the segment lists.
-        for s, links in enumerate(failures):
-            results.lost[s] += self._adjacency[:, links].sum(1)
-        if self._demands is not None:
-            # A failure that cuts lists loses traffic.
-            is_changed = np.array((results.lost > self.lost).any(1))
-            # The traffic that crosses a router depends on the failure.
-            if self._demands[2].is_transit:
-                if repairing:
-                    raise InputError(
-                        "--repair", "", "policies of single demands", "transit policies"
-                    )
-                is_changed[:] = True
-            for s in np.flatnonzero(is_changed).tolist():
-                rerouted = IgpFailures.of_demands(
-                    self.dag, *self._demands, self.dag.without(failures[s])
-                )
-                for result, changed_result in zip(
-                    results,
-                    rerouted.under([failures[s]], repairing=repairing, loads=loads),
-                    strict=True,
-                ):
-                    result[s : s + 1] = changed_result
         return results
+
+    def _list_changing_failures(
+        self, policies: SegmentPolicies, lost: FloatArray, repairing: bool
+    ) -> list[int]:
+        """Return the failures that change segment lists or the traffic that uses them.
+
+        Args:
+            policies: segment lists.
+            lost: (S, M) Gbit/s lost under each failure.
+            repairing: whether fast reroute is simulated.
+
+        Raises:
+            InputError: fast reroute of transit policies.
+        """
+        # A failure that cuts lists loses traffic.
+        is_changed = np.array((lost > self.lost).any(1))
+        # The traffic that crosses a router depends on the failure.
+        if policies.is_transit:
+            if repairing:
+                raise InputError("--repair", "", "policies of single demands", "transit policies")
+            is_changed[:] = True
+        return np.flatnonzero(is_changed).tolist()
 
 
 def _is_live_link(dag: EcmpDag) -> BoolArray:

@@ -140,7 +140,7 @@ class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
         self.check_growth()
         require(self, "index", "a whole number of at least -1", self.index >= -1)
         require(self, "limit", "a whole number of at least 0", self.limit >= 0)
-        require(self, "worst", "a whole number of at least 1", self.worst >= 1)
+        require(self, "worst", "a positive integer", self.worst >= 1)
         has_failures = bool(self.failures or self.groups)
         require(
             self,

@@ -34,6 +34,7 @@ from teal_ip.routing.growth import (
     month_after,
     month_order,
 )
+from teal_ip.routing.igp_failures import FailureResults
 from teal_ip.routing.installed import InstalledRouting, Loads, igp_loads, loads_under
 from teal_ip.routing.settings import SimulateOptions
 from teal_ip.routing.tunnels import TunnelRouting, Tunnels
@@ -129,9 +130,10 @@ class Outlook:
     @property
     def full(self) -> list[LinkForecast]:
         """Links that are full by the horizon, without or under failure, in order of the month."""
-        in_time = [one for one in self.links if is_full_by(one.full_under_failure, self.horizon)]
+        in_time = [link for link in self.links if is_full_by(link.full_under_failure, self.horizon)]
         return sorted(
-            in_time, key=lambda one: (month_order(one.full_under_failure), -one.failed_utilisation)
+            in_time,
+            key=lambda link: (month_order(link.full_under_failure), -link.failed_utilisation),
         )
 
 
@@ -167,7 +169,7 @@ class Simulation:
     @property
     def worst_matrix(self) -> MatrixLoad:
         """The matrix with the largest utilisation."""
-        return max(self.matrices, key=lambda one: one.utilisation)
+        return max(self.matrices, key=lambda matrix: matrix.utilisation)
 
     def to_json(self) -> dict[str, Any]:
         """All figures as JSON values; numbers that JSON lacks become null."""
@@ -286,18 +288,17 @@ def simulated(
         notify: called with the progress.
     """
     topology = routing.dag.topology
-    names = routing.dag.topology.link_names()
-    failed_links = [list(failure.links) for failure in failures]
-    node_index = topology.node_index()
+    names = topology.link_names()
     matrices: list[MatrixLoad] = []
     total = np.zeros(topology.num_links)
     largest = np.zeros(topology.num_links)
     plain = None if routing.is_igp_alone else np.zeros(topology.num_links)
-    load_by_failure: dict[int, FailureLoad] = {}
+    failure_loads = _FailureLoads(routing, traffic, failures, repairing=repairing)
     # All matrices, in blocks.
     for begin in range(0, len(rows), block):
         indices = rows[begin : begin + block]
         demand = traffic.read(indices)
+        # Loads without failure, and of the shortest paths alone.
         loads = routing.loads(demand)
         total += loads.load.sum(0)
         largest = np.maximum(largest, loads.load.max(0))
@@ -305,67 +306,125 @@ def simulated(
             plain = np.maximum(plain, igp_loads(routing, traffic.pairs, demand).max(0))
         for m, index in enumerate(indices.tolist()):
             matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, routing))
+        # Loads under each failure.
         if failures:
-            after = loads_under(routing, traffic.pairs, demand, failures)
-            repair = (
-                loads_under(routing, traffic.pairs, demand, failures, repairing=True)
-                if repairing
-                else None
-            )
-            # Per failure: its worst matrix, and the largest of each figure.
-            for s, failure in enumerate(failures):
-                own_traffic = np.zeros(len(indices))
-                if failure.kind == "node":
-                    own_traffic = demand[:, (traffic.pairs == node_index[failure.name]).any(1)].sum(
-                        1
-                    )
-                other_lost = after.lost[s] - own_traffic
-                other_lost = np.where(other_lost > _ROUNDING * own_traffic, other_lost, 0.0)
-                m = int(np.lexsort((other_lost, after.utilisation[s]))[-1])
-                failure_load = FailureLoad(
-                    failure.name,
-                    failure.kind,
-                    int(indices[m]),
-                    str(traffic.timestamps[indices[m]]),
-                    float(after.utilisation[s, m]),
-                    _name(names, int(after.busiest[s, m])),
-                    float(after.overload[s].max()),
-                    float(other_lost.max()),
-                    float(own_traffic.max()),
-                    math.nan if repair is None else float(repair.utilisation[s].max()),
-                    math.nan if repair is None else float(repair.at_risk[s].max()),
-                )
-                load_by_failure[s] = (
-                    _combine(load_by_failure[s], failure_load)
-                    if s in load_by_failure
-                    else failure_load
-                )
+            failure_loads.add(indices, demand)
         if len(rows) > block:
             notify(f"{min(begin + block, len(rows)):,} of {len(rows):,} matrices")
-    # Link loads of the worst failures, each under its worst matrix.
-    worst_first = sorted(load_by_failure, key=lambda s: severity(load_by_failure[s]), reverse=True)
-    worst_failures = worst_first[:worst]
-    load_of: dict[int, FloatArray] = {}
-    for index in {load_by_failure[s].index for s in worst_failures}:
-        matrix_failures = [s for s in worst_failures if load_by_failure[s].index == index]
-        matrix_failure_list = [failures[s] for s in matrix_failures]
-        loads_after = loads_under(
-            routing, traffic.pairs, traffic.read([index]), matrix_failure_list, loads=True
-        ).load[:, 0]
-        for s, load in zip(matrix_failures, loads_after, strict=True):
-            load[failed_links[s]] = np.nan
-            load_of[s] = load
-    mean = total / max(1, len(rows))
-    failure_loads = {failures[s].name: load_of[s] for s in worst_failures}
+    # Link loads of the worst failures.
+    worst_first = failure_loads.worst_first()
     return Simulation(
         topology,
         matrices,
-        [load_by_failure[s] for s in worst_first],
-        mean,
+        [failure_loads.by_index[s] for s in worst_first],
+        total / max(1, len(rows)),
         largest,
-        failure_loads,
+        failure_loads.link_loads(worst_first[:worst]),
         plain,
     )
+
+
+class _FailureLoads:
+    """Loads under each failure, over the matrices so far.
+
+    Attributes:
+        by_index: loads by index of the failure.
+    """
+
+    def __init__(
+        self,
+        routing: InstalledRouting,
+        traffic: TrafficMatrices,
+        failures: Sequence[Failure],
+        *,
+        repairing: bool,
+    ) -> None:
+        self.by_index: dict[int, FailureLoad] = {}
+        self._routing = routing
+        self._traffic = traffic
+        self._failures = failures
+        self._repairing = repairing
+        self._link_names = routing.dag.topology.link_names()
+        self._node_index = routing.dag.topology.node_index()
+
+    def add(self, indices: Int64Array, demand: FloatArray) -> None:
+        """Simulate a block of matrices of these indices (M,), with demands (M, D) in Gbit/s."""
+        pairs = self._traffic.pairs
+        after = loads_under(self._routing, pairs, demand, self._failures)
+        repair = (
+            loads_under(self._routing, pairs, demand, self._failures, repairing=True)
+            if self._repairing
+            else None
+        )
+        for s in range(len(self._failures)):
+            failure_load = self._largest_of_block(s, indices, demand, after, repair)
+            self.by_index[s] = (
+                _combine(self.by_index[s], failure_load) if s in self.by_index else failure_load
+            )
+
+    def _largest_of_block(
+        self,
+        s: int,
+        indices: Int64Array,
+        demand: FloatArray,
+        after: FailureResults,
+        repair: FailureResults | None,
+    ) -> FailureLoad:
+        """Return the worst matrix of a block under failure s, and the largest of each figure.
+
+        Args:
+            s: index of the failure.
+            indices: (M,) indices of the matrices.
+            demand: (M, D) Gbit/s.
+            after: loads after convergence.
+            repair: loads during fast reroute; None unless simulated.
+        """
+        failure = self._failures[s]
+        # Traffic from and to a failed node is not counted as lost.
+        own_traffic = np.zeros(len(indices))
+        if failure.kind == "node":
+            is_of_node = (self._traffic.pairs == self._node_index[failure.name]).any(1)
+            own_traffic = demand[:, is_of_node].sum(1)
+        other_lost = after.lost[s] - own_traffic
+        other_lost = np.where(other_lost > _ROUNDING * own_traffic, other_lost, 0.0)
+        worst_matrix = int(np.lexsort((other_lost, after.utilisation[s]))[-1])
+        index = indices[worst_matrix]
+        return FailureLoad(
+            failure.name,
+            failure.kind,
+            int(index),
+            str(self._traffic.timestamps[index]),
+            float(after.utilisation[s, worst_matrix]),
+            _name(self._link_names, int(after.busiest[s, worst_matrix])),
+            float(after.overload[s].max()),
+            float(other_lost.max()),
+            float(own_traffic.max()),
+            math.nan if repair is None else float(repair.utilisation[s].max()),
+            math.nan if repair is None else float(repair.at_risk[s].max()),
+        )
+
+    def worst_first(self) -> list[int]:
+        """Indices of the failures, the worst first."""
+        return sorted(self.by_index, key=lambda s: severity(self.by_index[s]), reverse=True)
+
+    def link_loads(self, indices: Sequence[int]) -> dict[str, FloatArray]:
+        """Loads (E,) of all links by name of the failure, each under its worst matrix; NaN for
+        failed links.
+        """
+        load_by_index: dict[int, FloatArray] = {}
+        for matrix in {self.by_index[s].index for s in indices}:
+            failures_of_matrix = [s for s in indices if self.by_index[s].index == matrix]
+            loads = loads_under(
+                self._routing,
+                self._traffic.pairs,
+                self._traffic.read([matrix]),
+                [self._failures[s] for s in failures_of_matrix],
+                loads=True,
+            ).load[:, 0]
+            for s, load in zip(failures_of_matrix, loads, strict=True):
+                load[list(self._failures[s].links)] = np.nan
+                load_by_index[s] = load
+        return {self._failures[s].name: load_by_index[s] for s in indices}
 
 
 def largest_loads(
@@ -438,9 +497,9 @@ def _combine(first: FailureLoad, second: FailureLoad) -> FailureLoad:
     return dataclasses.replace(max(first, second, key=severity), **largest)
 
 
-def severity(one: FailureLoad) -> tuple[float, float]:
+def severity(failure_load: FailureLoad) -> tuple[float, float]:
     """Sort key of failures, larger is worse: utilisation to nine digits, then lost traffic."""
-    return float(f"{one.utilisation:.9g}"), one.lost
+    return float(f"{failure_load.utilisation:.9g}"), failure_load.lost
 
 
 def _name(names: list[str], link: int) -> str:

@@ -68,7 +68,7 @@ def describe(simulation: Simulation) -> str:
 def summary(outlook: Outlook) -> str:
     """Summarise in a sentence how many links are full by the horizon, and which one first."""
     full = outlook.full
-    full_without_failure = [one for one in full if is_full_by(one.full, outlook.horizon)]
+    full_without_failure = [link for link in full if is_full_by(link.full, outlook.horizon)]
     by = f" by {outlook.horizon}" if outlook.horizon else ""
     if not full:
         return (
@@ -116,22 +116,22 @@ def failure_table(simulation: Simulation, shown: int | None = None) -> Table:
     """Table of the worst matrix without failure, then of the failures, the worst first."""
     columns = (
         Column(
-            "failure", lambda one: one.failure if isinstance(one, FailureLoad) else "no failure"
+            "failure", lambda row: row.failure if isinstance(row, FailureLoad) else "no failure"
         ),
         Column("largest utilisation", "utilisation", percent, most_is_best=True),
         Column("on", "busiest"),
         Column("above capacity, Gbit/s", "overload", digits(4), most_is_best=True),
         Column("lost, Gbit/s", "lost", digits(4), most_is_best=True),
         _failure_column("own traffic of failed nodes, Gbit/s", _own_traffic, digits(4)),
-        _failure_column("during repair", lambda one: one.repair_utilisation, percent),
-        _failure_column("at risk of micro-loops, Gbit/s", lambda one: one.at_risk, digits(4)),
+        _failure_column("during repair", lambda row: row.repair_utilisation, percent),
+        _failure_column("at risk of micro-loops, Gbit/s", lambda row: row.at_risk, digits(4)),
     )
     records = [simulation.worst_matrix, *simulation.failures]
     return Table(f"worst failures of {len(simulation.failures):,}", columns, records, shown)
 
 
-def _own_traffic(one: FailureLoad) -> float:
-    return one.own if one.kind == "node" else math.nan
+def _own_traffic(failure_load: FailureLoad) -> float:
+    return failure_load.own if failure_load.kind == "node" else math.nan
 
 
 def _failure_column(
@@ -140,7 +140,7 @@ def _failure_column(
     """Column of failures, empty without failure, and hidden if no failure has a value."""
     return Column(
         label,
-        lambda one: value(one) if isinstance(one, FailureLoad) else math.nan,
+        lambda row: value(row) if isinstance(row, FailureLoad) else math.nan,
         show,
         most_is_best=True,
         optional=True,
@@ -352,7 +352,7 @@ class SimulationReport(Simulation):
         """
         import pandas as pd
 
-        return pd.DataFrame([dataclasses.asdict(one) for one in self.failures or self.matrices])
+        return pd.DataFrame([dataclasses.asdict(row) for row in self.failures or self.matrices])
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write page and tables to a folder, as ``teal simulate`` does.

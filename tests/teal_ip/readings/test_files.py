@@ -12,12 +12,8 @@ import pytest
 
 from teal.errors import InputError
 from teal.testing import make_topology
-from teal_ip.readings.files import (
-    _interval_means,
-    counters_from_frame,
-    load_counters,
-    save_counters,
-)
+from teal_ip.readings.files import counters_from_frame, load_counters, save_counters
+from teal_ip.readings.rates import _interval_means
 
 TOPOLOGY = make_topology([(0, 1, 10), (1, 2, 10)], both=True)  # n0 - n1 - n2
 STEP = 300
@@ -104,7 +100,7 @@ def test_polls_at_unequal_times_and_empty_readings_give_the_same_rate() -> None:
     link = next(e for e in TOPOLOGY.find_links("n0", "n1") if TOPOLOGY.link_source[e] == 0)
     inner = counters.sent[1:3, link]
     np.testing.assert_allclose(inner[np.isfinite(inner)], RATE, rtol=1e-6)
-    assert any("left out" in note for note in counters.notes)
+    assert any("excluded" in note for note in counters.notes)
 
 
 def test_interfaces_by_a_table_tell_parallel_links_apart() -> None:
