@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal.errors import InputError
-from teal.runtime.arrays import FloatArray, Int64Array, IntArray
+from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import Between, solve_milp
 from teal_ip.segments.problem import TARGET_ROUNDING, require_target
@@ -348,7 +348,7 @@ class _IntegerModel:
         )
         self._upper_bounds = np.append(np.ones(self._num_variables - 1), math.inf)
 
-    def _policy_constraints(self, policy_index: IntArray) -> list[Between]:
+    def _policy_constraints(self, policy_index: Int64Array) -> list[Between]:
         """Return the constraints on policies: links to their columns, exclusion, and number.
 
         Args:
