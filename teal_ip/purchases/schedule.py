@@ -87,8 +87,8 @@ def schedule(
     upgrade, cuts = buy(last, gap=gap, deadline=deadline, cuts=cuts)
     if sizes:
         upgrade = buy_modules(last, cuts, sizes, deadline=deadline)
-    size = np.array([one for one, _ in sizes]) if sizes else None
-    price = np.array([one for _, one in sizes]) if sizes else None
+    size = np.array([amount for amount, _ in sizes]) if sizes else None
+    price = np.array([unit_price for _, unit_price in sizes]) if sizes else None
     limit = upgrade.bought if upgrade.modules is None else upgrade.modules
     at_peak = {
         peaks[-1]: Period(
@@ -107,6 +107,7 @@ def schedule(
         limit, period = _plan_period(
             grown_scenarios, scaled_cuts, limit, size, price, growth, deadline or Deadline()
         )
+        # New cuts of this period hold for the largest demands, scaled.
         cuts.add(
             scaled_cuts.some(np.arange(len(cuts), len(scaled_cuts))).at_growth(peaks[-1] / growth)
         )
