@@ -96,64 +96,81 @@ def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
     label = f"realised {figure_name} / optimum"
     schemes = by_scheme(rows)
     charts = [
-        Chart(
-            "ratio-over-time",
-            f"Realised {figure_name} over the optimum",
-            "Each interval, whose matrix no scheme had seen.",
-            "",
-            label,
-            tuple(
-                _over_time(name, scheme_rows, lambda r: r.ratio)
-                for name, scheme_rows in schemes.items()
-            ),
-            "time",
-        ),
-        Chart(
-            "ratio",
-            "Share of intervals",
-            "Intervals whose ratio is at most so large.",
-            label,
-            "share of intervals (%)",
-            tuple(
-                distribution(name, np.array([r.ratio for r in scheme_rows]))
-                for name, scheme_rows in schemes.items()
-            ),
-            "linear",
-            shows_shares=True,
-        ),
+        _ratios_over_time(schemes, figure_name, label),
+        _ratio_distributions(schemes, label),
     ]
     if any(math.isfinite(row.limit) for row in rows):
         best = _best_first(summarise(rows))[0].scheme
-        charts.append(
-            Chart(
-                "limit",
-                f"{best}: the stated limit",
-                "Stated before the interval, to hold in 95% of them.",
-                "",
-                label,
-                (
-                    _over_time(best, schemes[best], lambda r: r.ratio),
-                    _over_time("stated limit", schemes[best], lambda r: r.limit),
-                ),
-                "time",
-            )
-        )
-    churn_series = tuple(
-        _over_time(name, churn_rows, lambda r: 100 * r.churn)
-        for name, churn_rows in schemes.items()
-    )
-    charts.append(
-        Chart(
-            "churn",
-            "Churn",
-            "Share of the volume that moves between two intervals.",
-            "",
-            "churn (%)",
-            churn_series,
-            "time",
-        )
-    )
+        charts.append(_stated_limits(best, schemes[best], label))
+    charts.append(_churn_over_time(schemes))
     return charts
+
+
+def _ratios_over_time(
+    schemes: Mapping[str, Sequence[NextRow]], figure_name: str, label: str
+) -> Chart:
+    """Chart of the ratio of each scheme in each interval."""
+    return Chart(
+        "ratio-over-time",
+        f"Realised {figure_name} over the optimum",
+        "Each interval, whose matrix no scheme had seen.",
+        "",
+        label,
+        tuple(
+            _over_time(name, scheme_rows, lambda r: r.ratio)
+            for name, scheme_rows in schemes.items()
+        ),
+        "time",
+    )
+
+
+def _ratio_distributions(schemes: Mapping[str, Sequence[NextRow]], label: str) -> Chart:
+    """Chart of the distribution of each scheme's ratios."""
+    return Chart(
+        "ratio",
+        "Share of intervals",
+        "Intervals whose ratio is at most so large.",
+        label,
+        "share of intervals (%)",
+        tuple(
+            distribution(name, np.array([r.ratio for r in scheme_rows]))
+            for name, scheme_rows in schemes.items()
+        ),
+        "linear",
+        shows_shares=True,
+    )
+
+
+def _stated_limits(scheme: str, rows: Sequence[NextRow], label: str) -> Chart:
+    """Chart of a scheme's ratios and stated limits."""
+    return Chart(
+        "limit",
+        f"{scheme}: the stated limit",
+        "Stated before the interval, to hold in 95% of them.",
+        "",
+        label,
+        (
+            _over_time(scheme, rows, lambda r: r.ratio),
+            _over_time("stated limit", rows, lambda r: r.limit),
+        ),
+        "time",
+    )
+
+
+def _churn_over_time(schemes: Mapping[str, Sequence[NextRow]]) -> Chart:
+    """Chart of the churn of each scheme in each interval."""
+    return Chart(
+        "churn",
+        "Churn",
+        "Share of the volume that moves between two intervals.",
+        "",
+        "churn (%)",
+        tuple(
+            _over_time(name, scheme_rows, lambda r: 100 * r.churn)
+            for name, scheme_rows in schemes.items()
+        ),
+        "time",
+    )
 
 
 def _over_time(name: str, rows: Sequence[NextRow], figure: Callable[[NextRow], float]) -> Series:
@@ -319,7 +336,7 @@ class NextIntervals:
         """Return a pandas frame with a row for each hedge, as in next_interval_summary.csv."""
         import pandas as pd
 
-        return pd.DataFrame([dataclasses.asdict(one) for one in summarise(self.rows)])
+        return pd.DataFrame([dataclasses.asdict(summary) for summary in summarise(self.rows)])
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write rows, summary, plot and page to a folder, as ``teal next-interval`` does.
