@@ -243,6 +243,7 @@ class LeftOut:
                 question.notify(
                     f"{num_replayed:,} of {len(self.rows):,} matrices outside the plan are replayed"
                 )
+        # Cached loads, unless they take too much memory.
         if len(plans) * len(self.rows) * per_matrix * width > _MAX_ENTRIES:
             self._tests.clear()
         # Summary, and the matrices to add.

@@ -43,7 +43,7 @@ def alternative(
     if share:
         rows = np.arange(planned_matrices(traffic, question.config), traffic.num_matrices)
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _REPLAYED)).astype(int))]
-        live = live_links(scenarios.problem, [one.links for one in question.failures])
+        live = live_links(scenarios.problem, [failure.links for failure in question.failures])
         dropped = _dropped(
             scenarios, upgrade.bought, question.config.growth * traffic.read(rows), live
         )
@@ -121,7 +121,7 @@ def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[
     """
     nothing = np.zeros(scenarios.num_cables)
     topology = question.offer.topology
-    names = [one.name for one in (NO_FAILURE, *question.failures)]
+    names = [failure.name for failure in (NO_FAILURE, *question.failures)]
     if question.config.routing == "ecmp":
         per_link = largest_igp_loads(question)
     else:

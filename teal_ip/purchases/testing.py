@@ -108,8 +108,8 @@ class Tester:
                 break
             undecided = torch.from_numpy(is_undecided)
             state = PdhgState(
-                torch.cat([one.splits for one in states])[undecided],
-                torch.cat([one.prices for one in states])[undecided],
+                torch.cat([state.splits for state in states])[undecided],
+                torch.cat([state.prices for state in states])[undecided],
             )
             pending = pending[is_undecided]
         self._loads[rows] = load
