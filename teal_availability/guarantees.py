@@ -477,6 +477,7 @@ class _CommonShareProgram:
         num_rows = len(rows.demand_rate)
         share = result.solution("common share")[-1]
         expected_rate = rows.probability * rows.demand_rate
+        # The delivered shares are further variables; the common share has a lower bound.
         least_loss_result = rows.solve(
             np.concatenate(
                 [np.zeros(self._num_before_share + 1), -expected_rate / float(expected_rate.mean())]

@@ -559,12 +559,14 @@ def _limits(
         failure = dataclasses.replace(
             network, demand=network.demand[row : row + 1], capacity=network.capacity[row : row + 1]
         )
+        # Bound by static splits.
         static_bound = static_limit(failure, hose)[0]
         if static_bound <= max_utilisation:
             limit[row] = static_bound
             continue
         if end.is_over:
             continue
+        # Bound by the integer program, or a worse matrix.
         matrix, bound = matrix_above(failure, hose, max_utilisation, end.left)
         if matrix is not None:
             solution = solve(

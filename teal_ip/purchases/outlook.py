@@ -145,6 +145,7 @@ def curve(question: Question, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoi
     is_intact = np.zeros(scenarios.num_scenarios, dtype=bool)
     is_intact[:: 1 + len(question.failures)] = True
     intact = scenarios.some(scenarios.demand[is_intact], scenarios.live[is_intact])
+    # Each growth factor, with and without failures; cuts of one factor hold for the next one.
     for case, has_failures in ((scenarios, True), (intact, False)):
         if has_failures and not question.failures:
             continue

@@ -422,8 +422,10 @@ def purchases(
     pair_index = {
         link: number for number, links in enumerate(topology.link_pairs()) for link in links
     }
+    # Cost of each pair of links.
     price = np.array([unit_price for _, unit_price in sizes])
     cost = question.offer.cost * (bought if modules is None else modules @ price)
+    # Purchases of cables: sums over their parallel links.
     for links in topology.cables():
         pairs = sorted({pair_index[link] for link in links})
         if not (bought[pairs] > _ROUNDING).any():

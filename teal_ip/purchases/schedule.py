@@ -153,12 +153,14 @@ def schedule_of_loads(
     """
     peaks = np.maximum.accumulate(growths).tolist()
     upgrade = buy_for_loads(scenarios, peaks[-1] * load, sizes, deadline)
+    # Backwards, by growth factor.
     later = upgrade
     at_peak = dict[float, Upgrade]()
     for peak in sorted(set(peaks), reverse=True):
         if peak < peaks[-1]:
             later = _earlier_expansion(scenarios, peak * load, sizes, deadline, later)
         at_peak[peak] = later
+    # In time order; periods of falling demands share the expansion of the peak before.
     periods = []
     for growth, peak in zip(growths, peaks, strict=True):
         expansion = at_peak[peak]

@@ -585,6 +585,7 @@ def _assemble_plan(
     failures = question.failures
     pairs = question.instance.traffic.pairs
     names = topology.node_names
+    # Names of the demands that each failure disconnects, besides those without a path.
     always_cut = set(cut_off.get(-1, ()))
     names_by_failure = {
         failures[number].name if number >= 0 else "": [

@@ -135,6 +135,7 @@ class SegmentReport:
         """Summarise the report in a few lines."""
         balances = self.objective == "max_link_utilisation"
         unit = " Gbit/s" if self.objective in ("total_flow", "max_min") else ""
+        # Value, and number of policies.
         few_note = (
             f" (at least {self.policies_bound:g} are needed)"
             if math.isfinite(self.policies_bound)
@@ -152,6 +153,7 @@ class SegmentReport:
             f"{len(self.policies.lists):,} of {self.demands:,} demands have a policy{few_note}; "
             f"mean latency {self.latency_ms:.4g} ms",
         ]
+        # Bound over any paths.
         if math.isfinite(self.free_bound):
             direction = "least" if balances else "most"
             free_bound = rounding.bound_text(self.free_bound, sense)
@@ -474,6 +476,7 @@ def solve_over(
     begin = time.perf_counter()
     progress = seldom(notify)
     topology = dag.topology
+    # Program over the shortest paths, the first lists.
     lists = CandidateLists.straight(dag, traffic.pairs)
     problem = Problem.create(
         topology,
@@ -488,6 +491,7 @@ def solve_over(
     def report(rounds: int, gap: float) -> None:
         progress(f"{rounds} rounds of column generation: gap {100 * gap:.3f}%")
 
+    # Column generation, unless the shortest paths alone are evaluated.
     if config.igp_alone:
         result = OverLists(problem, straight, assess(problem, straight), 0, 0.0, reached=True)
     else:
