@@ -103,69 +103,19 @@ def select_guarantees(
     options = [options[i] for i in fitting.tolist()]
     loads = loads[fitting]
     option_request = np.array([option.request_index for option in options], dtype=np.int64)
-    values = np.array([request.value for request in requests])
-    sold = np.array([request.is_sold for request in requests])
-    _check_sold(requests, sold, feasible_requests, option_request)
+    _check_sold(requests, feasible_requests, option_request)
     if not options:
         return _admission(
             requests, feasible_requests, options, [], loads, capacity, np.zeros(len(capacity)), 0.0
         )
-    request_options = sp.csr_array(
-        (np.ones(len(options)), (option_request, np.arange(len(options)))),
-        shape=(len(requests), len(options)),
-    )
-    # Scale loads by capacities: HiGHS's tolerances are then small in any unit.
-    is_used = np.flatnonzero(capacity > 0)
-    scaled_loads = (loads[:, is_used] @ sp.diags_array(1 / capacity[is_used])).T.tocsr()
-    # Scale values by their geometric mean: 1e8 and 1 are then both far from HiGHS's tolerances.
-    value_unit = float(np.exp(np.log(values).mean()))
-    # Linear relaxation: at most one option per request, exactly one per sold request.
-    relaxation = solve_lp(
-        -values[option_request] / value_unit,
-        (
-            sp.vstack([scaled_loads, request_options[~sold]], format="csr"),
-            np.ones(len(is_used) + int((~sold).sum())),
-        ),
-        (request_options[sold], np.ones(int(sold.sum()))) if sold.any() else None,
-        by_interior_points=len(options) > MAX_INTEGER_OPTIONS,
-    )
-    if relaxation.is_infeasible:
-        raise _infeasible_sold_error()
-    fraction = relaxation.solution("admission")
-    link_prices = np.zeros(len(capacity))
-    link_prices[is_used] = relaxation.duals[: len(is_used)] * value_unit / capacity[is_used]
-    # Incumbent by rounding.
+    # Linear relaxation, and an incumbent by rounding.
+    program = _PackingProgram(requests, option_request, loads, capacity)
+    fraction, link_prices = program.relax()
     chosen = _round_greedily(requests, options, loads, capacity, fraction, link_prices)
     # Integer program, where small.
     bound = math.inf
     if len(options) <= MAX_INTEGER_OPTIONS:
-        # The gap must stay below the share of the smallest value in the total.
-        min_value_share = float(values.min() / values.sum())
-        integer_result = solve_milp(
-            -values[option_request] / value_unit,
-            [
-                Between(scaled_loads, high=1.0),
-                Between(request_options, low=sold.astype(float), high=1.0),
-            ],
-            np.ones(len(options)),
-            high=1.0,
-            seconds=seconds,
-            relative_gap=min(_RELATIVE_GAP, 0.5 * min_value_share),
-        )
-        if integer_result.is_infeasible and chosen is None:
-            raise _infeasible_sold_error()
-        bound = (-integer_result.bound + _DUAL_TOLERANCE * len(requests)) * value_unit
-        integer_choice = (
-            [] if integer_result.x is None else np.flatnonzero(integer_result.x > 0.5).tolist()
-        )
-        # Check capacities exactly: HiGHS allows tolerances.
-        fits_capacity = bool((loads[integer_choice].sum(0) <= capacity).all())
-        is_better = (
-            chosen is None
-            or values[option_request[integer_choice]].sum() > values[option_request[chosen]].sum()
-        )
-        if integer_result.x is not None and fits_capacity and is_better:
-            chosen = integer_choice
+        chosen, bound = program.improve(chosen, seconds)
     if chosen is None:
         raise SolverError("admission: no selection with all sold promises within the time limit")
     # Improve the incumbent: grant further requests that fit, then cheaper options.
@@ -174,6 +124,113 @@ def select_guarantees(
     return _admission(
         requests, feasible_requests, options, chosen, loads, capacity, link_prices, bound
     )
+
+
+class _PackingProgram:
+    """Packing program of options: at most one option per request, exactly one per sold request.
+
+    Args:
+        requests: the requests.
+        option_request: (W,) index of the request of each option, at least one.
+        loads: (W, E) Gbit/s that each option reserves.
+        capacity: (E,) Gbit/s.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        option_request: Int64Array,
+        loads: sp.csr_array,
+        capacity: FloatArray,
+    ) -> None:
+        self._option_request = option_request
+        self._loads = loads
+        self._capacity = capacity
+        self._values = np.array([request.value for request in requests])
+        self._sold = np.array([request.is_sold for request in requests])
+        num_options = len(option_request)
+        self._request_options = sp.csr_array(
+            (np.ones(num_options), (option_request, np.arange(num_options))),
+            shape=(len(requests), num_options),
+        )
+        # Scale loads by capacities: HiGHS's tolerances are then small in any unit.
+        self._is_used = np.flatnonzero(capacity > 0)
+        self._scaled_loads = (
+            loads[:, self._is_used] @ sp.diags_array(1 / capacity[self._is_used])
+        ).T.tocsr()
+        # Scale values by their geometric mean: 1e8 and 1 are then both far from HiGHS's tolerances.
+        self._value_unit = float(np.exp(np.log(self._values).mean()))
+
+    def relax(self) -> tuple[FloatArray, FloatArray]:
+        """Return the fraction (W,) of each option in the linear relaxation, and the dual prices
+        (E,) of the links.
+
+        Raises:
+            InputError: the sold requests cannot all be kept by these options.
+            SolverError: HiGHS failed.
+        """
+        sold = self._sold
+        is_used = self._is_used
+        relaxation = solve_lp(
+            -self._values[self._option_request] / self._value_unit,
+            (
+                sp.vstack([self._scaled_loads, self._request_options[~sold]], format="csr"),
+                np.ones(len(is_used) + int((~sold).sum())),
+            ),
+            (self._request_options[sold], np.ones(int(sold.sum()))) if sold.any() else None,
+            by_interior_points=len(self._option_request) > MAX_INTEGER_OPTIONS,
+        )
+        if relaxation.is_infeasible:
+            raise _infeasible_sold_error()
+        fraction = relaxation.solution("admission")
+        capacity = self._capacity
+        link_prices = np.zeros(len(capacity))
+        link_prices[is_used] = (
+            relaxation.duals[: len(is_used)] * self._value_unit / capacity[is_used]
+        )
+        return fraction, link_prices
+
+    def improve(
+        self, incumbent: list[int] | None, seconds: float
+    ) -> tuple[list[int] | None, float]:
+        """Solve the integer program; return the better one of its options and the incumbent, and
+        the bound on the value.
+
+        Args:
+            incumbent: chosen options; None for none.
+            seconds: time limit.
+
+        Raises:
+            InputError: the sold requests cannot all be kept by these options.
+        """
+        values = self._values
+        option_request = self._option_request
+        num_options = len(option_request)
+        # The gap must stay below the share of the smallest value in the total.
+        min_value_share = float(values.min() / values.sum())
+        result = solve_milp(
+            -values[option_request] / self._value_unit,
+            [
+                Between(self._scaled_loads, high=1.0),
+                Between(self._request_options, low=self._sold.astype(float), high=1.0),
+            ],
+            np.ones(num_options),
+            high=1.0,
+            seconds=seconds,
+            relative_gap=min(_RELATIVE_GAP, 0.5 * min_value_share),
+        )
+        if result.is_infeasible and incumbent is None:
+            raise _infeasible_sold_error()
+        bound = (-result.bound + _DUAL_TOLERANCE * len(values)) * self._value_unit
+        choice = [] if result.x is None else np.flatnonzero(result.x > 0.5).tolist()
+        # Check capacities exactly: HiGHS allows tolerances.
+        fits_capacity = bool((self._loads[choice].sum(0) <= self._capacity).all())
+        is_better = (
+            incumbent is None
+            or values[option_request[choice]].sum() > values[option_request[incumbent]].sum()
+        )
+        is_replaced = result.x is not None and fits_capacity and is_better
+        return choice if is_replaced else incumbent, bound
 
 
 def _max_utilisation(loads: sp.csr_array, capacity: FloatArray) -> FloatArray:
@@ -189,12 +246,10 @@ def _max_utilisation(loads: sp.csr_array, capacity: FloatArray) -> FloatArray:
 
 
 def _check_sold(
-    requests: Sequence[Request],
-    sold: np.ndarray,
-    feasible_requests: set[int],
-    option_request: Int64Array,
+    requests: Sequence[Request], feasible_requests: set[int], option_request: Int64Array
 ) -> None:
     """Raise InputError for a sold request that cannot be kept alone."""
+    sold = np.array([request.is_sold for request in requests])
     for index in np.flatnonzero(sold & ~np.isin(np.arange(len(requests)), option_request)).tolist():
         request = requests[index]
         expected = (

@@ -19,7 +19,7 @@ import numpy as np
 
 from teal import InputError, Topology
 from teal.formats import side_tables
-from teal.network.failures import cable_failures, group_failures, node_failures
+from teal.network.failures import Failure, cable_failures, group_failures, node_failures
 from teal.runtime.arrays import BoolArray, FloatArray
 
 # Smallest availability of a component; the enumeration of states needs an unavailability of at
@@ -111,10 +111,8 @@ def components_of(
     file_availability = (
         {} if file is None else _read_availabilities(file, topology, set(groups or {}))
     )
-    names: list[str] = []
-    kinds: list[str] = []
-    links: list[BoolArray] = []
-    unavailabilities: list[float] = []
+    # Components that fail.
+    failing: list[tuple[Failure, float]] = []
     for failure, default_availability in failures:
         key = (
             ("cable", frozenset(failure.links))
@@ -123,12 +121,21 @@ def components_of(
         )
         availability = file_availability.pop(key, default_availability)
         if availability < 1:
-            names.append(failure.name)
-            kinds.append(failure.kind)
-            links.append(np.isin(np.arange(topology.num_links), failure.links))
-            unavailabilities.append(1 - availability)
-    unavailability = np.array(unavailabilities, dtype=np.float64)
-    # Reject networks in which hardly ever all components work.
+            failing.append((failure, 1 - availability))
+    unavailability = np.array([probability for _, probability in failing], dtype=np.float64)
+    _check_all_up(unavailability)
+    link_indices = np.arange(topology.num_links)
+    links = np.array([np.isin(link_indices, failure.links) for failure, _ in failing], dtype=bool)
+    return Components(
+        tuple(failure.name for failure, _ in failing),
+        tuple(failure.kind for failure, _ in failing),
+        links.reshape(len(failing), topology.num_links),
+        unavailability,
+    )
+
+
+def _check_all_up(unavailability: FloatArray) -> None:
+    """Raise InputError for a network in which hardly ever all components work."""
     all_up = float(np.prod(1 - unavailability))
     if all_up < _MIN_ALL_UP_PROBABILITY:
         raise InputError(
@@ -137,8 +144,6 @@ def components_of(
             f"components that all work in {100 * _MIN_ALL_UP_PROBABILITY:g}% of the time at least",
             f"{100 * all_up:.2g}%",
         )
-    table = np.array(links, dtype=bool).reshape(len(names), topology.num_links)
-    return Components(tuple(names), tuple(kinds), table, unavailability)
 
 
 def _read_availabilities(
@@ -183,23 +188,23 @@ def _parse_component(
 
 def _parse_availability(row: side_tables.Row) -> float:
     """Return the availability of a row."""
-    given_columns = [
+    present_columns = [
         name for name in ("availability", "mtbf", "mttr") if row.values.get(name) is not None
     ]
-    if given_columns == ["availability"]:
+    if present_columns == ["availability"]:
         value = float(row.values["availability"])
-    elif given_columns == ["mtbf", "mttr"]:
+    elif present_columns == ["mtbf", "mttr"]:
         time_between_failures = row.number("mtbf")
         time_to_repair = row.number("mttr")
         value = time_between_failures / (time_between_failures + time_to_repair)
     else:
-        actual = ", ".join(given_columns) or "neither"
+        actual = ", ".join(present_columns) or "neither"
         raise InputError(row.where, "", "availability, or both mtbf and mttr", actual)
     _check_availability(row.where, value)
     return value
 
 
-def _check_availability(where: str, value: float) -> None:
+def _check_availability(location: str, value: float) -> None:
     """Raise InputError for a number outside the accepted availabilities."""
     if _MIN_AVAILABILITY <= value <= 1:
         return
@@ -208,4 +213,6 @@ def _check_availability(where: str, value: float) -> None:
         hint = f"; {value:g}% is {value / 100:g}"
     elif 0 <= value < _MIN_AVAILABILITY:
         hint = "; give a link out of service the status down in the table of links"
-    raise InputError(where, "", f"an availability in [{_MIN_AVAILABILITY}, 1]{hint}", f"{value:g}")
+    raise InputError(
+        location, "", f"an availability in [{_MIN_AVAILABILITY}, 1]{hint}", f"{value:g}"
+    )

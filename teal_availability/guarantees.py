@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -357,25 +357,50 @@ def guarantee_common_fractions(
             is_included & in_class
         ].min()
         guaranteed_share[in_class] = share * (1 - _LEXICOGRAPHIC_TOLERANCE)
-    # Values come from the final rates, which serve all classes, and each bound assumes these values
-    # of the upper classes, so that printed figures are consistent.
+    return _guarantees_of_classes(problem, patterns, availability, rates, duals)
+
+
+def _guarantees_of_classes(
+    problem: Problem,
+    patterns: SurvivalStates,
+    availability: float,
+    rates: FloatArray,
+    duals: Mapping[int, tuple[FloatArray, FloatArray, FloatArray]],
+) -> list[Guarantee]:
+    """Return the guarantee of each class.
+
+    Values come from the final rates, which serve all classes, and each bound assumes these values
+    of the upper classes, so that printed figures are consistent.
+
+    Args:
+        problem: one matrix.
+        patterns: probabilities of its survival states.
+        availability: beta.
+        rates: (D, K) rates of all classes.
+        duals: duals of the program of each class that has demand
+            (:meth:`_CommonShareProgram.duals`).
+    """
+    demand = demand_of(problem)
+    class_of = classes_of(problem)
+    excluded = demands_without_path(patterns, demand, availability)
+    is_included = (demand > 0) & ~excluded
     shares = tail_mean_shares(patterns, demand, rates, availability)
-    promises = []
-    guaranteed_share[:] = np.nan
+    guarantees = []
+    guaranteed_share = np.full(len(demand), np.nan)
     for class_index in range(num_classes(problem)):
         in_class = class_of == class_index
-        if class_index not in active_classes:
-            promise = empty_promise(problem, patterns, excluded & in_class)
-            promises.append(dataclasses.replace(promise, rates=rates))
+        if class_index not in duals:
+            guarantee = empty_promise(problem, patterns, excluded & in_class)
+            guarantees.append(dataclasses.replace(guarantee, rates=rates))
             continue
         value = float(shares[is_included & in_class].min())
+        prices, weights, demand_weights = duals[class_index]
         bound = common_share_bound(
-            problem, patterns, availability, *duals[class_index], guaranteed_share
+            problem, patterns, availability, prices, weights, demand_weights, guaranteed_share
         )
-        prices, weights, _ = duals[class_index]
-        promises.append(Guarantee(rates, value, bound, prices, weights, excluded & in_class))
+        guarantees.append(Guarantee(rates, value, bound, prices, weights, excluded & in_class))
         guaranteed_share[in_class] = value
-    return promises
+    return guarantees
 
 
 class _CommonShareProgram:
@@ -452,6 +477,7 @@ class _CommonShareProgram:
         num_rows = len(rows.demand_rate)
         share = result.solution("common share")[-1]
         expected_rate = rows.probability * rows.demand_rate
+        # The delivered shares are further variables; the common share has a lower bound.
         least_loss_result = rows.solve(
             np.concatenate(
                 [np.zeros(self._num_before_share + 1), -expected_rate / float(expected_rate.mean())]
@@ -531,19 +557,75 @@ def common_quantile(
     """
     check_availability(availability, "promise")
     demand = demand_of(problem)
-    tail = 1 - availability
     is_included = (demand > 0) & ~demands_without_path(patterns, demand, availability)
     # Integer programs are limited to small sizes.
     rows = _SurvivalRows(problem, patterns, is_included)
+    if not is_included.any() or len(rows.demand_rate) > _MAX_ROWS_INTEGER:
+        return None
+    result = _solve_quantile_program(rows, patterns, is_included, availability, seconds)
+    # Take the best of its rates and those of the promise.
+    candidates = [] if promise is None else [promise.rates]
+    if result.x is not None:
+        candidates.append(rows.rates(result.x[: len(rows.slot)], problem))
+    if not candidates or not math.isfinite(result.bound):
+        return None
+    value = max(
+        float(quantile_shares(patterns, demand, rates, availability)[is_included].min())
+        for rates in candidates
+    )
+    return Quantile(value, max(value, min(1.0, max(0.0, -result.bound))))
+
+
+def _solve_quantile_program(
+    rows: _SurvivalRows,
+    patterns: SurvivalStates,
+    is_included: BoolArray,
+    availability: float,
+    seconds: float,
+) -> LpResult:
+    """Solve the integer program of :func:`common_quantile`, scaled by 1 - availability.
+
+    Its variables are the shares on paths, the binaries z, and the common share.
+    """
     num_paths = len(rows.slot)
     num_rows = len(rows.demand_rate)
-    if not is_included.any() or num_rows > _MAX_ROWS_INTEGER:
-        return None
-    row_of_demand = np.full(len(demand), -1, dtype=np.int64)
+    can_miss, missed_rows, min_missed = _missed_states(rows, patterns, is_included, availability)
+    load_rows = sp.hstack([rows.loads, sp.csr_array((len(rows.capacity), num_rows + 1))])
+    # S[d, s] / d - z[d, s] - share >= -1, or >= 0 for a state that must count.
+    share_column = np.ones((num_rows, 1))
+    share_rows = sp.hstack(
+        [rows.path_survives, -sp.diags_array(can_miss.astype(float)), -share_column]
+    )
+    # Time of the states that count.
+    time_rows = sp.hstack(
+        [sp.csr_array((len(min_missed), num_paths)), missed_rows, 0 * min_missed[:, None]]
+    )
+    return solve_milp(
+        np.concatenate([np.zeros(num_paths + num_rows), [-1.0]]),
+        [
+            Between(load_rows, high=rows.capacity),
+            Between(share_rows, low=np.where(can_miss, -1.0, 0.0)),
+            Between(time_rows, low=min_missed),
+        ],
+        np.concatenate([np.zeros(num_paths), np.ones(num_rows), [0]]),
+        high=np.concatenate([np.full(num_paths, np.inf), np.ones(num_rows + 1)]),
+        seconds=seconds,
+        relative_gap=1e-4,
+    )
+
+
+def _missed_states(
+    rows: _SurvivalRows, patterns: SurvivalStates, is_included: BoolArray, availability: float
+) -> tuple[BoolArray, sp.csr_array, FloatArray]:
+    """Return which survival states (R,) may be missed, their probabilities as rows of the demands,
+    and the least total of those that count; the latter two in units of 1 - availability.
+    """
+    tail = 1 - availability
+    num_rows = len(rows.demand_rate)
+    row_of_demand = np.full(len(is_included), -1, dtype=np.int64)
     row_of_demand[is_included] = np.arange(is_included.sum())
     # Allowance beyond the time in which no path survives.
     allowed_missed = max_missed_time(availability) - patterns.probability[:, 0]
-    # States that may be missed, and the least total of those that count.
     can_miss = rows.probability <= allowed_missed[rows.demand_index]
     missed_rows = sp.csr_array(
         (
@@ -553,45 +635,4 @@ def common_quantile(
         shape=(int(is_included.sum()), num_rows),
     )
     min_missed = missed_rows.sum(1) - allowed_missed[is_included] / tail
-    share_column = np.ones((num_rows, 1))
-    # Integer program, scaled by 1 - availability.
-    result = solve_milp(
-        np.concatenate([np.zeros(num_paths + num_rows), [-1.0]]),
-        [
-            Between(
-                sp.hstack([rows.loads, sp.csr_array((len(rows.capacity), num_rows + 1))]),
-                high=rows.capacity,
-            ),
-            Between(
-                sp.hstack(
-                    [rows.path_survives, -sp.diags_array(can_miss.astype(float)), -share_column]
-                ),
-                low=np.where(can_miss, -1.0, 0.0),
-            ),
-            Between(
-                sp.hstack(
-                    [
-                        sp.csr_array((len(min_missed), num_paths)),
-                        missed_rows,
-                        0 * min_missed[:, None],
-                    ]
-                ),
-                low=min_missed,
-            ),
-        ],
-        np.concatenate([np.zeros(num_paths), np.ones(num_rows), [0]]),
-        high=np.concatenate([np.full(num_paths, np.inf), np.ones(num_rows + 1)]),
-        seconds=seconds,
-        relative_gap=1e-4,
-    )
-    # Take the best of its rates and those of the promise.
-    values = [] if promise is None else [promise.rates]
-    if result.x is not None:
-        values.append(rows.rates(result.x[:num_paths], problem))
-    if not values or not math.isfinite(result.bound):
-        return None
-    value = max(
-        float(quantile_shares(patterns, demand, rates, availability)[is_included].min())
-        for rates in values
-    )
-    return Quantile(value, max(value, min(1.0, max(0.0, -result.bound))))
+    return can_miss, missed_rows, min_missed

@@ -194,43 +194,22 @@ def _measure_matrix(
     # Sums over the states, for each demand and each group of demands.
     demand_mean = _BoundedSum(len(demand))
     demand_time = _BoundedSum(len(demand), len(levels))
-    groups = [
-        (class_name, members, _BoundedSum(len(levels)), _BoundedSum(len(levels)), _BoundedSum())
-        for class_name, members in _demand_groups(problem)
-    ]
+    groups = [_GroupSums(*group) for group in _demand_groups(problem)]
     lost = np.zeros(len(states))
     for batch, link_up in state_batches(components, states, routing.batch_size):
         probability = states.probability[batch]
         share, max_total_share = routing.delivery(link_up)
         reaches = share[:, :, None] >= levels
-        # Inexact shares come from a search that ended near the optimum: only the bound on all
-        # traffic is certain. Where every demand reaches a level, so does the total traffic.
-        is_inexact = (
-            np.zeros(len(share), bool) if max_total_share is None else ~np.isnan(max_total_share)
-        )
-        for class_name, members, all_demands_time, total_traffic_time, mean in groups:
+        # Groups of demands.
+        for group in groups:
+            members = group.members
             group_loss = lost_share(demand[members], share[:, members])
-            if not class_name:
+            if not group.class_name:
                 lost[batch] = group_loss
-            carried = 1 - group_loss
-            total_reaches = carried[:, None] >= levels
             all_reach = np.asarray(reaches[:, members].all(1))
-            max_carried = carried
-            if max_total_share is not None:
-                upper = (
-                    np.ones_like(max_total_share)
-                    if class_name
-                    else np.fmax(max_total_share, carried)
-                )
-                max_carried = np.asarray(_upper_where_inexact(is_inexact, upper, carried))
-            may_reach = _upper_where_inexact(
-                is_inexact, max_carried[:, None] >= levels, total_reaches
-            )
-            mean.add(probability, carried, max_carried)
-            total_traffic_time.add(probability, total_reaches, may_reach)
-            all_demands_time.add(
-                probability, all_reach, _upper_where_inexact(is_inexact, may_reach, all_reach)
-            )
+            group.add(probability, 1 - group_loss, all_reach, max_total_share)
+        # Demands.
+        is_inexact = _is_inexact(max_total_share, len(share))
         demand_mean.add(probability, share, _upper_where_inexact(is_inexact, 1.0, share))
         demand_time.add(probability, reaches, _upper_where_inexact(is_inexact, True, reaches))
         progress(batch.stop - batch.start)
@@ -239,13 +218,80 @@ def _measure_matrix(
         name,
         demand_time.bounds(states.rest),
         demand_mean.bounds(states.rest),
-        tuple(
-            Totals(group_name, *(figure.bounds(states.rest) for figure in figures))
-            for group_name, _, *figures in groups
-        ),
+        tuple(group.totals(states.rest) for group in groups),
         lost_while_down,
         gained_without_failures,
     )
+
+
+class _GroupSums:
+    """Figures of several demands together, summed over states.
+
+    Args:
+        class_name: name of their class; "" for all demands.
+        members: the demands.
+    """
+
+    def __init__(self, class_name: str, members: slice) -> None:
+        self.class_name = class_name
+        self.members = members
+        self._levels = np.array(LEVELS) - _LEVEL_TOLERANCE
+        self._all_demands_time = _BoundedSum(len(LEVELS))
+        self._total_traffic_time = _BoundedSum(len(LEVELS))
+        self._mean = _BoundedSum()
+
+    def add(
+        self,
+        probability: FloatArray,
+        carried: FloatArray,
+        all_reach: BoolArray,
+        max_total_share: FloatArray | None,
+    ) -> None:
+        """Add states.
+
+        Args:
+            probability: (S,) probabilities of the states.
+            carried: (S,) delivered share of the group's traffic.
+            all_reach: (S, 3) whether every demand of the group reaches the levels.
+            max_total_share: (S,) bound on the delivered share of all traffic, NaN in exact states;
+                None if all states are exact.
+        """
+        is_inexact = _is_inexact(max_total_share, len(carried))
+        # Delivered share.
+        max_carried = carried
+        if max_total_share is not None:
+            upper = (
+                np.ones_like(max_total_share)
+                if self.class_name
+                else np.fmax(max_total_share, carried)
+            )
+            max_carried = np.asarray(_upper_where_inexact(is_inexact, upper, carried))
+        self._mean.add(probability, carried, max_carried)
+        # Where every demand reaches a level, so does the total traffic.
+        total_reaches = carried[:, None] >= self._levels
+        may_reach = _upper_where_inexact(
+            is_inexact, max_carried[:, None] >= self._levels, total_reaches
+        )
+        self._total_traffic_time.add(probability, total_reaches, may_reach)
+        self._all_demands_time.add(
+            probability, all_reach, _upper_where_inexact(is_inexact, may_reach, all_reach)
+        )
+
+    def totals(self, unlisted: float) -> Totals:
+        """Return the figures; ``unlisted`` is the probability of the other states."""
+        return Totals(
+            self.class_name,
+            self._all_demands_time.bounds(unlisted),
+            self._total_traffic_time.bounds(unlisted),
+            self._mean.bounds(unlisted),
+        )
+
+
+def _is_inexact(max_total_share: FloatArray | None, num_states: int) -> BoolArray:
+    """Return whether the delivered shares of each state (S,) are inexact: they come from a search
+    that ended near the optimum, and only the bound on all traffic is certain.
+    """
+    return np.zeros(num_states, bool) if max_total_share is None else ~np.isnan(max_total_share)
 
 
 def _upper_where_inexact(
@@ -300,7 +346,7 @@ def _component_losses(
     ):
         for component in down:
             without_component = state_index.get(
-                tuple(other for other in down if other != component)
+                tuple(failed for failed in down if failed != component)
             )
             lost_while_down[component] += probability * state_loss
             # A state of equal probability may not be listed.

@@ -55,7 +55,7 @@ def _minutes(minutes: float) -> str:
 def summary_table(report: AvailabilityFigures) -> Table:
     """Return a table with a row for each routing scheme."""
 
-    def whole(row: SummaryRow) -> str:
+    def fully_served(row: SummaryRow) -> str:
         return share_from_to(row.whole_100, row.whole_100_at_most)
 
     def total(row: SummaryRow) -> str:
@@ -65,7 +65,7 @@ def summary_table(report: AvailabilityFigures) -> Table:
         Column("routing", "routing"),
         Column("class", "of_class", optional=True),
         Column("minutes lost a year", "lost_minutes_at_most", text=_lost),
-        Column("all demands whole", "whole_100", text=whole, most_is_best=True),
+        Column("all demands whole", "whole_100", text=fully_served, most_is_best=True),
         Column("99% of traffic", "total_99", text=total, most_is_best=True),
     )
     title = f"{report.topology}, {report.traffic}: {_states_text(report)}"
@@ -127,54 +127,56 @@ def promise_table(report: AvailabilityFigures) -> Table:
 
 def charts_of(report: AvailabilityFigures) -> list[Chart]:
     """Return charts of the minutes lost a year, by demand and by component."""
-    by_routing = {
+    return [_lost_by_demand(report), _gained_by_component(report)]
+
+
+def _lost_by_demand(report: AvailabilityFigures) -> Chart:
+    """Chart of the distribution of lost minutes over the demands, by routing scheme."""
+    lost_minutes = {
         row.routing: [
-            item for item in report.demands if item.routing == row.routing and item.rate > 0
+            max(_MIN_MINUTES, demand.lost_minutes)
+            for demand in report.demands
+            if demand.routing == row.routing and demand.rate > 0
         ]
         for row in report.of_all
     }
-    return [
-        Chart(
-            "demands",
-            "Minutes lost a year",
-            "Share of demands that lose at most this many minutes of their traffic a year, in the "
-            "listed states.",
-            "minutes a year",
-            "share of demands (%)",
-            tuple(
-                distribution(
-                    name,
-                    np.array([max(_MIN_MINUTES, item.lost_minutes) for item in rows]),
-                )
-                for name, rows in by_routing.items()
-            ),
-            "log",
-            shows_shares=True,
-        ),
-        Chart(
-            "components",
-            "Minutes gained a year",
-            "Share of components that would gain at most this many minutes of all traffic a year "
-            "without failures.",
-            "minutes a year",
-            "share of components (%)",
-            tuple(
-                distribution(
-                    row.routing,
-                    np.array(
-                        [
-                            max(_MIN_MINUTES, item.gained)
-                            for item in report.by_component
-                            if item.routing == row.routing
-                        ]
-                    ),
-                )
-                for row in report.of_all
-            ),
-            "log",
-            shows_shares=True,
-        ),
+    return Chart(
+        "demands",
+        "Minutes lost a year",
+        "Share of demands that lose at most this many minutes of their traffic a year, in the "
+        "listed states.",
+        "minutes a year",
+        "share of demands (%)",
+        tuple(distribution(name, np.array(minutes)) for name, minutes in lost_minutes.items()),
+        "log",
+        shows_shares=True,
+    )
+
+
+def _gained_by_component(report: AvailabilityFigures) -> Chart:
+    """Chart of the distribution of gained minutes over the components, by routing scheme."""
+    gained_minutes = [
+        [
+            max(_MIN_MINUTES, component.gained)
+            for component in report.by_component
+            if component.routing == row.routing
+        ]
+        for row in report.of_all
     ]
+    return Chart(
+        "components",
+        "Minutes gained a year",
+        "Share of components that would gain at most this many minutes of all traffic a year "
+        "without failures.",
+        "minutes a year",
+        "share of components (%)",
+        tuple(
+            distribution(row.routing, np.array(minutes))
+            for row, minutes in zip(report.of_all, gained_minutes, strict=True)
+        ),
+        "log",
+        shows_shares=True,
+    )
 
 
 def write_availability_report(path: Path, report: AvailabilityFigures) -> None:

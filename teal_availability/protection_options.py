@@ -127,7 +127,7 @@ def resolve_requests(promises: Any, topology: Topology) -> list[Request]:
     return requests
 
 
-def validated_request(request: Request, topology: Topology, where: str) -> Request:
+def validated_request(request: Request, topology: Topology, location: str) -> Request:
     """Return the request with the topology's names of its nodes.
 
     Raises:
@@ -137,15 +137,15 @@ def validated_request(request: Request, topology: Topology, where: str) -> Reque
     source, target = (topology.name_of(name) for name in (request.source, request.target))
     for name in (source, target):
         if name not in topology.node_names:
-            raise InputError(where, "node", f"a node of {topology.name}", repr(name))
+            raise InputError(location, "node", f"a node of {topology.name}", repr(name))
     if source == target:
-        raise InputError(where, "node", "two nodes", source)
+        raise InputError(location, "node", "two nodes", source)
     # Numbers: positive and finite; the availability below 1.
     for field in ("rate", "value", "availability"):
         value = getattr(request, field)
         if isinstance(value, str) or not 0 < value < math.inf:
-            raise InputError(where, field, "a number above 0", repr(value))
-    check_availability(request.availability, where)
+            raise InputError(location, field, "a number above 0", repr(value))
+    check_availability(request.availability, location)
     return dataclasses.replace(request, source=source, target=target)
 
 

@@ -5,7 +5,7 @@ A routing scheme is specified as ``name:option=value``. Entry point: :func:`avai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -357,13 +357,6 @@ def _report(
     promises: list[PromiseRow],
 ) -> AvailabilityReport:
     """Collect the figures of all routing schemes in a report."""
-    names = instance.topology.node_names
-    pairs = instance.paths.pairs.tolist()
-    rates = np.mean([demand_of(problem) for problem in problems], axis=0).tolist()
-    classes = problems[0].classes
-    class_of = [""] * len(pairs)
-    if classes is not None:
-        class_of = [classes.names[index] for index in classes.of_demand.tolist()]
     return AvailabilityReport(
         instance.topology.name,
         instance.traffic.name,
@@ -372,37 +365,55 @@ def _report(
         len(states),
         states.rest,
         [_summary_row(item.routing, totals) for item in measured for totals in item.totals],
-        [
-            DemandRow(
-                item.routing,
-                class_of[demand_index],
-                names[source],
-                names[target],
-                rate,
-                float(item.demand_mean.low[demand_index]),
-                float(item.demand_mean.high[demand_index]),
-                *_level_shares(item.demand_time.low[demand_index]),
-                *_level_shares(item.demand_time.high[demand_index]),
-                minutes_a_year(1 - float(item.demand_mean.high[demand_index])),
-                minutes_a_year(1 - float(item.demand_mean.low[demand_index])),
-            )
-            for item in measured
-            for demand_index, ((source, target), rate) in enumerate(zip(pairs, rates, strict=True))
-        ],
-        [
-            ComponentRow(
-                item.routing,
-                components.kinds[component_index],
-                components.names[component_index],
-                float(1 - components.unavailability[component_index]),
-                minutes_a_year(float(item.lost_while_down[component_index])),
-                minutes_a_year(float(item.gained_without_failures[component_index])),
-            )
-            for item in measured
-            for component_index in range(len(components))
-        ],
+        _demand_rows(instance, problems, measured),
+        [row for item in measured for row in _component_rows(item, components)],
         promises,
     )
+
+
+def _demand_rows(
+    instance: Instance, problems: Sequence[Problem], measured: Sequence[Availability]
+) -> list[DemandRow]:
+    """Return a row for each routing scheme and demand."""
+    names = instance.topology.node_names
+    pairs = instance.paths.pairs.tolist()
+    rates = np.mean([demand_of(problem) for problem in problems], axis=0).tolist()
+    classes = problems[0].classes
+    class_of = [""] * len(pairs)
+    if classes is not None:
+        class_of = [classes.names[index] for index in classes.of_demand.tolist()]
+    return [
+        DemandRow(
+            item.routing,
+            class_of[demand_index],
+            names[source],
+            names[target],
+            rate,
+            float(item.demand_mean.low[demand_index]),
+            float(item.demand_mean.high[demand_index]),
+            *_level_shares(item.demand_time.low[demand_index]),
+            *_level_shares(item.demand_time.high[demand_index]),
+            minutes_a_year(1 - float(item.demand_mean.high[demand_index])),
+            minutes_a_year(1 - float(item.demand_mean.low[demand_index])),
+        )
+        for item in measured
+        for demand_index, ((source, target), rate) in enumerate(zip(pairs, rates, strict=True))
+    ]
+
+
+def _component_rows(item: Availability, components: Components) -> list[ComponentRow]:
+    """Return a row for each component, under one routing scheme."""
+    return [
+        ComponentRow(
+            item.routing,
+            components.kinds[component_index],
+            components.names[component_index],
+            float(1 - components.unavailability[component_index]),
+            minutes_a_year(float(item.lost_while_down[component_index])),
+            minutes_a_year(float(item.gained_without_failures[component_index])),
+        )
+        for component_index in range(len(components))
+    ]
 
 
 def _summary_row(routing: str, totals: Totals) -> SummaryRow:

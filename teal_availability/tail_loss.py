@@ -484,32 +484,50 @@ def divide(weight: FloatArray, members: Sequence[Int64Array], limit: FloatArray)
         members: states of each row.
         limit: (Q,) largest sum of weights of a state.
     """
-    # Imported here, since it loads slowly.
-    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
     # Rows with a state of unlimited capacity need no flow.
     is_unlimited = limit >= 1
-    has_unlimited = np.array(
-        [bool(is_unlimited[num_states].any()) for num_states in members], dtype=bool
-    )
+    has_unlimited = np.array([bool(is_unlimited[states].any()) for states in members], dtype=bool)
     unlimited_rows = np.flatnonzero(has_unlimited)
     unlimited_members = [members[index] for index in unlimited_rows.tolist()]
     first_state = np.array(
-        [num_states[is_unlimited[num_states].argmax()] for num_states in unlimited_members],
-        dtype=np.int64,
+        [states[is_unlimited[states].argmax()] for states in unlimited_members], dtype=np.int64
     )
-    limiting = np.zeros(len(limit), dtype=bool)
     limited_rows = np.flatnonzero(~has_unlimited)
     if not len(limited_rows):
+        limiting = np.zeros(len(limit), dtype=bool)
         return Division(unlimited_rows, first_state, weight[unlimited_rows], limiting)
+    # Maximum flow of the other rows.
+    flow = _flow_over_states(
+        weight[limited_rows], [members[index] for index in limited_rows.tolist()], limit
+    )
+    return Division(
+        np.append(unlimited_rows, limited_rows[flow.row]),
+        np.append(first_state, flow.state),
+        np.append(weight[unlimited_rows], flow.weight),
+        flow.limiting,
+    )
+
+
+def _flow_over_states(
+    weight: FloatArray, members: Sequence[Int64Array], limit: FloatArray
+) -> Division:
+    """Divide weights of at least one row by a maximum flow from the rows to their states.
+
+    Args:
+        weight: (R,) weight of each row.
+        members: states of each row.
+        limit: (Q,) largest sum of weights of a state.
+    """
+    # Imported here, since it loads slowly.
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
     # Nodes: the source, the rows, the states, the sink.
-    num_rows = len(limited_rows)
+    num_rows = len(weight)
     num_states = len(limit)
-    limited_members = [members[index] for index in limited_rows.tolist()]
-    row = np.repeat(np.arange(num_rows), [len(state_list) for state_list in limited_members])
-    state = np.concatenate(limited_members)
+    row = np.repeat(np.arange(num_rows), [len(states) for states in members])
+    state = np.concatenate(members)
     sink = 1 + num_rows + num_states
-    row_supply = np.floor(weight[limited_rows] * _FLOW_UNITS_PER_WEIGHT)
+    row_supply = np.floor(weight * _FLOW_UNITS_PER_WEIGHT)
     state_capacity = np.ceil(np.minimum(limit, 1.0) * _FLOW_UNITS_PER_WEIGHT) + 1
     # Arcs with integer capacities; rounding up the states does not limit them.
     tail = np.concatenate(
@@ -522,6 +540,7 @@ def divide(weight: FloatArray, members: Sequence[Int64Array], limit: FloatArray)
     graph = sp.csr_array((arc_capacity, (tail, head)), shape=(sink + 1, sink + 1))
     flow: Any = maximum_flow(graph, 0, sink)
     # Not all weight fits: states reachable in the residual graph limit it.
+    limiting = np.zeros(num_states, dtype=bool)
     if flow.flow_value < row_supply.sum():
         residual = graph - flow.flow
         residual.data[residual.data < 0] = 0
@@ -533,8 +552,8 @@ def divide(weight: FloatArray, members: Sequence[Int64Array], limit: FloatArray)
     flows = flow.flow.tocoo()
     is_row_flow = (flows.row >= 1) & (flows.row <= num_rows) & (flows.data > 0)
     return Division(
-        np.append(unlimited_rows, limited_rows[flows.row[is_row_flow] - 1]),
-        np.append(first_state, flows.col[is_row_flow] - 1 - num_rows),
-        np.append(weight[unlimited_rows], flows.data[is_row_flow] / _FLOW_UNITS_PER_WEIGHT),
+        flows.row[is_row_flow] - 1,
+        flows.col[is_row_flow] - 1 - num_rows,
+        flows.data[is_row_flow] / _FLOW_UNITS_PER_WEIGHT,
         limiting,
     )

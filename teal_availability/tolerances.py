@@ -25,12 +25,12 @@ def max_missed_time(availability: float) -> float:
     return (1 - availability) * (1 + TIME_TOLERANCE) + PROBABILITY_ROUNDING
 
 
-def check_availability(availability: float, where: str) -> None:
+def check_availability(availability: float, location: str) -> None:
     """Raise InputError unless the number is an availability in (0, 1 - 1e-14].
 
     Args:
         availability: the number.
-        where: option or place in a file, for the message.
+        location: option or place in a file, for the message.
     """
     if 0 < availability <= 1 - MIN_MISSED_TIME:
         return
@@ -40,4 +40,4 @@ def check_availability(availability: float, where: str) -> None:
     elif 1 - MIN_MISSED_TIME < availability < 1:
         hint = " (the limit of floating-point probabilities)"
     expected = f"a share of the time in (0, 1 - {MIN_MISSED_TIME:g}]{hint}"
-    raise InputError(where, "availability", expected, repr(availability))
+    raise InputError(location, "availability", expected, repr(availability))

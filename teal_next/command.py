@@ -96,64 +96,81 @@ def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
     label = f"realised {figure_name} / optimum"
     schemes = by_scheme(rows)
     charts = [
-        Chart(
-            "ratio-over-time",
-            f"Realised {figure_name} over the optimum",
-            "Each interval, whose matrix no scheme had seen.",
-            "",
-            label,
-            tuple(
-                _over_time(name, scheme_rows, lambda r: r.ratio)
-                for name, scheme_rows in schemes.items()
-            ),
-            "time",
-        ),
-        Chart(
-            "ratio",
-            "Share of intervals",
-            "Intervals whose ratio is at most so large.",
-            label,
-            "share of intervals (%)",
-            tuple(
-                distribution(name, np.array([r.ratio for r in scheme_rows]))
-                for name, scheme_rows in schemes.items()
-            ),
-            "linear",
-            shows_shares=True,
-        ),
+        _ratios_over_time(schemes, figure_name, label),
+        _ratio_distributions(schemes, label),
     ]
     if any(math.isfinite(row.limit) for row in rows):
         best = _best_first(summarise(rows))[0].scheme
-        charts.append(
-            Chart(
-                "limit",
-                f"{best}: the stated limit",
-                "Stated before the interval, to hold in 95% of them.",
-                "",
-                label,
-                (
-                    _over_time(best, schemes[best], lambda r: r.ratio),
-                    _over_time("stated limit", schemes[best], lambda r: r.limit),
-                ),
-                "time",
-            )
-        )
-    churn_series = tuple(
-        _over_time(name, churn_rows, lambda r: 100 * r.churn)
-        for name, churn_rows in schemes.items()
-    )
-    charts.append(
-        Chart(
-            "churn",
-            "Churn",
-            "Share of the volume that moves between two intervals.",
-            "",
-            "churn (%)",
-            churn_series,
-            "time",
-        )
-    )
+        charts.append(_stated_limits(best, schemes[best], label))
+    charts.append(_churn_over_time(schemes))
     return charts
+
+
+def _ratios_over_time(
+    schemes: Mapping[str, Sequence[NextRow]], figure_name: str, label: str
+) -> Chart:
+    """Chart of the ratio of each scheme in each interval."""
+    return Chart(
+        "ratio-over-time",
+        f"Realised {figure_name} over the optimum",
+        "Each interval, whose matrix no scheme had seen.",
+        "",
+        label,
+        tuple(
+            _over_time(name, scheme_rows, lambda r: r.ratio)
+            for name, scheme_rows in schemes.items()
+        ),
+        "time",
+    )
+
+
+def _ratio_distributions(schemes: Mapping[str, Sequence[NextRow]], label: str) -> Chart:
+    """Chart of the distribution of each scheme's ratios."""
+    return Chart(
+        "ratio",
+        "Share of intervals",
+        "Intervals whose ratio is at most so large.",
+        label,
+        "share of intervals (%)",
+        tuple(
+            distribution(name, np.array([r.ratio for r in scheme_rows]))
+            for name, scheme_rows in schemes.items()
+        ),
+        "linear",
+        shows_shares=True,
+    )
+
+
+def _stated_limits(scheme: str, rows: Sequence[NextRow], label: str) -> Chart:
+    """Chart of a scheme's ratios and stated limits."""
+    return Chart(
+        "limit",
+        f"{scheme}: the stated limit",
+        "Stated before the interval, to hold in 95% of them.",
+        "",
+        label,
+        (
+            _over_time(scheme, rows, lambda r: r.ratio),
+            _over_time("stated limit", rows, lambda r: r.limit),
+        ),
+        "time",
+    )
+
+
+def _churn_over_time(schemes: Mapping[str, Sequence[NextRow]]) -> Chart:
+    """Chart of the churn of each scheme in each interval."""
+    return Chart(
+        "churn",
+        "Churn",
+        "Share of the volume that moves between two intervals.",
+        "",
+        "churn (%)",
+        tuple(
+            _over_time(name, scheme_rows, lambda r: 100 * r.churn)
+            for name, scheme_rows in schemes.items()
+        ),
+        "time",
+    )
 
 
 def _over_time(name: str, rows: Sequence[NextRow], figure: Callable[[NextRow], float]) -> Series:
@@ -260,16 +277,16 @@ def run_next_interval(
         for network_config, model in zip(config.instances(), models, strict=True):
             instance = load_instance(network_config, notify)
             instance.objective.require_an_allocation("teal next-interval")
-            known = known_matrices(config, instance)
+            visible = known_matrices(config, instance)
             hedges = hedges_of(config, model)
             measure(
                 instance,
                 config,
                 hedges,
                 measured,
-                known,
+                visible,
                 notify,
-                keep=partial(_keep, journal),
+                on_interval=partial(_write_to_journal, journal),
                 after=last_index.get((instance.topology.name, instance.traffic.name), -1),
             )
         is_complete = True
@@ -286,7 +303,7 @@ def run_next_interval(
 _INTERVAL = "interval"
 
 
-def _keep(journal: Journal, rows: Sequence[NextRow]) -> None:
+def _write_to_journal(journal: Journal, rows: Sequence[NextRow]) -> None:
     journal.add(_INTERVAL, {"rows": [dataclasses.asdict(row) for row in rows]})
 
 
@@ -319,7 +336,7 @@ class NextIntervals:
         """Return a pandas frame with a row for each hedge, as in next_interval_summary.csv."""
         import pandas as pd
 
-        return pd.DataFrame([dataclasses.asdict(one) for one in summarise(self.rows)])
+        return pd.DataFrame([dataclasses.asdict(summary) for summary in summarise(self.rows)])
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write rows, summary, plot and page to a folder, as ``teal next-interval`` does.
@@ -337,10 +354,10 @@ def measure(
     options: NextIntervalOptions,
     hedges: Mapping[str, Hedge],
     measured: NextIntervals,
-    known: TrafficMatrices | None,
+    visible: TrafficMatrices | None,
     notify: Callable[[str], None] = lambda _: None,
     *,
-    keep: Callable[[Sequence[NextRow]], None] = lambda _: None,
+    on_interval: Callable[[Sequence[NextRow]], None] = lambda _: None,
     after: int = -1,
 ) -> None:
     """Append the results of a network, interval by interval.
@@ -350,9 +367,9 @@ def measure(
         options: intervals, and the information that hedges have.
         hedges: hedges by the name in the rows.
         measured: receives the rows.
-        known: matrices that hedges see; None for those of the traffic.
+        visible: matrices that hedges see; None for those of the traffic.
         notify: called with findings.
-        keep: called with the rows of each interval.
+        on_interval: called with the rows of each interval.
         after: index of the last matrix in an interrupted run; -1 for none.
 
     Raises:
@@ -372,7 +389,7 @@ def measure(
     )
     indices = rows[rows > after].tolist()
     if indices:
-        _measure_each(instance, options, hedges, measured, known, indices, keep)
+        _measure_each(instance, options, hedges, measured, visible, indices, on_interval)
     for hedge in hedges.values():
         if isinstance(hedge, Mixture) and indices:
             notify(f"{instance.topology.name}: {hedge.regret}")
@@ -383,14 +400,14 @@ def _measure_each(
     options: NextIntervalOptions,
     hedges: Mapping[str, Hedge],
     measured: NextIntervals,
-    known: TrafficMatrices | None,
+    visible: TrafficMatrices | None,
     indices: Sequence[int],
-    keep: Callable[[Sequence[NextRow]], None],
+    on_interval: Callable[[Sequence[NextRow]], None],
 ) -> None:
     """Evaluate intervals, with a progress bar that shows the current hedge and the best so far.
 
     Args:
-        instance, options, hedges, measured, known, keep: as in :func:`measure`.
+        instance, options, hedges, measured, visible, on_interval: as in :func:`measure`.
         indices: indices of the consecutive matrices.
     """
     # Sum and number of the finite ratios of each hedge.
@@ -406,7 +423,7 @@ def _measure_each(
         dict(hedges),
         lead=options.lead,
         lookback=options.lookback,
-        known=known,
+        known=visible,
         watch=watch,
     )
     total = len(protocol.intervals(indices, options.warm_up))
@@ -414,7 +431,7 @@ def _measure_each(
         for interval in protocol.run(indices, options.warm_up):
             if interval:
                 measured.rows.extend(interval)
-                keep(interval)
+                on_interval(interval)
                 for row in interval:
                     is_finite = math.isfinite(row.ratio)
                     sums[row.scheme] += row.ratio if is_finite else 0.0
@@ -446,23 +463,25 @@ def known_matrices(options: NextIntervalOptions, instance: Instance) -> TrafficM
     """
     if not options.known:
         return None
-    known = load_traffic(options.known, instance.topology, unit=options.traffic_unit)
+    visible = load_traffic(options.known, instance.topology, unit=options.traffic_unit)
     traffic = instance.traffic
-    if not np.array_equal(known.timestamps, traffic.timestamps):
+    if not np.array_equal(visible.timestamps, traffic.timestamps):
         expected = f"the {traffic.num_matrices} times of {traffic.name}"
-        raise InputError("--known", "timestamps", expected, f"{known.num_matrices} other ones")
-    if not np.array_equal(known.pairs, traffic.pairs):
-        pair_index = {(int(s), int(t)): d for d, (s, t) in enumerate(known.pairs)}
+        raise InputError("--known", "timestamps", expected, f"{visible.num_matrices} other ones")
+    if not np.array_equal(visible.pairs, traffic.pairs):
+        pair_index = {(int(s), int(t)): d for d, (s, t) in enumerate(visible.pairs)}
         missing = [pair for pair in map(tuple, traffic.pairs.tolist()) if pair not in pair_index]
         if missing:
             names = instance.topology.node_names
             source, target = (names[node] for node in missing[0])
             raise InputError("--known", "demands", "all of --traffic", f"no {source} -> {target}")
-        rates = known.read(slice(None))[
+        rates = visible.read(slice(None))[
             :, [pair_index[pair] for pair in map(tuple, traffic.pairs.tolist())]
         ]
-        known = dataclasses.replace(known, pairs=traffic.pairs, rates=ArrayRates(rates), scale=1.0)
-    return known
+        visible = dataclasses.replace(
+            visible, pairs=traffic.pairs, rates=ArrayRates(rates), scale=1.0
+        )
+    return visible
 
 
 def interval_files(measured: NextIntervals) -> dict[str, Callable[[Path], None]]:

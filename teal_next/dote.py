@@ -10,6 +10,7 @@ utilisation under the next matrix over its optimum.  After that the weights are 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -89,28 +90,13 @@ class Dote:
     def _fit(self, history: Problem, lead: int) -> None:
         """Train the network on consecutive matrices."""
         # Inputs, targets and optima.
-        generator = torch.Generator().manual_seed(0)
         demand = history.demand
-        slots = history.paths.leaf.size
         self._mean = demand.mean(0).clamp(min=1e-300)
         targets = torch.arange(self._window + lead - 1, len(demand))
         inputs = torch.stack([self._input(demand[: t - lead + 1]) for t in targets.tolist()])
         optimum = pdhg.solve(history.rows(targets), gap=_OPTIMUM_GAP).value
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self._network = nn.Sequential(
-                nn.Linear(inputs.shape[1], _HIDDEN_UNITS),
-                nn.ReLU(),
-                nn.Linear(_HIDDEN_UNITS, _HIDDEN_UNITS),
-                nn.ReLU(),
-                nn.Linear(_HIDDEN_UNITS, slots),
-            )
-        # Training and validation sets.
-        num_training = max(1, round((1 - _VALIDATION_SHARE) * len(targets)))
+        self._network = _initial_network(inputs.shape[1], history.paths.leaf.size)
         penalty = self._penalty_weights(history)
-        optimiser = Adam(self._network.parameters(), _LEARNING_RATE)
-        best_score = np.inf
-        best_weights = copy.deepcopy(self._network.state_dict())
 
         def losses(rows: Tensor) -> Tensor:
             splits = self._splits(history, inputs[rows]).to(demand)
@@ -119,25 +105,45 @@ class Dote:
                 -1
             )
 
+        self._train(self._network, losses, len(targets))
+
+    def _train(
+        self, network: nn.Module, losses: Callable[[Tensor], Tensor], num_samples: int
+    ) -> None:
+        """Train with Adam on random batches; the weights of the best validation loss remain.
+
+        Args:
+            network: the network, trained in place.
+            losses: loss of each sample, by its index.
+            num_samples: number of samples, in order of time; the last ones are for validation.
+        """
+        # Training and validation sets.
+        num_training = max(1, round((1 - _VALIDATION_SHARE) * num_samples))
         validation = (
-            torch.arange(num_training, len(targets))
-            if num_training < len(targets)
+            torch.arange(num_training, num_samples)
+            if num_training < num_samples
             else torch.arange(num_training)
         )
+        generator = torch.Generator().manual_seed(0)
+        optimiser = Adam(network.parameters(), _LEARNING_RATE)
+        best_score = np.inf
+        best_weights = copy.deepcopy(network.state_dict())
         for step in range(self._steps + 1):
+            # Validation.
             if step % _CHECK_EVERY == 0 or step == self._steps:
                 with torch.no_grad():
                     score = float(losses(validation).mean())
                 if score < best_score:
                     best_score = score
-                    best_weights = copy.deepcopy(self._network.state_dict())
+                    best_weights = copy.deepcopy(network.state_dict())
+            # A step on a random batch.
             rows = torch.randint(
                 num_training, (min(_BATCH_MATRICES, num_training),), generator=generator
             )
             optimiser.zero_grad()
             losses(rows).mean().backward()
             optimiser.step()
-        self._network.load_state_dict(best_weights)
+        network.load_state_dict(best_weights)
 
     def _penalty_weights(self, history: Problem) -> Tensor:
         """Penalty weights (D, K); each demand's largest weighted split is added to the loss."""
@@ -150,6 +156,19 @@ class Dote:
         return self._sensitivity * share[:, None] * relative
 
 
+def _initial_network(num_inputs: int, num_outputs: int) -> nn.Sequential:
+    """Return the network with two hidden layers, and random weights of a fixed seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Linear(num_inputs, _HIDDEN_UNITS),
+            nn.ReLU(),
+            nn.Linear(_HIDDEN_UNITS, _HIDDEN_UNITS),
+            nn.ReLU(),
+            nn.Linear(_HIDDEN_UNITS, num_outputs),
+        )
+
+
 def parse(spec: Spec, sensitivity: float) -> Dote:
     """Parse a specification; ``sensitivity`` is the default of the option of that name, which does
     not exist if it is 0.
@@ -158,7 +177,7 @@ def parse(spec: Spec, sensitivity: float) -> Dote:
     options = spec.parse_options(window=12, steps=2000, **sensitivity_option)
     for name in ("window", "steps"):
         if int(options[name]) < 1:
-            raise InputError(spec.text, name, "at least 1", options[name])
+            raise InputError(spec.text, name, "an integer >= 1", options[name])
     weight = float(options.get("sensitivity", 0.0))
     if weight < 0:
         raise InputError(spec.text, "sensitivity", "a number >= 0", weight)

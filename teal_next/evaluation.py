@@ -230,6 +230,7 @@ class NextInterval:
         problem_over_paths = (
             problem if installed.paths is None else problem.with_paths(installed.paths)
         )
+        # Realised value of the splits.
         value = realised(problem_over_paths, installed.splits)
         ratio = value / optimum if optimum > 0 else math.nan
         limit = math.nan
@@ -240,6 +241,7 @@ class NextInterval:
                 self._limits[name].observe(pending_ratios.popleft()[1])
             limit = self._limits[name].limit
             pending_ratios.append((row, ratio))
+        # Churn since the previous interval.
         churn = math.nan
         previous = self._previous_splits.get(name)
         if previous is not None:
@@ -286,6 +288,7 @@ def summarise(rows: Sequence[NextRow]) -> list[NextSummary]:
 
 
 def _summary(rows: Sequence[NextRow]) -> NextSummary:
+    # Quantiles of the ratios, the worst last.
     ratio = np.array([row.ratio for row in rows])
     ratio = ratio[np.isfinite(ratio)]
     smaller_is_better = rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value
@@ -297,6 +300,7 @@ def _summary(rows: Sequence[NextRow]) -> NextSummary:
             else math.nan
         )
 
+    # Stated limits.
     limits = np.array([row.limit for row in rows])
     ratios = np.array([row.ratio for row in rows])
     is_stated = np.isfinite(limits) & np.isfinite(ratios)

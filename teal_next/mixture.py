@@ -147,8 +147,8 @@ class Mixture:
         """Splits (n, D, K) of all hedges; the weights are updated with all measured intervals."""
         self.begin(past)
         if not self._pending and not self._intervals:
-            for known in range(max(1, past.known - self._warm_up), past.known):
-                self._decide(past.before(known))
+            for num_known in range(max(1, past.known - self._warm_up), past.known):
+                self._decide(past.before(num_known))
         self._learn(past)
         return self._decide(past)
 
@@ -300,7 +300,7 @@ def make(spec: Spec, model: Path | None) -> Mixture:
         ("rate", "a number > 0", float(options["rate"]) > 0),
         ("share", "a number in [0, 1)", 0 <= float(options["share"]) < 1),
         ("residual", "a number > 0", float(options["residual"]) > 0),
-        ("warm_up", "a whole number of at least 0", int(options["warm_up"]) >= 0),
+        ("warm_up", "an integer >= 0", int(options["warm_up"]) >= 0),
     ):
         if not is_valid:
             raise InputError(spec.text, name, expected, options[name])

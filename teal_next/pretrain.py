@@ -288,7 +288,7 @@ def record_all(sources: Sequence[Drawn], files: Sequence[Path], workers: int) ->
     missing = [number for number, file in enumerate(files) if not file.exists()]
     yield from sorted(set(range(len(files))) - set(missing))
     calls = [(sources[number], files[number]) for number in missing]
-    yield from (missing[done] for done in call_all(record, calls, workers=workers, threads=1))
+    yield from (missing[index] for index in call_all(record, calls, workers=workers, threads=1))
 
 
 def load_recording(source: Drawn, file: Path) -> Recording:
@@ -414,8 +414,8 @@ class HedgeTrainer:
             Drawn(self._pool, config.seed, number, config.num_paths) for number in range(count)
         ]
         files = [folder / f"{number:05}.npz" for number in range(count)]
-        for done, _ in enumerate(record_all(sources, files, self._histories.workers)):
-            progress(done + 1, count)
+        for num_recorded, _ in enumerate(record_all(sources, files, self._histories.workers), 1):
+            progress(num_recorded, count)
         for number, (source, file) in enumerate(zip(sources, files, strict=True)):
             recording = load_recording(source, file)
             problem = recording.problem.to(torch.float32)
@@ -530,7 +530,7 @@ def run_pretrain_hedge(config: PretrainConfig, histories: HistorySettings) -> He
     if config.resume:
         trainer.resume(config.out)
     with progress_bar(total=histories.histories, desc="histories", unit="history") as bar:
-        trainer.prepare(config.out, lambda done, _: bar.update(done - bar.n))
+        trainer.prepare(config.out, lambda num_recorded, _: bar.update(num_recorded - bar.n))
     save_settings(config)
     trainer.train(config.out)
     return trainer

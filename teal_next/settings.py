@@ -46,11 +46,11 @@ class NextIntervalOptions(StudyOptions):
         require(
             self,
             "lead",
-            "a whole number of at least 1 (0 with --known)",
+            "an integer >= 1 (0 with --known)",
             self.lead >= (0 if self.known else 1),
         )
-        require(self, "lookback", "a whole number of at least 0", self.lookback >= 0)
-        require(self, "warm_up", "a whole number of at least 0", self.warm_up >= 0)
+        require(self, "lookback", "an integer >= 0", self.lookback >= 0)
+        require(self, "warm_up", "an integer >= 0", self.warm_up >= 0)
         require_one_program(self, "for the next interval")
         require_linear(self, "for the next interval: what arrives is measured as satisfied demand")
 

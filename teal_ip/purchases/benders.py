@@ -109,44 +109,30 @@ def buy(
     tester = Tester(scenarios)
     cuts = Cuts(scenarios.num_cables, len(scenarios.cable)) if cuts is None else cuts
     everything = np.arange(scenarios.num_scenarios)
-    point, bound, dual = cheapest_purchase(scenarios, cuts)
-    best_cost = math.inf
-    best = np.zeros(scenarios.num_cables)
-    utilisation = np.zeros(len(everything))
+    master = _Master(scenarios, cuts)
+    incumbent = _Incumbent(np.zeros(scenarios.num_cables), np.zeros(len(everything)))
     num_rounds = 0
     finest = max(_MIN_GAP, gap / 300)
-    focus = tester.worst(point, _FIRST_FOCUS, time_limit)
+    focus = tester.worst(master.point, _FIRST_FOCUS, time_limit)
     while True:
         # Test the most violated scenarios alone.
-        for _ in range(_FOCUS_ROUNDS if len(focus) else 0):
-            focus_test = tester.test(point, focus, time_limit, until_cut=True)
-            num_rounds += 1
-            if not len(focus_test.cuts) or time_limit.is_over:
-                break
-            cuts.add(focus_test.cuts)
-            point, bound, dual = _resolve_master(scenarios, cuts, bound, dual)
+        num_rounds += _cut_until_fit(master, tester, focus, time_limit)
         # Test all scenarios; the loads give a feasible expansion.
         num_rounds += 1
-        tested_at = np.minimum((1 + _INFLATION * gap) * point, scenarios.most)
+        tested_at = np.minimum((1 + _INFLATION * gap) * master.point, scenarios.most)
         tested = tester.test(tested_at, everything, time_limit, finest=finest, until_cut=True)
         # A scenario that fits within the tolerance may need a little more than a cable's limit.
         purchase = np.clip(scenarios.needed(tested.load), 0.0, scenarios.most)
-        cost = float(scenarios.cost @ purchase)
-        new_utilisation = scenarios.utilisation(tested.load, purchase)
-        if cost < best_cost and float(new_utilisation.max(initial=0.0)) <= scenarios.limit * (
-            1 + FITS
-        ):
-            best_cost = cost
-            best = purchase
-            utilisation = new_utilisation
+        utilisation = scenarios.utilisation(tested.load, purchase)
+        if float(utilisation.max(initial=0.0)) <= scenarios.limit * (1 + FITS):
+            incumbent.update(purchase, float(scenarios.cost @ purchase), utilisation)
         # Cut, and solve the master program.
-        cuts.add(tested.cuts)
         focus = tested.cuts.row[np.argsort(-tested.cuts.lacking(tested_at))[:_FOCUS]]
         if len(tested.cuts):
-            point, bound, dual = _resolve_master(scenarios, cuts, bound, dual)
+            master.add(tested.cuts)
         if report is not None:
-            report(num_rounds, best_cost, bound)
-        is_done = math.isfinite(best_cost) and best_cost - bound <= gap * best_cost
+            report(num_rounds, incumbent.cost, master.bound)
+        is_done = incumbent.is_within(gap, master.bound)
         if is_done or time_limit.is_over or num_rounds >= _MAX_ROUNDS:
             break
         # All scenarios fit, or the test cannot decide.
@@ -156,25 +142,92 @@ def buy(
             # The remaining expansion is smaller than this test's tolerance.
             finest /= 10
     seconds = time.perf_counter() - begin
-    if not math.isfinite(best_cost):
+    if not math.isfinite(incumbent.cost):
         raise SolverError("upgrade: no expansion within the limits of the cables was found in time")
-    reached = best_cost - bound <= gap * best_cost
-    # Rounding of duals may exceed the cost in the last digit.
-    bound = min(bound, best_cost)
     result = Upgrade(
-        best, best_cost, bound, utilisation, num_rounds, len(cuts), seconds, reached, dual=dual
+        np.asarray(incumbent.amounts, dtype=np.float64),
+        incumbent.cost,
+        # Rounding of duals may exceed the cost in the last digit.
+        min(master.bound, incumbent.cost),
+        incumbent.utilisation,
+        num_rounds,
+        len(cuts),
+        seconds,
+        incumbent.is_within(gap, master.bound),
+        dual=master.dual,
     )
     return result, cuts
 
 
-def _resolve_master(
-    scenarios: Scenarios, cuts: Cuts, bound: float, dual: FloatArray
-) -> tuple[FloatArray, float, FloatArray]:
-    """Solve the master program after cuts were added; keep the better of its bound and the previous
-    one.
+class _Master:
+    """Master program in any amounts: its optimum, and the best bound so far.
+
+    Attributes:
+        point: (C,) optimum over the current cuts.
+        bound: best lower bound on the cost.
+        dual: (n,) duals of the first n cuts, which prove the bound.
+
+    Args:
+        scenarios: scenarios that must fit.
+        cuts: valid cuts, extended in place.
     """
-    point, new_bound, new_dual = cheapest_purchase(scenarios, cuts)
-    return (point, new_bound, new_dual) if new_bound >= bound else (point, bound, dual)
+
+    def __init__(self, scenarios: Scenarios, cuts: Cuts) -> None:
+        self._scenarios = scenarios
+        self._cuts = cuts
+        self.point, self.bound, self.dual = cheapest_purchase(scenarios, cuts)
+
+    def add(self, more: Cuts) -> None:
+        """Add cuts, and solve the master program; keep the better of its bound and the previous
+        one.
+        """
+        self._cuts.add(more)
+        self.point, new_bound, new_dual = cheapest_purchase(self._scenarios, self._cuts)
+        if new_bound >= self.bound:
+            self.bound = new_bound
+            self.dual = new_dual
+
+
+@dataclasses.dataclass(eq=False)
+class _Incumbent:
+    """Cheapest feasible expansion so far.
+
+    Attributes:
+        amounts: (C,) Gbit/s, or (C, J) number of modules.
+        utilisation: (S,) largest link utilisation in each scenario.
+        cost: its cost; infinite before the first one.
+    """
+
+    amounts: FloatArray | Int64Array
+    utilisation: FloatArray
+    cost: float = math.inf
+
+    def update(
+        self, amounts: FloatArray | Int64Array, cost: float, utilisation: FloatArray
+    ) -> None:
+        """Replace the incumbent by a feasible expansion that costs less."""
+        if cost < self.cost:
+            self.amounts = amounts
+            self.cost = cost
+            self.utilisation = utilisation
+
+    def is_within(self, gap: float, bound: float) -> bool:
+        """Whether there is an incumbent within a relative gap of a bound on the cost."""
+        return math.isfinite(self.cost) and self.cost - bound <= gap * self.cost
+
+
+def _cut_until_fit(master: _Master, tester: Tester, rows: Int64Array, deadline: Deadline) -> int:
+    """Test some scenarios, and cut, until they fit the master's optimum or the number of tests is
+    reached; return the number of tests.
+    """
+    num_tests = 0
+    for _ in range(_FOCUS_ROUNDS if len(rows) else 0):
+        tested = tester.test(master.point, rows, deadline, until_cut=True)
+        num_tests += 1
+        if not len(tested.cuts) or deadline.is_over:
+            break
+        master.add(tested.cuts)
+    return num_tests
 
 
 def buy_modules(
@@ -210,65 +263,49 @@ def buy_modules(
     size, price = np.array(sizes).T
     tester = Tester(scenarios)
     everything = np.arange(scenarios.num_scenarios)
-    cost = (scenarios.cost[:, None] * price[None]).reshape(-1)
-    best: Int64Array | None = None
-    best_cost = math.inf
+    unit_cost = (scenarios.cost[:, None] * price[None]).reshape(-1)
+    no_modules = np.zeros((scenarios.num_cables, len(size)), dtype=np.int64)
+    incumbent = _Incumbent(no_modules, np.zeros(len(everything)))
     bound = 0.0
-    utilisation = np.zeros(len(everything))
     num_rounds = 0
     while True:
         num_rounds += 1
         # Integer master program.
-        remaining_s = max(1.0, min(time_limit.remaining_s, 1e6))
-        chosen, new_bound = cheapest_modules(
-            scenarios,
-            cuts,
-            size,
-            price,
-            remaining_s / 2 if math.isfinite(time_limit.remaining_s) else remaining_s,
-        )
+        remaining_s = max(1.0, min(time_limit.left, 1e6))
+        master_s = remaining_s / 2 if math.isfinite(time_limit.left) else remaining_s
+        modules, new_bound = cheapest_modules(scenarios, cuts, size, price, master_s)
         bound = max(bound, new_bound)
-        point = (chosen * size).sum(1)
+        point = (modules * size).sum(1)
         # Test, update the incumbent, and cut.
         tested = tester.test(point, everything, time_limit, finest=_MIN_MODULE_GAP, until_cut=True)
-        new_cost = float(cost @ chosen.reshape(-1))
-        if tested.fits.all() and new_cost < best_cost:
-            best = chosen
-            best_cost = new_cost
-            utilisation = tested.utilisation
+        if tested.fits.all():
+            incumbent.update(modules, float(unit_cost @ modules.reshape(-1)), tested.utilisation)
         # The test cannot decide: add a module wherever the load is above the expansion.
         elif not len(tested.cuts):
-            enlarged = chosen + (scenarios.needed(tested.load) > point)[:, None] * (
-                size == size.min()
-            )
-            new_cost = float(cost @ enlarged.reshape(-1))
-            if new_cost < best_cost:
-                best = enlarged
-                best_cost = new_cost
-                utilisation = scenarios.utilisation(tested.load, (enlarged * size).sum(1))
+            is_short = (scenarios.needed(tested.load) > point)[:, None]
+            enlarged = modules + is_short * (size == size.min())
+            utilisation = scenarios.utilisation(tested.load, (enlarged * size).sum(1))
+            incumbent.update(enlarged, float(unit_cost @ enlarged.reshape(-1)), utilisation)
         cuts.add(tested.cuts)
         if report is not None:
-            report(num_rounds, best_cost, bound)
-        if (
-            not len(tested.cuts)
-            or best_cost - bound <= gap * best_cost
-            or time_limit.is_over
-            or num_rounds >= _MAX_ROUNDS
-        ):
+            report(num_rounds, incumbent.cost, bound)
+        is_done = not len(tested.cuts) or incumbent.cost - bound <= gap * incumbent.cost
+        if is_done or time_limit.is_over or num_rounds >= _MAX_ROUNDS:
             break
-    if best is None:
-        best, best_cost, utilisation = _round_up(scenarios, tester, size, cost, point, time_limit)
-    bound = min(bound, best_cost)
+    # In time only infeasible modules: round the loads up.
+    if math.isinf(incumbent.cost):
+        incumbent.update(*_round_up(scenarios, tester, size, unit_cost, point, time_limit))
+    modules = np.asarray(incumbent.amounts, dtype=np.int64)
     return Upgrade(
-        (best * size).sum(1),
-        best_cost,
-        bound,
-        utilisation,
+        (modules * size).sum(1),
+        incumbent.cost,
+        min(bound, incumbent.cost),
+        incumbent.utilisation,
         num_rounds,
         len(cuts),
         time.perf_counter() - begin,
-        best_cost - bound <= max(gap, 1e-6) * best_cost,
-        modules=best,
+        incumbent.is_within(max(gap, 1e-6), min(bound, incumbent.cost)),
+        modules=modules,
     )
 
 
@@ -297,11 +334,13 @@ def buy_for_loads(
         InputError: the requirement exceeds a cable's limit.
     """
     begin = time.perf_counter()
+    # In any amounts within the limits of the cables, each cable by itself.
     needed = scenarios.needed(load)
     bought = needed
     cost = float(scenarios.cost @ needed)
     modules = None
     bound = cost
+    # Beyond the limits, or in modules, a program.
     if (needed > scenarios.most).any() or sizes:
         cuts = needs(scenarios, needed)
         bought, cost, _ = cheapest_purchase(scenarios, cuts)

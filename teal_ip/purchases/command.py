@@ -33,7 +33,7 @@ _MAX_LINES = 30
 def purchase_table(plan: UpgradePlan) -> Table:
     """Table of the purchases, one row per cable."""
     columns = (
-        Column("cable", lambda one: f"{one.source} - {one.target}"),
+        Column("cable", lambda purchase: f"{purchase.source} - {purchase.target}"),
         Column("capacity, Gbit/s", "capacity", digits(6)),
         Column("buy, Gbit/s in each direction", "bought", digits(6), most_is_best=True),
         Column("modules", "modules", optional=True),
@@ -53,7 +53,7 @@ def tables(plan: UpgradePlan) -> Iterator[Table]:
         columns = [Column("by", "by"), Column("demands x", "growth", digits(4)), cost, bound]
         columns.append(Column("fullest", "utilisation", percent))
         yield Table("by quarter, what is there by then", columns, plan.quarters)
-    if full := [one for one in plan.forecasts if one.full_under_failure]:
+    if full := [forecast for forecast in plan.forecasts if forecast.full_under_failure]:
         title = "when links are full, if nothing is bought"
         fitted = plan.growth is not None and plan.growth.fitted
         yield forecast_table(
@@ -75,7 +75,7 @@ def tables(plan: UpgradePlan) -> Iterator[Table]:
         ]
         yield Table("planned for other demands, in any amounts", columns, plan.alternatives)
     if plan.curve:
-        failures = Column("with failures", lambda one: "yes" if one.failures else "no")
+        failures = Column("with failures", lambda point: "yes" if point.failures else "no")
         columns = [Column("demands x", "growth", digits(4)), failures, cost, bound]
         yield Table("what other growths cost, in any amounts", columns, plan.curve)
 
@@ -126,74 +126,91 @@ def _bought_by_link(plan: UpgradePlan) -> np.ndarray:
 def _charts(plan: UpgradePlan) -> Iterator[Chart]:
     """Yield the charts for which the plan has data."""
     if plan.purchases:
-        by_cable: dict[str, float] = defaultdict(float)
-        for one in plan.purchases:
-            by_cable[f"{one.source} - {one.target}"] += one.cost
-        names = sorted(by_cable, key=lambda name: -by_cable[name])
-        series = Series("cost", "points", names, [by_cable[name] for name in names])
-        yield Chart(
-            "cost_by_cable",
-            "Cost by cable",
-            "What each cable costs, the dearest first.",
-            "cable",
-            "cost",
-            (series,),
-            x_scale="category",
-        )
+        yield _cost_by_cable(plan)
     if plan.before is not None:
-        series_by_state = [
-            Series(
-                name,
-                "line",
-                np.arange(1, len(values) + 1).tolist(),
-                (100 * np.sort(values)[::-1]).tolist(),
-            )
-            for name, values in (("before", plan.before), ("with the purchase", plan.after))
-        ]
-        yield Chart(
-            "utilisation",
-            "Largest utilisation of links",
-            "The largest utilisation of each link in any scenario, the fullest links first.",
-            "links",
-            "utilisation, %",
-            tuple(series_by_state),
-        )
+        yield _utilisation_chart(plan)
     if plan.quarters:
-        quarters = [one.by for one in plan.quarters]
-        yield Chart(
-            "by_quarter",
-            "Cost by quarter",
-            "What must be there by the end of each quarter, and the least that a "
-            "purchase for that quarter alone would cost.",
-            "quarter",
-            "cost",
-            (
-                Series("cost", "marked", quarters, [one.cost for one in plan.quarters]),
-                Series("at least", "marked", quarters, [one.bound for one in plan.quarters]),
-            ),
-            x_scale="category",
-        )
+        yield _cost_by_quarter(plan)
     if plan.curve:
-        labels = {False: "without failures", True: "with failures"}
-        curves = [
-            Series(
-                labels[has_failures],
-                "marked",
-                [one.growth for one in plan.curve if one.failures is has_failures],
-                [one.cost for one in plan.curve if one.failures is has_failures],
-            )
-            for has_failures in (False, True)
-            if any(one.failures is has_failures for one in plan.curve)
-        ]
-        yield Chart(
-            "cost_by_growth",
-            "Cost against growth",
-            "The cheapest purchase in any amounts, for other growths of all "
-            "demands; the distance of the curves is what protection costs.",
-            "factor of demands",
-            "cost",
-            tuple(curves),
+        yield _cost_by_growth(plan)
+
+
+def _cost_by_cable(plan: UpgradePlan) -> Chart:
+    """Chart of the cost of each cable, in descending order."""
+    by_cable: dict[str, float] = defaultdict(float)
+    for purchase in plan.purchases:
+        by_cable[f"{purchase.source} - {purchase.target}"] += purchase.cost
+    names = sorted(by_cable, key=lambda name: -by_cable[name])
+    series = Series("cost", "points", names, [by_cable[name] for name in names])
+    return Chart(
+        "cost_by_cable",
+        "Cost by cable",
+        "What each cable costs, the dearest first.",
+        "cable",
+        "cost",
+        (series,),
+        x_scale="category",
+    )
+
+
+def _utilisation_chart(plan: UpgradePlan) -> Chart:
+    """Chart of the largest utilisation of each link, before and after the expansion."""
+    series = [
+        Series(
+            name,
+            "line",
+            np.arange(1, len(values) + 1).tolist(),
+            (100 * np.sort(values)[::-1]).tolist(),
         )
+        for name, values in (("before", plan.before), ("with the purchase", plan.after))
+    ]
+    return Chart(
+        "utilisation",
+        "Largest utilisation of links",
+        "The largest utilisation of each link in any scenario, the fullest links first.",
+        "links",
+        "utilisation, %",
+        tuple(series),
+    )
+
+
+def _cost_by_quarter(plan: UpgradePlan) -> Chart:
+    """Chart of the cumulative cost by the end of each quarter, and its bound."""
+    months = [quarter.by for quarter in plan.quarters]
+    return Chart(
+        "by_quarter",
+        "Cost by quarter",
+        "What must be there by the end of each quarter, and the least that a "
+        "purchase for that quarter alone would cost.",
+        "quarter",
+        "cost",
+        (
+            Series("cost", "marked", months, [quarter.cost for quarter in plan.quarters]),
+            Series("at least", "marked", months, [quarter.bound for quarter in plan.quarters]),
+        ),
+        x_scale="category",
+    )
+
+
+def _cost_by_growth(plan: UpgradePlan) -> Chart:
+    """Chart of the cost at other growth factors, with and without failures."""
+    labels = {False: "without failures", True: "with failures"}
+    curves = []
+    for has_failures in (False, True):
+        points = [point for point in plan.curve if point.failures is has_failures]
+        if points:
+            growths = [point.growth for point in points]
+            costs = [point.cost for point in points]
+            curves.append(Series(labels[has_failures], "marked", growths, costs))
+    return Chart(
+        "cost_by_growth",
+        "Cost against growth",
+        "The cheapest purchase in any amounts, for other growths of all "
+        "demands; the distance of the curves is what protection costs.",
+        "factor of demands",
+        "cost",
+        tuple(curves),
+    )
 
 
 FILES = PAGE, PURCHASES, SCENARIOS, FORECAST, TOPOLOGY, MANIFEST = (

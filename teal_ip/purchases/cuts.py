@@ -149,6 +149,7 @@ def cheapest_purchase(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, flo
             "cables that may be bought in sufficient amounts",
             _bottleneck(scenarios, cuts),
         )
+    # Feasible duals: scaled where a cable without a limit would cost more than its price.
     amounts = result.solution("upgrade")
     dual = result.duals
     cable_price = dual @ cuts.coefficient
@@ -162,6 +163,7 @@ def cheapest_purchase(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, flo
         ),
     )
     dual *= scale
+    # Bound, less the excess over the price of limited cables.
     excess = np.maximum(scale * cable_price - scenarios.cost, 0.0)
     bound = float(dual @ rhs) - float(
         np.where(excess > 0, np.where(is_unlimited, 0.0, scenarios.most), 0.0) @ excess

@@ -44,7 +44,7 @@ from teal.errors import InputError
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
-from teal.runtime.lp import Between, solve_lp, solve_milp
+from teal.runtime.lp import Between, LpResult, solve_lp, solve_milp
 from teal.solvers.pdhg import solve
 from teal_ip.purchases.benders import ReportRound, Upgrade, buy, buy_modules
 from teal_ip.purchases.cuts import Cuts
@@ -56,120 +56,175 @@ MAX_PRODUCTS = 2000
 
 
 def matrix_above(
-    network: Problem, hose: Hose, least: float, seconds: float
+    network: Problem, hose: Hose, min_utilisation: float, seconds: float
 ) -> tuple[FloatArray | None, float]:
-    """Search for a matrix (D,) that fills a link to ``least`` or more (None if none is found); also
-    return a bound on the utilisation under any matrix, infinite if unknown.
+    """Search for a matrix (D,) that fills a link to ``min_utilisation`` or more (None if HiGHS
+    finds none); also return a bound on the utilisation under any matrix, infinite if unknown.
 
     Args:
         network: B = 1, with the current capacities; its demand is ignored.
         hose: the matrices.
-        least: utilisation below which no matrix is searched for.
+        min_utilisation: utilisation below which no matrix is searched for.
         seconds: time limit of HiGHS.
     """
-    # Live links, demands and paths.
-    capacity = network.capacity[0].numpy()
-    live = network.path_mask[0].numpy()
-    links = np.flatnonzero(capacity > 0)
-    demands = np.flatnonzero(live.any(1))
-    live_path = np.flatnonzero(live.reshape(-1))
-    path_demand = np.searchsorted(demands, live_path // network.paths.num_paths)
-    incidence = (
-        network.ops.incidence(network.topology.num_links).tocsr()[links][:, live_path].tocoo()
-    )
-    rows = hose.rows.tocsc()[:, demands].tocsr()
-    limits = hose.limits
-    ends = hose.pairs[demands]
-    max_demand = np.minimum(limits[ends[:, 0]], limits[len(hose.out) + ends[:, 1]])
-    num_links = len(links)
-    num_demands = len(demands)
-    link_identity = sp.eye_array(len(links))
-    # Blocks of variables, and their first columns.
-    sizes = {
-        "U": num_demands * num_links,
-        "q": num_links,
-        "w": num_demands,
-        "z": num_demands,
-        "v": len(limits),
-    }
-    first_column = dict(zip(sizes, np.cumsum([0, *sizes.values()]), strict=False))
+    program = _VertexProgram(network, hose)
+    result = program.solve(min_utilisation, seconds)
+    if result.is_infeasible:
+        return None, min_utilisation
+    bound = max(min_utilisation, -result.bound)
+    if result.x is None:
+        return None, bound
+    return program.matrix(result.x), bound
 
-    def block(**parts: sp.sparray) -> sp.csr_array:
-        height = next(iter(parts.values())).shape[0]
+
+class _VertexProgram:
+    """Integer program of the worst vertex of a hose (module docstring).
+
+    The blocks of variables are U (demands times links), q (links), w and z (demands) and v
+    (limits), in this order; only live links and demands have variables.
+
+    Args:
+        network: B = 1, with the current capacities; its demand is ignored.
+        hose: the matrices.
+    """
+
+    def __init__(self, network: Problem, hose: Hose) -> None:
+        # Live links, demands and paths.
+        capacity = network.capacity[0].numpy()
+        live = network.path_mask[0].numpy()
+        links = np.flatnonzero(capacity > 0)
+        self._demands = np.flatnonzero(live.any(1))
+        self._num_pairs = len(hose.pairs)
+        live_path = np.flatnonzero(live.reshape(-1))
+        self._path_demand = np.searchsorted(self._demands, live_path // network.paths.num_paths)
+        self._incidence = (
+            network.ops.incidence(network.topology.num_links).tocsr()[links][:, live_path].tocoo()
+        )
+        self._capacity = capacity[links]
+        # Sums of demands, their limits, and the largest value of each demand.
+        self._sums = hose.rows.tocsc()[:, self._demands].tocsr()
+        self._limits = hose.limits
+        ends = hose.pairs[self._demands]
+        self._max_demand = np.minimum(
+            self._limits[ends[:, 0]], self._limits[len(hose.out) + ends[:, 1]]
+        )
+        # Blocks of variables, and their first columns.
+        num_demands = len(self._demands)
+        self._sizes = {
+            "U": num_demands * len(links),
+            "q": len(links),
+            "w": num_demands,
+            "z": num_demands,
+            "v": len(self._limits),
+        }
+        first_columns = np.cumsum([0, *self._sizes.values()])
+        self._first_column = dict(zip(self._sizes, first_columns, strict=False))
+
+    def solve(self, min_utilisation: float, seconds: float) -> LpResult:
+        """Maximise the utilisation, which must be at least ``min_utilisation``, within a time
+        limit.
+        """
+        # Objective and bounds of the variables: q at most 1, z and v binary.
+        first_column = self._first_column
+        total = sum(self._sizes.values())
+        cost = np.zeros(total)
+        upper_bounds = np.full(total, np.inf)
+        integrality = np.zeros(total)
+        cost[first_column["w"] : first_column["z"]] = -1
+        upper_bounds[first_column["q"] : first_column["w"]] = 1
+        upper_bounds[first_column["z"] :] = 1
+        integrality[first_column["z"] :] = 1
+        return solve_milp(
+            cost,
+            self._constraints(min_utilisation),
+            integrality,
+            high=upper_bounds,
+            seconds=max(0.1, seconds),
+            relative_gap=1e-4,
+        )
+
+    def matrix(self, x: FloatArray) -> FloatArray:
+        """Return the matrix (D,) of a solution: the sums of the products U over the links."""
+        num_demands = len(self._demands)
+        num_links = len(self._capacity)
+        matrix = np.zeros(self._num_pairs)
+        matrix[self._demands] = np.maximum(
+            x[: num_demands * num_links].reshape(num_demands, num_links).sum(1), 0.0
+        )
+        return matrix
+
+    def _rows(self, **blocks: sp.sparray) -> sp.csr_array:
+        """Return rows with these coefficients of blocks of variables, and 0 elsewhere."""
+        height = next(iter(blocks.values())).shape[0]
         return sp.csr_array(
             sp.hstack(
-                [parts.get(name, sp.csr_array((height, size))) for name, size in sizes.items()]
+                [
+                    blocks.get(name, sp.csr_array((height, size)))
+                    for name, size in self._sizes.items()
+                ]
             )
         )
 
-    # Constraints (module docstring).
-    per_path = sp.csr_array(
-        (
-            -1 / capacity[links][incidence.row],
-            (incidence.col, path_demand[incidence.col] * num_links + incidence.row),
-        ),
-        shape=(len(live_path), num_demands * num_links),
-    )
-    demand_of_path = sp.csr_array(
-        (np.ones(len(live_path)), (np.arange(len(live_path)), path_demand)),
-        shape=(len(live_path), num_demands),
-    )
-    sums = sp.kron(rows, link_identity)
-    product = sp.eye_array(num_demands * num_links)
-    by_link = {
-        name: sp.kron(sp.csr_array(-values[:, None]), link_identity)
-        for name, values in (("limits", limits), ("most", max_demand))
-    }
-    ones = np.ones((num_links, 1))
-    constraints = [
-        Between(block(U=per_path, w=demand_of_path), high=0),
-        Between(block(U=sums, q=by_link["limits"]), high=0),
-        Between(
-            block(U=sums, q=by_link["limits"], v=sp.kron(sp.diags_array(-limits), ones)),
-            low=-np.repeat(limits, num_links),
-        ),
-        Between(block(U=product, q=by_link["most"]), high=0),
-        Between(block(U=product, z=sp.kron(sp.diags_array(-max_demand), ones)), high=0),
-        Between(
-            block(U=sp.kron(sp.eye_array(num_demands), ones.T), z=sp.diags_array(-max_demand)),
-            high=0,
-        ),
-        Between(block(q=sp.csr_array(ones.T)), low=1, high=1),
-        Between(
-            block(
-                z=sp.csr_array(np.ones((1, num_demands))),
-                v=sp.csr_array(-np.ones((1, len(limits)))),
+    def _constraints(self, min_utilisation: float) -> list[Between]:
+        """Return the constraints of the module docstring, and the least utilisation."""
+        limits = self._limits
+        max_demand = self._max_demand
+        num_links = len(self._capacity)
+        num_demands = len(self._demands)
+        link_identity = sp.eye_array(num_links)
+        ones = np.ones((num_links, 1))
+        sums = sp.kron(self._sums, link_identity)
+        product = sp.eye_array(num_demands * num_links)
+        q_times_limits = sp.kron(sp.csr_array(-limits[:, None]), link_identity)
+        q_times_max_demand = sp.kron(sp.csr_array(-max_demand[:, None]), link_identity)
+        return [
+            # w_d <= sum over e in p of U_{d,e} / c_e.
+            self._path_constraint(),
+            # Sums of demands: at most the limits, and equal to them where v = 1.
+            Between(self._rows(U=sums, q=q_times_limits), high=0),
+            Between(
+                self._rows(U=sums, q=q_times_limits, v=sp.kron(sp.diags_array(-limits), ones)),
+                low=-np.repeat(limits, num_links),
             ),
-            high=0,
-        ),
-        Between(block(w=sp.csr_array(np.ones((1, num_demands)))), low=least),
-    ]
-    # Objective and bounds of the variables.
-    total = sum(sizes.values())
-    cost = np.zeros(total)
-    upper_bounds = np.full(total, np.inf)
-    integrality = np.zeros(total)
-    cost[first_column["w"] : first_column["z"]] = -1
-    upper_bounds[first_column["q"] : first_column["w"]] = 1
-    upper_bounds[first_column["z"] :] = integrality[first_column["z"] :] = 1
-    result = solve_milp(
-        cost,
-        constraints,
-        integrality,
-        high=upper_bounds,
-        seconds=max(0.1, seconds),
-        relative_gap=1e-4,
-    )
-    if result.is_infeasible:
-        return None, least
-    bound = max(least, -result.bound)
-    if result.x is None:
-        return None, bound
-    matrix = np.zeros(len(hose.pairs))
-    matrix[demands] = np.maximum(
-        result.x[: num_demands * num_links].reshape(num_demands, num_links).sum(1), 0.0
-    )
-    return matrix, bound
+            # Each demand is at most its largest value, and 0 where z = 0.
+            Between(self._rows(U=product, q=q_times_max_demand), high=0),
+            Between(self._rows(U=product, z=sp.kron(sp.diags_array(-max_demand), ones)), high=0),
+            Between(
+                self._rows(
+                    U=sp.kron(sp.eye_array(num_demands), ones.T), z=sp.diags_array(-max_demand)
+                ),
+                high=0,
+            ),
+            # sum of q = 1.
+            Between(self._rows(q=sp.csr_array(ones.T)), low=1, high=1),
+            # At most as many positive demands as tight limits.
+            Between(
+                self._rows(
+                    z=sp.csr_array(np.ones((1, num_demands))),
+                    v=sp.csr_array(-np.ones((1, len(limits)))),
+                ),
+                high=0,
+            ),
+            # Utilisation.
+            Between(self._rows(w=sp.csr_array(np.ones((1, num_demands)))), low=min_utilisation),
+        ]
+
+    def _path_constraint(self) -> Between:
+        """Return a row for each live path: w_d minus the utilisation that its links contribute."""
+        num_links = len(self._capacity)
+        num_demands = len(self._demands)
+        num_paths = len(self._path_demand)
+        link = self._incidence.row
+        path = self._incidence.col
+        products_of_path = sp.csr_array(
+            (-1 / self._capacity[link], (path, self._path_demand[path] * num_links + link)),
+            shape=(num_paths, num_demands * num_links),
+        )
+        demand_of_path = sp.csr_array(
+            (np.ones(num_paths), (np.arange(num_paths), self._path_demand)),
+            shape=(num_paths, num_demands),
+        )
+        return Between(self._rows(U=products_of_path, w=demand_of_path), high=0)
 
 
 # Certified gap of the utilisations of candidate matrices.
@@ -205,7 +260,7 @@ class Hose:
         for name in ("out", "into"):
             limits = getattr(self, name)
             if not (np.isfinite(limits) & (limits >= 0)).all():
-                raise InputError("hose", name, "finite limits of at least 0 Gbit/s", limits)
+                raise InputError("hose", name, "finite limits >= 0 Gbit/s", limits)
 
     @classmethod
     def of_history(cls, pairs: IntArray, matrices: FloatArray, num_nodes: int) -> Hose:
@@ -302,36 +357,54 @@ def worst_matrices(
     best = WorstMatrices(
         np.zeros((failures, len(hose.pairs))), np.zeros(failures), np.zeros((failures, links))
     )
-    # Alternate between matrix and prices, for the failures whose utilisation still rises.
     for start in all_starts:
-        prices = start.copy()
-        previous = np.zeros(failures)
-        rising = np.arange(failures)
-        for _ in range(_MAX_TURNS):
-            active = dataclasses.replace(
-                network, demand=network.demand[rising], capacity=network.capacity[rising]
-            )
-            matrix = np.stack([hose.dearest(row) for row in _path_cost(active, prices[rising])])
-            matrix *= active.routable.numpy()
-            result = solve(
-                dataclasses.replace(active, demand=torch.from_numpy(matrix)),
-                gap=_ENGINE_GAP,
-                deadline=time_limit.remaining,
-            )
-            bound = result.bound.numpy()
-            prices[rising] = result.prices.clamp(min=0).numpy()
-            is_better = bound > best.utilisation[rising]
-            best.matrix[rising[is_better]] = matrix[is_better]
-            best.utilisation[rising[is_better]] = bound[is_better]
-            best.prices[rising[is_better]] = prices[rising[is_better]]
-            is_rising = bound > previous[rising] * (1 + _GAIN)
-            previous[rising] = bound
-            rising = rising[is_rising]
-            if not len(rising) or time_limit.is_over:
-                break
+        _alternate(network, hose, start, best, time_limit)
         if time_limit.is_over:
             break
     return best
+
+
+def _alternate(
+    network: Problem, hose: Hose, start: FloatArray, best: WorstMatrices, deadline: Deadline
+) -> None:
+    """Alternate between matrix and prices, for the failures whose utilisation still rises.
+
+    Args:
+        network: under max_link_utilisation; row f has the capacities of failure f.
+        hose: the matrices.
+        start: (F, E) starting prices.
+        best: incumbents, updated in place.
+        deadline: time limit, after which no further alternation begins.
+    """
+    prices = start.copy()
+    previous = np.zeros(len(prices))
+    rising = np.arange(len(prices))
+    for _ in range(_MAX_TURNS):
+        active = dataclasses.replace(
+            network, demand=network.demand[rising], capacity=network.capacity[rising]
+        )
+        # Matrix of the largest cost at these prices.
+        matrix = np.stack([hose.dearest(row) for row in _path_cost(active, prices[rising])])
+        matrix *= active.routable.numpy()
+        # Prices of the best splits of that matrix.
+        result = solve(
+            dataclasses.replace(active, demand=torch.from_numpy(matrix)),
+            gap=_ENGINE_GAP,
+            deadline=deadline.remaining,
+        )
+        bound = result.bound.numpy()
+        prices[rising] = result.prices.clamp(min=0).numpy()
+        # Incumbents.
+        is_better = bound > best.utilisation[rising]
+        best.matrix[rising[is_better]] = matrix[is_better]
+        best.utilisation[rising[is_better]] = bound[is_better]
+        best.prices[rising[is_better]] = prices[rising[is_better]]
+        # Failures whose utilisation still rises.
+        is_rising = bound > previous[rising] * (1 + _GAIN)
+        previous[rising] = bound
+        rising = rising[is_rising]
+        if not len(rising) or deadline.is_over:
+            break
 
 
 def _path_cost(network: Problem, prices: FloatArray) -> FloatArray:
@@ -405,25 +478,15 @@ def buy_for_hose(
             upgrade = buy_modules(scenarios, cuts, sizes, deadline=end, report=report)
         else:
             upgrade, cuts = buy(scenarios, gap=gap, deadline=end, report=report, cuts=cuts)
-        # Search for worst matrices from the prices of earlier cuts; random starts only if that
-        # finds none.
+        # Search for worst matrices from the prices of earlier cuts.
         network = _network(scenarios, live, upgrade.bought)
         max_utilisation = scenarios.limit * (1 + target)
         earlier_prices = _last_prices(cuts, scenarios, live)
         limit = np.full(len(live), np.inf)
-        for starts in (0 if earlier_prices is not None else RANDOM_STARTS, _LAST_STARTS):
-            worst = worst_matrices(
-                network,
-                hose,
-                starts=earlier_prices,
-                random_starts=starts,
-                seed=num_searches,
-                deadline=end,
-            )
-            num_searches += 1
-            exceeds = worst.utilisation > max_utilisation
-            if exceeds.any() or end.is_over:
-                break
+        worst, num_searches = _search_above(
+            network, hose, earlier_prices, max_utilisation, num_searches, end
+        )
+        exceeds = worst.utilisation > max_utilisation
         # Decide small networks exactly.
         if (
             not exceeds.any()
@@ -434,6 +497,7 @@ def buy_for_hose(
                 network, hose, max_utilisation, worst, min(exact_seconds, end.remaining_s)
             )
             exceeds = worst.utilisation > max_utilisation
+        # Report, and add the matrices that exceed the limit.
         if notify is not None:
             notify(
                 "worst demands found: the fullest link at "
@@ -447,6 +511,40 @@ def buy_for_hose(
         upgrade, solve_s=time.perf_counter() - begin, reached=upgrade.reached and not exceeds.any()
     )
     return HosePlan(upgrade, cuts, scenarios, worst.utilisation, limit)
+
+
+def _search_above(
+    network: Problem,
+    hose: Hose,
+    earlier_prices: FloatArray | None,
+    max_utilisation: float,
+    num_searches: int,
+    deadline: Deadline,
+) -> tuple[WorstMatrices, int]:
+    """Search for matrices above the limit from earlier prices, then from random starts if no matrix
+    exceeds it; return the worst matrices and the number of searches so far.
+
+    Args:
+        network: (F) rows, with the capacities of each failure.
+        hose: the matrices.
+        earlier_prices: (1, F, E) starting prices; None for random starts alone.
+        max_utilisation: the limit.
+        num_searches: number of earlier searches, the seed of the next one.
+        deadline: time limit.
+    """
+    for random_starts in (0 if earlier_prices is not None else RANDOM_STARTS, _LAST_STARTS):
+        worst = worst_matrices(
+            network,
+            hose,
+            starts=earlier_prices,
+            random_starts=random_starts,
+            seed=num_searches,
+            deadline=deadline,
+        )
+        num_searches += 1
+        if (worst.utilisation > max_utilisation).any() or deadline.is_over:
+            break
+    return worst, num_searches
 
 
 def _limits(
@@ -463,13 +561,15 @@ def _limits(
         failure = dataclasses.replace(
             network, demand=network.demand[row : row + 1], capacity=network.capacity[row : row + 1]
         )
+        # Bound by static splits.
         static_bound = static_limit(failure, hose)[0]
         if static_bound <= max_utilisation:
             limit[row] = static_bound
             continue
         if end.is_over:
             continue
-        matrix, bound = matrix_above(failure, hose, max_utilisation, end.remaining_s)
+        # Bound by the integer program, or a worse matrix.
+        matrix, bound = matrix_above(failure, hose, max_utilisation, end.left)
         if matrix is not None:
             solution = solve(
                 dataclasses.replace(failure, demand=torch.from_numpy(matrix[None])),
@@ -524,80 +624,106 @@ def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
         InputError: a program of more than 200,000 rows.
         SolverError: HiGHS failed.
     """
-    # Incidences of live paths; one covering row per pair of link and demand.
-    paths = network.paths
-    nodes = len(hose.out)
-    capacity = network.capacity[0].numpy()
-    live = network.path_mask[0].numpy().reshape(-1)
-    incidence = network.ops.incidence(network.topology.num_links).tocoo()
-    is_live = live[incidence.col]
-    link = incidence.row[is_live]
-    path = incidence.col[is_live]
-    demand = path // paths.num_paths
-    rows, row_index = np.unique(link * paths.num_demands + demand, return_inverse=True)
-    if len(rows) > _MAX_STATIC_ROWS:
-        raise InputError(
-            "hose",
-            "network",
-            f"at most {_MAX_STATIC_ROWS:,} pairs of link and demand",
-            f"{len(rows):,}",
-        )
-    # Columns: splits, then a and b of every link, then theta.
-    live_paths = np.flatnonzero(live)
-    column = np.cumsum(live) - 1
-    widths = (len(live_paths), len(capacity) * 2 * nodes)
-    row_link = rows // paths.num_demands
-    row_demand = rows % paths.num_demands
-    source = hose.pairs[row_demand, 0]
-    target = nodes + hose.pairs[row_demand, 1]
-    row_number = np.arange(len(rows))
-    cover_rows = sp.csr_array(
-        (
-            np.concatenate([np.ones(len(path)), -np.ones(2 * len(rows))]),
-            (
-                np.concatenate([row_index, row_number, row_number]),
-                np.concatenate(
-                    [
-                        column[path],
-                        widths[0] + row_link * 2 * nodes + source,
-                        widths[0] + row_link * 2 * nodes + target,
-                    ]
-                ),
-            ),
-        ),
-        shape=(len(rows), sum(widths) + 1),
-    )
-    # Capacities, and sums of splits.
-    links = np.flatnonzero(capacity > 0)
-    capacity_rows = sp.csr_array(
-        (
-            np.concatenate([np.tile(hose.limits, len(links)), -capacity[links]]),
-            (
-                np.concatenate(
-                    [np.repeat(np.arange(len(links)), 2 * nodes), np.arange(len(links))]
-                ),
-                np.concatenate(
-                    [
-                        widths[0] + (links[:, None] * 2 * nodes + np.arange(2 * nodes)).reshape(-1),
-                        np.full(len(links), sum(widths)),
-                    ]
-                ),
-            ),
-        ),
-        shape=(len(links), sum(widths) + 1),
-    )
-    has_path = np.unique(live_paths // paths.num_paths)
-    split_sums = sp.csr_array(
-        (
-            np.ones(len(live_paths)),
-            (np.searchsorted(has_path, live_paths // paths.num_paths), np.arange(len(live_paths))),
-        ),
-        shape=(len(has_path), sum(widths) + 1),
-    )
-    cost = np.zeros(sum(widths) + 1)
+    program = _StaticProgram(network, hose)
+    num_paths = len(program.live_paths)
+    # Minimise theta, the last variable.
+    cost = np.zeros(program.num_variables)
     cost[-1] = 1.0
-    at_most = (sp.vstack([cover_rows, capacity_rows]), np.zeros(len(rows) + len(links)))
-    result = solve_lp(cost, at_most, (split_sums, np.ones(len(has_path))))
+    cover_rows = program.cover_rows()
+    capacity_rows = program.capacity_rows()
+    num_rows = cover_rows.shape[0] + capacity_rows.shape[0]
+    split_sums = program.split_sums()
+    result = solve_lp(
+        cost,
+        (sp.vstack([cover_rows, capacity_rows]), np.zeros(num_rows)),
+        (split_sums, np.ones(split_sums.shape[0])),
+    )
+    paths = network.paths
     splits = np.zeros(paths.num_demands * paths.num_paths)
-    splits[live_paths] = result.solution("hose")[: len(live_paths)]
+    splits[program.live_paths] = result.solution("hose")[:num_paths]
     return result.value, splits.reshape(paths.num_demands, -1)
+
+
+class _StaticProgram:
+    """Constraint rows of :func:`static_limit`.
+
+    The variables are the splits of the live paths, a and b of every link (2 N each), and theta, in
+    this order.
+
+    Args:
+        network: B = 1, with the capacities of the failure.
+        hose: the matrices.
+
+    Raises:
+        InputError: more than 200,000 pairs of link and demand.
+    """
+
+    def __init__(self, network: Problem, hose: Hose) -> None:
+        self._paths = network.paths
+        self._hose = hose
+        self._capacity = network.capacity[0].numpy()
+        live = network.path_mask[0].numpy().reshape(-1)
+        self.live_paths = np.flatnonzero(live)
+        # Column of a path among the live ones.
+        self._column = np.cumsum(live) - 1
+        # Incidences of live paths; one covering row per pair of link and demand.
+        incidence = network.ops.incidence(network.topology.num_links).tocoo()
+        is_live = live[incidence.col]
+        self._path = incidence.col[is_live]
+        demand = self._path // self._paths.num_paths
+        link = incidence.row[is_live]
+        self._pairs, self._pair_index = np.unique(
+            link * self._paths.num_demands + demand, return_inverse=True
+        )
+        if len(self._pairs) > _MAX_STATIC_ROWS:
+            raise InputError(
+                "hose",
+                "network",
+                f"at most {_MAX_STATIC_ROWS:,} pairs of link and demand",
+                f"{len(self._pairs):,}",
+            )
+        # First column of a and b, and that of theta.
+        self._num_limits = 2 * len(hose.out)
+        self._first_dual = len(self.live_paths)
+        self._theta = self._first_dual + len(self._capacity) * self._num_limits
+        self.num_variables = self._theta + 1
+
+    def cover_rows(self) -> sp.csr_array:
+        """Rows of splits - a - b <= 0, for each pair of a link and a demand."""
+        num_rows = len(self._pairs)
+        row = np.arange(num_rows)
+        row_link = self._pairs // self._paths.num_demands
+        row_demand = self._pairs % self._paths.num_demands
+        source = self._hose.pairs[row_demand, 0]
+        target = len(self._hose.out) + self._hose.pairs[row_demand, 1]
+        first_dual = self._first_dual + row_link * self._num_limits
+        coefficients = np.concatenate([np.ones(len(self._path)), -np.ones(2 * num_rows)])
+        rows = np.concatenate([self._pair_index, row, row])
+        columns = np.concatenate(
+            [self._column[self._path], first_dual + source, first_dual + target]
+        )
+        return sp.csr_array((coefficients, (rows, columns)), shape=(num_rows, self.num_variables))
+
+    def capacity_rows(self) -> sp.csr_array:
+        """Rows of limits times a and b - theta c <= 0, for each live link."""
+        links = np.flatnonzero(self._capacity > 0)
+        link_index = np.arange(len(links))
+        duals = links[:, None] * self._num_limits + np.arange(self._num_limits)
+        coefficients = np.concatenate(
+            [np.tile(self._hose.limits, len(links)), -self._capacity[links]]
+        )
+        rows = np.concatenate([np.repeat(link_index, self._num_limits), link_index])
+        columns = np.concatenate(
+            [self._first_dual + duals.reshape(-1), np.full(len(links), self._theta)]
+        )
+        return sp.csr_array((coefficients, (rows, columns)), shape=(len(links), self.num_variables))
+
+    def split_sums(self) -> sp.csr_array:
+        """Rows of the sums of splits, for each demand that has a path."""
+        demand = self.live_paths // self._paths.num_paths
+        demands = np.unique(demand)
+        num_paths = len(self.live_paths)
+        return sp.csr_array(
+            (np.ones(num_paths), (np.searchsorted(demands, demand), np.arange(num_paths))),
+            shape=(len(demands), self.num_variables),
+        )

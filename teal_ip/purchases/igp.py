@@ -97,16 +97,19 @@ def buy_for_igp(
             f"at most {_MAX_CANDIDATES} new cables with --routing ecmp",
             len(candidates),
         )
+    # All new cables together leave the least demand without a path.
     dag = _dag(question)
     _, lost = _route(question, dag, scenarios, failures, np.ones(len(scenarios.cable), dtype=bool))
-    sets = itertools.chain(
+    max_lost = lost + _ROUNDING * scenarios.demand.sum(1).max(initial=0.0)
+    # Every subset of new cables, the smallest first.
+    subsets = itertools.chain(
         *(itertools.combinations(candidates, count) for count in range(len(candidates) + 1))
     )
     best: Upgrade | None = None
     bound = math.inf
     num_tried = 0
     error = None
-    for built in sets:
+    for built in subsets:
         if best is not None and question.deadline.is_over:
             bound = 0.0
             break
@@ -114,8 +117,9 @@ def buy_for_igp(
         load, subset_lost = _route(
             question, dag, scenarios, failures, np.isin(scenarios.cable, built)
         )
-        if (subset_lost > lost + _ROUNDING * scenarios.demand.sum(1).max(initial=0.0)).any():
+        if (subset_lost > max_lost).any():
             continue
+        # The cheapest expansion for the loads of this subset.
         try:
             upgrade = buy_for_loads(scenarios, load, sizes, question.deadline)
         except InputError as infeasible:
@@ -167,7 +171,7 @@ def _route(
         dag, scenarios.problem.paths.pairs, demand, SegmentPolicies.none()
     )
     results = loads.under(
-        [absent_links, *(absent_links + list(one.links) for one in failures)], loads=True
+        [absent_links, *(absent_links + list(failure.links) for failure in failures)], loads=True
     )
     return results.load.transpose(1, 0, 2).reshape(
         len(scenarios.demand), -1
@@ -213,36 +217,38 @@ class LeftOut:
         """
         largest = np.zeros(len(self.rows))
         fits = np.ones(len(self.rows), dtype=bool)
-        done = 0
+        num_replayed = 0
         per_matrix = 1 + len(question.failures)
         width = scenarios.demand.shape[1] + len(scenarios.cable)
         block_size = max(1, min(_MAX_SCENARIOS, _MAX_ENTRIES // width) // per_matrix)
         # Blocks of matrices, each on all plans.
-        while done < len(self.rows) and not question.deadline.is_over:
-            block = slice(done, done + block_size)
+        while num_replayed < len(self.rows) and not question.deadline.is_over:
+            block = slice(num_replayed, num_replayed + block_size)
             demand = question.config.growth * question.instance.traffic.read(self.rows[block])
             block_scenarios, disconnected = question.scenarios(demand, question.failures)
             for failure, demands in disconnected.items():
                 cut_off[failure] = sorted({*cut_off.get(failure, []), *demands})
+            # Largest utilisation of each matrix, with each expansion.
             for plan_index, (factor, bought) in enumerate(plans):
                 plan_scenarios = block_scenarios.with_paths(scenarios.problem.paths).scaled(factor)
                 utilisation = (
-                    self._utilisation(question, plan_scenarios, bought, (done, plan_index))
+                    self._utilisation(question, plan_scenarios, bought, (num_replayed, plan_index))
                     .reshape(-1, per_matrix)
                     .max(1)
                 )
                 largest[block] = np.maximum(largest[block], utilisation)
                 fits[block] &= utilisation <= scenarios.limit * (1 + FITS)
-            done = min(done + block_size, len(self.rows))
-            if done < len(self.rows):
+            num_replayed = min(num_replayed + block_size, len(self.rows))
+            if num_replayed < len(self.rows):
                 question.notify(
-                    f"{done:,} of {len(self.rows):,} matrices outside the plan are replayed"
+                    f"{num_replayed:,} of {len(self.rows):,} matrices outside the plan are replayed"
                 )
+        # Cached loads, unless they take too much memory.
         if len(plans) * len(self.rows) * per_matrix * width > _MAX_ENTRIES:
             self._tests.clear()
         # Summary, and the matrices to add.
         is_replayed = ~np.isin(self.rows, question.rows)
-        is_replayed[done:] = False
+        is_replayed[num_replayed:] = False
         overloaded = np.flatnonzero(is_replayed & ~fits)
         result = Replayed(
             matrices=question.num_matrices,

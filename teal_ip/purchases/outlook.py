@@ -43,7 +43,7 @@ def alternative(
     if share:
         rows = np.arange(planned_matrices(traffic, question.config), traffic.num_matrices)
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _REPLAYED)).astype(int))]
-        live = live_links(scenarios.problem, [one.links for one in question.failures])
+        live = live_links(scenarios.problem, [failure.links for failure in question.failures])
         dropped = _dropped(
             scenarios, upgrade.bought, question.config.growth * traffic.read(rows), live
         )
@@ -121,7 +121,7 @@ def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[
     """
     nothing = np.zeros(scenarios.num_cables)
     topology = question.offer.topology
-    names = [one.name for one in (NO_FAILURE, *question.failures)]
+    names = [failure.name for failure in (NO_FAILURE, *question.failures)]
     if question.config.routing == "ecmp":
         per_link = largest_igp_loads(question)
     else:
@@ -145,6 +145,7 @@ def curve(question: Question, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoi
     is_intact = np.zeros(scenarios.num_scenarios, dtype=bool)
     is_intact[:: 1 + len(question.failures)] = True
     intact = scenarios.some(scenarios.demand[is_intact], scenarios.live[is_intact])
+    # Each growth factor, with and without failures; cuts of one factor hold for the next one.
     for case, has_failures in ((scenarios, True), (intact, False)):
         if has_failures and not question.failures:
             continue

@@ -76,51 +76,15 @@ def write_purchase_proof(folder: Path, proof: CutProof) -> str:
     Raises:
         SolverError: the checker rejects them for any rounding of the prices.
     """
-    # Network, demands and failures.
     scenarios = proof.scenarios
-    topology = proof.scenarios.problem.topology
     existing_links = np.flatnonzero(scenarios.live.any(0))
     link_number = {int(link): i for i, link in enumerate(existing_links)}
-    names = topology.node_names
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(
-        folder / NETWORK,
-        ("source", "target", "capacity", "cable", "cost", "most"),
-        (
-            (
-                names[topology.link_source[e]],
-                names[topology.link_target[e]],
-                repr(float(scenarios.regular[e])),
-                int(scenarios.cable[e]),
-                repr(float(scenarios.cost[scenarios.cable[e]])),
-                ""
-                if math.isinf(scenarios.most[scenarios.cable[e]])
-                else repr(float(scenarios.most[scenarios.cable[e]])),
-            )
-            for e in existing_links
-        ),
-    )
-    pairs = scenarios.problem.paths.pairs
     rows = sorted({int(row) for row in proof.row})
-    _write(
-        folder / DEMANDS,
-        ("matrix", "source", "target", "rate"),
-        (
-            (row, names[pairs[d, 0]], names[pairs[d, 1]], repr(float(scenarios.demand[row, d])))
-            for row in rows
-            for d in np.flatnonzero(scenarios.demand[row] > 0)
-        ),
-    )
-    _write(
-        folder / FAILURES,
-        ("failure", "link"),
-        (
-            (row, link_number[int(e)])
-            for row in rows
-            for e in np.flatnonzero(~scenarios.live[row])
-            if int(e) in link_number
-        ),
-    )
+    # Network, demands and failures.
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_network(folder, scenarios, existing_links)
+    _write_demands(folder, scenarios, rows)
+    _write_failures(folder, scenarios, rows, link_number)
     # Proof, with coarser rounding until the checker accepts it.
     shutil.copy(check_purchase.__file__, folder / CHECKER)
     arguments = [str(folder / name) for name in (NETWORK, DEMANDS, FAILURES, PROOF)]
@@ -133,7 +97,59 @@ def write_purchase_proof(folder: Path, proof: CutProof) -> str:
             return check_purchase.check(*arguments)
         except ValueError as error:
             rejection = error
-    raise SolverError(f"the bound of the purchase cannot be proved in whole numbers: {rejection}")
+    raise SolverError(f"the bound of the purchase cannot be proved in integers: {rejection}")
+
+
+def _write_network(folder: Path, scenarios: Scenarios, links: Int64Array) -> None:
+    """Write the links that exist in any scenario, with the costs and limits of their cables."""
+    topology = scenarios.problem.topology
+    names = topology.node_names
+
+    def row(e: int) -> tuple[object, ...]:
+        cable = scenarios.cable[e]
+        limit = scenarios.most[cable]
+        return (
+            names[topology.link_source[e]],
+            names[topology.link_target[e]],
+            repr(float(scenarios.regular[e])),
+            int(cable),
+            repr(float(scenarios.cost[cable])),
+            "" if math.isinf(limit) else repr(float(limit)),
+        )
+
+    columns = ("source", "target", "capacity", "cable", "cost", "most")
+    _write(folder / NETWORK, columns, (row(e) for e in links))
+
+
+def _write_demands(folder: Path, scenarios: Scenarios, rows: Sequence[int]) -> None:
+    """Write the positive demands of these scenarios."""
+    names = scenarios.problem.topology.node_names
+    pairs = scenarios.problem.paths.pairs
+    _write(
+        folder / DEMANDS,
+        ("matrix", "source", "target", "rate"),
+        (
+            (row, names[pairs[d, 0]], names[pairs[d, 1]], repr(float(scenarios.demand[row, d])))
+            for row in rows
+            for d in np.flatnonzero(scenarios.demand[row] > 0)
+        ),
+    )
+
+
+def _write_failures(
+    folder: Path, scenarios: Scenarios, rows: Sequence[int], link_number: dict[int, int]
+) -> None:
+    """Write the failed links of these scenarios, by their numbers in the network's file."""
+    _write(
+        folder / FAILURES,
+        ("failure", "link"),
+        (
+            (row, link_number[int(e)])
+            for row in rows
+            for e in np.flatnonzero(~scenarios.live[row])
+            if int(e) in link_number
+        ),
+    )
 
 
 def _bound(proof: CutProof, prices: FloatArray) -> float:

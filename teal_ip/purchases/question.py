@@ -105,7 +105,7 @@ def failures_of(config: UpgradeOptions, topology: Topology) -> list[Failure]:
     cables = cable_failures(topology) if config.failures != "none" else []
     failures = list(cables)
     if config.failures == "pairs":
-        failures += pair_failures(cables, {one.name: 0.0 for one in cables}, 0)
+        failures += pair_failures(cables, {cable.name: 0.0 for cable in cables}, 0)
     if config.groups is not None:
         failures += group_failures(load_groups(config.groups, topology))
     return failures
@@ -170,7 +170,7 @@ def _costs(text: str, topology: Topology) -> FloatArray:
 
 def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArray, FloatArray]:
     """Return the network with new cables, their costs (n,), NaN if not given, and limits (n,)."""
-    existing = {tuple(sorted(one)) for one in _ends(topology)}
+    existing = {tuple(sorted(pair)) for pair in _ends(topology)}
     ends, latency, cost, limits = [], [], [], []
     for row in side_tables.read_side_table(path, _CANDIDATE):
         pair = [row.node("source", topology), row.node("target", topology)]
@@ -188,27 +188,38 @@ def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArra
     if not ends:
         raise InputError(path, "rows", "at least one cable", "none")
     end_array = np.array(ends, dtype=topology.link_source.dtype)
+    return _with_cables(topology, end_array, np.array(latency)), np.array(cost), np.array(limits)
+
+
+def _with_cables(topology: Topology, ends: IntArray, latency: FloatArray) -> Topology:
+    """Add cables of the median capacity, with a link in each direction.
+
+    Args:
+        topology: the network.
+        ends: (n, 2) nodes at the ends of each cable.
+        latency: (n,) ms.
+    """
     capacity = float(np.median(topology.capacity[topology.capacity > 0]))
-    new_latency = np.repeat(np.array(latency), 2)
-    extended_topology = dataclasses.replace(
+    new_latency = np.repeat(latency, 2)
+    num_links = len(new_latency)
+    # Attributes that the network has.
+    metric = te_metric = None
+    if topology.metric is not None:
+        new_metric = np.maximum(1, np.round(new_latency)).astype(topology.metric.dtype)
+        metric = np.concatenate([topology.metric, new_metric])
+    if topology.te_metric is not None:
+        te_metric = np.pad(topology.te_metric, (0, num_links))
+    no_affinities = [frozenset[str]()] * num_links
+    return dataclasses.replace(
         topology,
-        link_source=np.concatenate([topology.link_source, end_array.reshape(-1)]),
-        link_target=np.concatenate([topology.link_target, end_array[:, ::-1].reshape(-1)]),
-        capacity=np.concatenate([topology.capacity, np.full(len(new_latency), capacity)]),
+        link_source=np.concatenate([topology.link_source, ends.reshape(-1)]),
+        link_target=np.concatenate([topology.link_target, ends[:, ::-1].reshape(-1)]),
+        capacity=np.concatenate([topology.capacity, np.full(num_links, capacity)]),
         latency=np.concatenate([topology.latency, new_latency]),
-        metric=None
-        if topology.metric is None
-        else np.concatenate(
-            [topology.metric, np.maximum(1, np.round(new_latency)).astype(topology.metric.dtype)]
-        ),
-        te_metric=None
-        if topology.te_metric is None
-        else np.pad(topology.te_metric, (0, len(new_latency))),
-        affinities=(*topology.affinities, *[frozenset[str]()] * len(new_latency))
-        if topology.affinities
-        else (),
+        metric=metric,
+        te_metric=te_metric,
+        affinities=(*topology.affinities, *no_affinities) if topology.affinities else (),
     )
-    return extended_topology, np.array(cost), np.array(limits)
 
 
 def _ends(topology: Topology) -> Iterator[tuple[int, int]]:
@@ -253,7 +264,7 @@ class Question:
         return scenarios_of(
             self.problem,
             matrices,
-            [one.links for one in failures],
+            [failure.links for failure in failures],
             self.offer.cost,
             self.config.max_utilisation,
             regular=self.offer.regular,
@@ -281,7 +292,7 @@ class Question:
         # Any exception: the search may have taken hours.
         except Exception as error:
             message = f"{step_name} failed: {type(error).__name__}: {error}"
-            self.failed[:] = [*(one for one in self.failed if one != message), message]
+            self.failed[:] = [*(text for text in self.failed if text != message), message]
             self.notify(message)
             return None
 
@@ -318,25 +329,14 @@ def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: N
         paths = _with_candidate_paths(config, instance.paths, network_offer.topology)
         instance = dataclasses.replace(instance, topology=network_offer.topology, paths=paths)
     # Matrices to plan for; calibration scales all of them.
-    scaled_traffic = instance.traffic
-    num_matrices = scaled_traffic.num_matrices
-    rows = np.unique(
-        np.linspace(0, num_matrices - 1, min(num_matrices, config.matrices or num_matrices)).astype(
-            int
-        )
-    )
-    if config.demands != "matrices":
-        rows = np.arange(num_matrices)
-    factor = 1.0
-    if config.calibrate is not None and all_traffic.num_matrices:
-        raw_total = all_traffic.read([0]).sum()
-        factor = float(scaled_traffic.read([0]).sum() / raw_total) if raw_total > 0 else 1.0
-    planned_traffic = all_traffic if factor == 1.0 else all_traffic.scaled(factor)
+    num_matrices = instance.traffic.num_matrices
+    rows = _planned_rows(config, num_matrices)
+    planned_traffic = _calibrated(config, all_traffic, instance.traffic)
     instance = dataclasses.replace(instance, traffic=planned_traffic)
     matrices = planned_traffic.read(rows)
     failures = failures_of(config, network_offer.topology)
     # Once, not for each block of matrices.
-    instance = instance.surviving([one.links for one in failures], notify)
+    instance = instance.surviving([failure.links for failure in failures], notify)
     return Question(
         config,
         instance,
@@ -349,6 +349,31 @@ def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: N
         instance.end,
         notify,
     )
+
+
+def _planned_rows(config: UpgradeOptions, num_matrices: int) -> Int64Array:
+    """Indices of the matrices to plan for: evenly spaced, or all for a hose or pipe."""
+    if config.demands != "matrices":
+        return np.arange(num_matrices)
+    count = min(num_matrices, config.matrices or num_matrices)
+    return np.unique(np.linspace(0, num_matrices - 1, count).astype(int))
+
+
+def _calibrated(
+    config: UpgradeOptions, all_traffic: TrafficMatrices, scaled_traffic: TrafficMatrices
+) -> TrafficMatrices:
+    """Scale all matrices by the factor of the first one, if demands are calibrated.
+
+    Args:
+        config: settings.
+        all_traffic: all matrices.
+        scaled_traffic: the first matrices, calibrated.
+    """
+    factor = 1.0
+    if config.calibrate is not None and all_traffic.num_matrices:
+        raw_total = all_traffic.read([0]).sum()
+        factor = float(scaled_traffic.read([0]).sum() / raw_total) if raw_total > 0 else 1.0
+    return all_traffic if factor == 1.0 else all_traffic.scaled(factor)
 
 
 def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topology) -> PathSet:
@@ -397,8 +422,10 @@ def purchases(
     pair_index = {
         link: number for number, links in enumerate(topology.link_pairs()) for link in links
     }
-    price = np.array([one for _, one in sizes])
+    # Cost of each pair of links.
+    price = np.array([unit_price for _, unit_price in sizes])
     cost = question.offer.cost * (bought if modules is None else modules @ price)
+    # Purchases of cables: sums over their parallel links.
     for links in topology.cables():
         pairs = sorted({pair_index[link] for link in links})
         if not (bought[pairs] > _ROUNDING).any():
@@ -419,4 +446,4 @@ def purchases(
                 ),
             )
         )
-    return sorted(result, key=lambda one: -one.cost)
+    return sorted(result, key=lambda purchase: -purchase.cost)

@@ -241,7 +241,9 @@ class UpgradePlan:
         import pandas as pd
 
         columns = [field.name for field in dataclasses.fields(Purchase)]
-        return pd.DataFrame([dataclasses.asdict(one) for one in self.purchases], columns=columns)
+        return pd.DataFrame(
+            [dataclasses.asdict(purchase) for purchase in self.purchases], columns=columns
+        )
 
     def to_json(self) -> dict[str, Any]:
         """All figures as JSON values; numbers that JSON lacks become null."""
@@ -284,32 +286,11 @@ class UpgradePlan:
         if self.replayed is not None:
             lines.append(str(self.replayed))
         if math.isfinite(self.worst_demands):
-            is_certified = math.isfinite(self.worst_limit)
-            limit = (
-                f"certified at most {rounding.percent_at_most(self.worst_limit, 2)}"
-                if is_certified
-                else "others may be worse"
-            )
-            lines.append(
-                f"the worst demands of the hose that were found: {100 * self.worst_demands:.2f}%, "
-                f"{limit}"
-            )
+            lines.append(self._describe_worst_demands())
         if math.isfinite(self.continuous):
             lines.append(f"in any amounts, each Gbit/s at --cost: {self.continuous:.6g}")
         if math.isfinite(self.bound_all_paths):
-            continuous_cost = self.continuous if math.isfinite(self.continuous) else upgrade.cost
-            excess = (
-                max(0.0, continuous_cost - self.bound_all_paths) / continuous_cost
-                if continuous_cost > 0
-                else 0.0
-            )
-            bound_text = rounding.at_least(self.bound_all_paths)
-            lines.append(
-                f"over all paths of the network at least {bound_text}: "
-                f"candidate paths buy at most {rounding.percent_at_most(excess, 2)} too much"
-                if excess <= _PROVES_SOMETHING
-                else "what other paths would save is unknown"
-            )
+            lines.append(self._describe_all_paths())
         if self.growth is not None:
             lines.append(f"{self.growth}; {self.routing_text}")
             full = [entry for entry in self.forecasts if entry.full_under_failure]
@@ -318,12 +299,47 @@ class UpgradePlan:
                 f"{when(entry.full_under_failure)}"
                 for entry in full[:_MAX_NAMED]
             ]
+        lines += self._describe_cut_off()
+        lines += self.failed
+        return "\n".join(
+            [*lines, f"{upgrade.rounds} rounds, {upgrade.cuts} cuts, {upgrade.solve_s:.3g} s"]
+        )
+
+    def _describe_worst_demands(self) -> str:
+        """Line about the worst demands of the hose, and their certificate."""
+        is_certified = math.isfinite(self.worst_limit)
+        limit = (
+            f"certified at most {rounding.percent_at_most(self.worst_limit, 2)}"
+            if is_certified
+            else "others may be worse"
+        )
+        return (
+            f"the worst demands of the hose that were found: {100 * self.worst_demands:.2f}%, "
+            f"{limit}"
+        )
+
+    def _describe_all_paths(self) -> str:
+        """Line about the bound over all paths."""
+        continuous_cost = self.continuous if math.isfinite(self.continuous) else self.upgrade.cost
+        excess = (
+            max(0.0, continuous_cost - self.bound_all_paths) / continuous_cost
+            if continuous_cost > 0
+            else 0.0
+        )
+        if not excess <= _PROVES_SOMETHING:
+            return "what other paths would save is unknown"
+        bound_text = rounding.at_least(self.bound_all_paths)
+        return (
+            f"over all paths of the network at least {bound_text}: "
+            f"candidate paths buy at most {rounding.percent_at_most(excess, 2)} too much"
+        )
+
+    def _describe_cut_off(self) -> list[str]:
+        """Lines about the demands that failures cut off."""
+        lines = []
         for failure, names in list(self.cut_off.items())[:_MAX_NAMED]:
             disconnection = f"{failure} cuts off" if failure else "the network has no path for"
             lines.append(f"{disconnection} {listed(names, _MAX_NAMED)}: no purchase carries them")
         if len(self.cut_off) > _MAX_NAMED:
             lines.append(f"and {len(self.cut_off) - _MAX_NAMED} more failures cut demands off")
-        lines += self.failed
-        return "\n".join(
-            [*lines, f"{upgrade.rounds} rounds, {upgrade.cuts} cuts, {upgrade.solve_s:.3g} s"]
-        )
+        return lines

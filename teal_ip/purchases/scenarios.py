@@ -163,6 +163,7 @@ def scenarios_of(
     cable = np.zeros(topology.num_links, dtype=np.int64)
     for number, links in enumerate(topology.link_pairs()):
         cable[links] = number
+    # Live links of each failure, connected demands, and a path for each of these.
     live = live_links(problem, failures)
     connected = np.array([reaches(topology, problem.paths.pairs, row, max_latency) for row in live])
     if isinstance(problem.paths, PathSet):
@@ -170,6 +171,7 @@ def scenarios_of(
             problem.paths, topology, [(), *failures], max_latency=max_latency
         )
         problem = problem if paths is problem.paths else problem.with_paths(paths)
+    # Demands that each failure disconnects.
     has_demand = (matrices > 0).any(0)
     cut_off = {
         row - 1: np.flatnonzero(~connected[row] & has_demand).tolist()

@@ -87,8 +87,8 @@ def schedule(
     upgrade, cuts = buy(last, gap=gap, deadline=deadline, cuts=cuts)
     if sizes:
         upgrade = buy_modules(last, cuts, sizes, deadline=deadline)
-    size = np.array([one for one, _ in sizes]) if sizes else None
-    price = np.array([one for _, one in sizes]) if sizes else None
+    size = np.array([amount for amount, _ in sizes]) if sizes else None
+    price = np.array([unit_price for _, unit_price in sizes]) if sizes else None
     limit = upgrade.bought if upgrade.modules is None else upgrade.modules
     at_peak = {
         peaks[-1]: Period(
@@ -107,6 +107,7 @@ def schedule(
         limit, period = _plan_period(
             grown_scenarios, scaled_cuts, limit, size, price, growth, deadline or Deadline()
         )
+        # New cuts of this period hold for the largest demands, scaled.
         cuts.add(
             scaled_cuts.some(np.arange(len(cuts), len(scaled_cuts))).at_growth(peaks[-1] / growth)
         )
@@ -152,12 +153,14 @@ def schedule_of_loads(
     """
     peaks = np.maximum.accumulate(growths).tolist()
     upgrade = buy_for_loads(scenarios, peaks[-1] * load, sizes, deadline)
+    # Backwards, by growth factor.
     later = upgrade
     at_peak = dict[float, Upgrade]()
     for peak in sorted(set(peaks), reverse=True):
         if peak < peaks[-1]:
             later = _earlier_expansion(scenarios, peak * load, sizes, deadline, later)
         at_peak[peak] = later
+    # In time order; periods of falling demands share the expansion of the peak before.
     periods = []
     for growth, peak in zip(growths, peaks, strict=True):
         expansion = at_peak[peak]

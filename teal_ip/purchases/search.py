@@ -12,8 +12,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,21 +23,21 @@ from teal.network import PathSet
 from teal.network.path_changes import paths_in_trees, with_more_paths
 from teal.network.shortest import shortest_trees
 from teal.runtime import rounding
-from teal.runtime.arrays import FloatArray, Int64Array, IntArray
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.interrupts import on_interrupt
 from teal_ip.purchases.benders import Upgrade, buy, buy_for_loads, buy_modules
 from teal_ip.purchases.cuts import Cuts
-from teal_ip.purchases.hose import buy_for_hose, pipe, static_limit
+from teal_ip.purchases.hose import Hose, HosePlan, buy_for_hose, pipe, static_limit
 from teal_ip.purchases.igp import LeftOut, buy_for_igp, igp_loads
 from teal_ip.purchases.outlook import alternative, by_quarter, curve, forecasts
 from teal_ip.purchases.proof import CutProof
 from teal_ip.purchases.question import Notify, Question, hose_of, load_question, purchases
 from teal_ip.purchases.result import Quarter, ScenarioFit, UpgradePlan
 from teal_ip.purchases.scenarios import Scenarios, load_over_capacity
-from teal_ip.purchases.schedule import schedule, schedule_of_loads
+from teal_ip.purchases.schedule import Period, schedule, schedule_of_loads
 from teal_ip.purchases.settings import UpgradeOptions
 from teal_ip.purchases.testing import Tester
-from teal_ip.routing.growth import growth_of, month_after, quarters
+from teal_ip.routing.growth import Growth, growth_of, month_after, quarters
 
 # Price added per link, times the largest price: among equally cheap paths the one with fewer links
 # is taken.
@@ -90,6 +91,7 @@ def _needed_over_all_paths(
     topology = problem.topology
     pairs = problem.paths.pairs
     prices = cuts.prices[cut_index]
+    # Shortest path of each demand under the prices.
     weight = np.where(scenarios.live[row], prices, np.inf)
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
     ends = (topology.num_nodes, topology.link_source, topology.link_target)
@@ -102,12 +104,12 @@ def _needed_over_all_paths(
     no_links = np.zeros(0, dtype=np.int32)
     if not find:
         return needed, no_paths, no_links
+    # Cheapest candidate path of each demand.
     scenario = scenarios.batch(np.array([row]), np.zeros(scenarios.num_cables))
-    import torch
-
     cheapest = scenario.cheapest_path_cost(
         scenario.ops.path_sum(torch.from_numpy(prices[None].copy()))
     )[0].numpy()
+    # Paths of the demands whose shortest path is cheaper, with few links.
     cheaper_demands = np.flatnonzero(has_demand & (shortest < cheapest * (1 - _CHEAPER)))
     if not len(cheaper_demands):
         return needed, no_paths, no_links
@@ -155,27 +157,17 @@ def plan_upgrade(
 def _solve_question(question: Question) -> UpgradePlan:
     """Plan for an input; return the best plan so far at its deadline."""
     config = question.config
-    notify = question.notify
-    # Scenarios.
-    if config.demands == "matrices":
-        scenarios, cut_off = question.scenarios(
-            config.growth * question.matrices, question.failures
-        )
-    else:
-        peaks = config.growth * pipe(question.matrices)[None]
-        scenarios, cut_off = question.scenarios(peaks, question.failures)
-    num_scenarios = len(scenarios.demand)
-    num_failures = len(question.failures)
-    notify(
-        f"{num_scenarios:,} scenarios: {num_scenarios // (1 + num_failures)} matrices, "
-        f"{num_failures} failures and none"
-    )
+    scenarios, cut_off = _initial_scenarios(question)
     # Other kinds of plans.
     if config.demands == "hose":
         return _plan_hose(question, scenarios, cut_off)
     if config.horizon:
         return _plan_quarters(question, scenarios, cut_off)
-    rate = growth_of(config, question.instance.traffic, notify) if config.growth_per_year else None
+    rate = (
+        growth_of(config, question.instance.traffic, question.notify)
+        if config.growth_per_year
+        else None
+    )
     # Search, replay the other matrices, and repeat with those that do not fit.
     left_out = LeftOut(question)
     cuts = None
@@ -184,7 +176,7 @@ def _solve_question(question: Question) -> UpgradePlan:
     while True:
         upgrade, cuts, scenarios, continuous = _expand(question, scenarios, cuts)
         rounds += upgrade.rounds
-        plans = [(1.0, one.bought) for one in (upgrade, continuous) if one is not None]
+        plans = [(1.0, plan.bought) for plan in (upgrade, continuous) if plan is not None]
         replayed, overloaded = left_out.replay(question, scenarios, plans, cut_off)
         if not len(overloaded) or question.deadline.is_over:
             break
@@ -200,6 +192,38 @@ def _solve_question(question: Question) -> UpgradePlan:
     plan = dataclasses.replace(
         plan, growth=rate, replayed=replayed if config.demands == "matrices" else None
     )
+    return _with_further_results(question, plan, scenarios, upgrade, cuts, rate)
+
+
+def _initial_scenarios(question: Question) -> tuple[Scenarios, dict[int, list[int]]]:
+    """Return the scenarios of the input, and the demands that each failure cuts off."""
+    config = question.config
+    if config.demands == "matrices":
+        scenarios, cut_off = question.scenarios(
+            config.growth * question.matrices, question.failures
+        )
+    else:
+        peaks = config.growth * pipe(question.matrices)[None]
+        scenarios, cut_off = question.scenarios(peaks, question.failures)
+    num_scenarios = len(scenarios.demand)
+    num_failures = len(question.failures)
+    question.notify(
+        f"{num_scenarios:,} scenarios: {num_scenarios // (1 + num_failures)} matrices, "
+        f"{num_failures} failures and none"
+    )
+    return scenarios, cut_off
+
+
+def _with_further_results(
+    question: Question,
+    plan: UpgradePlan,
+    scenarios: Scenarios,
+    upgrade: Upgrade,
+    cuts: Cuts,
+    rate: Growth | None,
+) -> UpgradePlan:
+    """Add the results that the settings request: proof, forecasts, replay and curve."""
+    config = question.config
     if question.proves:
         plan = dataclasses.replace(
             plan, proof=CutProof.of(scenarios, cuts, upgrade.dual, upgrade.cost)
@@ -226,10 +250,10 @@ def _cost(upgrade: Upgrade | None) -> float:
 
 
 def _expand(
-    question: Question, scenarios: Scenarios, known: Cuts | None
+    question: Question, scenarios: Scenarios, earlier_cuts: Cuts | None
 ) -> tuple[Upgrade, Cuts, Scenarios, Upgrade | None]:
     """Return the expansion, its cuts and scenarios (with added paths), and, with modules, the
-    expansion in any amounts; ``known`` are cuts of an earlier expansion.
+    expansion in any amounts; ``earlier_cuts`` are those of an earlier expansion.
     """
     config = question.config
     if config.routing == "ecmp":
@@ -239,13 +263,13 @@ def _expand(
             buy_for_igp(question, scenarios, (), question.failures) if config.sizes else None
         )
         return upgrade, cuts, scenarios, continuous
-    upgrade, cuts, scenarios = _expand_over_paths(question, scenarios, known)
+    upgrade, cuts, scenarios = _expand_over_paths(question, scenarios, earlier_cuts)
     upgrade, continuous = _in_modules(question, scenarios, upgrade, cuts)
     return upgrade, cuts, scenarios, continuous
 
 
 def _expand_over_paths(
-    question: Question, scenarios: Scenarios, known: Cuts | None
+    question: Question, scenarios: Scenarios, earlier_cuts: Cuts | None
 ) -> tuple[Upgrade, Cuts, Scenarios]:
     """Return the expansion in any amounts, its cuts, and its scenarios with added paths."""
     upgrade, cuts = buy(
@@ -253,7 +277,7 @@ def _expand_over_paths(
         gap=question.config.gap,
         deadline=question.deadline,
         report=question.report,
-        cuts=known,
+        cuts=earlier_cuts,
     )
     step = partial(_over_all_paths, question, scenarios, upgrade, cuts)
     return question.attempt("the search for paths", step) or (upgrade, cuts, scenarios)
@@ -328,18 +352,52 @@ def _plan_hose(question: Question, start: Scenarios, cut_off: dict[int, list[int
     hose = hose_of(config, question.offer.topology, start.problem.paths.pairs, question.matrices)
     question.notify("every pair's peak")
     pipe_upgrade, _ = buy(start, gap=config.gap, deadline=question.deadline, report=question.report)
-    live = start.live
+    # Hose, in any amounts or in modules.
+    hose_plan, continuous = _expand_for_hose(question, start, hose)
+    scenarios = hose_plan.scenarios
+    upgrade = hose_plan.upgrade
+    # The plan, its comparison, and its certificate.
+    plan = _assemble_plan(question, scenarios, upgrade, cut_off, continuous)
+    plans = ("hose", scenarios, upgrade), ("pipe", start, pipe_upgrade)
+    alternatives = question.attempt(
+        "the replay", lambda: [alternative(question, *scenario) for scenario in plans]
+    )
+    if question.proves:
+        plan = dataclasses.replace(
+            plan, proof=CutProof.of(scenarios, hose_plan.cuts, upgrade.dual, upgrade.cost)
+        )
+    limit = float(hose_plan.limit.max(initial=0.0))
+    if config.certify and not math.isfinite(limit):
+        certify = partial(_certified_limit, question, hose, hose_plan, start.live)
+        limit = question.attempt("--certify", certify) or math.inf
+    return dataclasses.replace(
+        plan,
+        worst_demands=float(hose_plan.worst.max(initial=0.0)),
+        alternatives=alternatives or [],
+        worst_limit=limit if math.isfinite(limit) else math.nan,
+    )
+
+
+def _expand_for_hose(question: Question, start: Scenarios, hose: Hose) -> tuple[HosePlan, float]:
+    """Return the expansion for a hose, in modules if requested; then also the cost in any amounts,
+    else NaN.
+
+    Args:
+        question: the input.
+        start: scenarios of one matrix, under each failure.
+        hose: the matrices.
+    """
+    config = question.config
+    # Start from the matrix with the largest total hop count.
     hops = start.batch(np.arange(1), np.zeros(start.num_cables))
-    hop_count = hops.cheapest_path_cost(hops.ops.path_sum(torch.ones_like(hops.capacity)))[
-        0
-    ].numpy()
+    unit_prices = torch.ones_like(hops.capacity)
+    hop_count = hops.cheapest_path_cost(hops.ops.path_sum(unit_prices))[0].numpy()
     matrix = hose.dearest(hop_count)
-    # Hose, starting from the matrix with the largest total hop count.
     hose_start = dataclasses.replace(start, demand=np.where(start.demand > 0, matrix, 0.0))
     question.notify("hose")
     search = partial(
         buy_for_hose,
-        live=live,
+        live=start.live,
         hose=hose,
         gap=config.gap,
         deadline=question.deadline,
@@ -347,6 +405,7 @@ def _plan_hose(question: Question, start: Scenarios, cut_off: dict[int, list[int
         notify=question.notify,
     )
     hose_plan = search(hose_start)
+    # Bound over all paths.
     upgrade = hose_plan.upgrade
     dual = np.zeros(0) if upgrade.dual is None else upgrade.dual
     step = partial(bound_over_all_paths, hose_plan.scenarios, hose_plan.cuts, dual)
@@ -367,37 +426,47 @@ def _plan_hose(question: Question, start: Scenarios, cut_off: dict[int, list[int
             )
         else:
             upgrade = dataclasses.replace(upgrade, reached=False)
-    # The plan, its comparison, and its certificate.
+    return dataclasses.replace(hose_plan, upgrade=upgrade), continuous
+
+
+def _certified_limit(question: Question, hose: Hose, hose_plan: HosePlan, live: BoolArray) -> float:
+    """Return a bound on the largest utilisation under any matrix and failure, from static splits.
+
+    Args:
+        question: the input, notified after each failure.
+        hose: the matrices.
+        hose_plan: the expansion.
+        live: (F, E) whether links are up, for each failure.
+    """
     scenarios = hose_plan.scenarios
-    plan = _assemble_plan(question, scenarios, upgrade, cut_off, continuous)
-    plans = ("hose", scenarios, upgrade), ("pipe", start, pipe_upgrade)
-    alternatives = question.attempt(
-        "the replay", lambda: [alternative(question, *scenario) for scenario in plans]
-    )
+    limit = 0.0
+    network = scenarios.some(np.zeros((len(live), scenarios.demand.shape[1])), live)
+    for failure_index in range(len(live)):
+        scenario = network.batch(np.array([failure_index]), hose_plan.upgrade.bought)
+        limit = max(limit, static_limit(scenario, hose)[0])
+        proven = rounding.percent_at_most(limit, 2)
+        question.notify(f"certified {failure_index + 1} of {len(live)}: at most {proven}")
+    return limit
 
-    def certified() -> float:
-        limit = 0.0
-        network = scenarios.some(np.zeros((len(live), scenarios.demand.shape[1])), live)
-        for failure_index in range(len(live)):
-            scenario = network.batch(np.array([failure_index]), upgrade.bought)
-            limit = max(limit, static_limit(scenario, hose)[0])
-            proven = rounding.percent_at_most(limit, 2)
-            question.notify(f"certified {failure_index + 1} of {len(live)}: at most {proven}")
-        return limit
 
-    if question.proves:
-        plan = dataclasses.replace(
-            plan, proof=CutProof.of(scenarios, hose_plan.cuts, upgrade.dual, upgrade.cost)
-        )
-    limit = float(hose_plan.limit.max(initial=0.0))
-    if config.certify and not math.isfinite(limit):
-        limit = question.attempt("--certify", certified) or math.inf
-    return dataclasses.replace(
-        plan,
-        worst_demands=float(hose_plan.worst.max(initial=0.0)),
-        alternatives=alternatives or [],
-        worst_limit=limit if math.isfinite(limit) else math.nan,
-    )
+class _PeriodPlan(NamedTuple):
+    """Expansions of all periods of a horizon.
+
+    Attributes:
+        periods: the expansions, in time order.
+        upgrade: the expansion for all periods.
+        largest: the expansion for the largest demands in any amounts.
+        last: scenarios with the largest demands.
+        scenarios: scenarios with today's demands, and added paths.
+        cuts: cuts for the largest demands; None with ECMP.
+    """
+
+    periods: list[Period]
+    upgrade: Upgrade
+    largest: Upgrade
+    last: Scenarios
+    scenarios: Scenarios
+    cuts: Cuts | None
 
 
 def _plan_quarters(
@@ -409,73 +478,99 @@ def _plan_quarters(
     rate = growth_of(config, question.instance.traffic, question.notify)
     ends, factors = quarters(rate, config.horizon_years)
     left_out = LeftOut(question)
-    known_cuts = None
-    largest_factor = float(factors.max())
+    cuts = None
     # Search, replay the other matrices, and repeat with those that do not fit.
     begin = time.perf_counter()
     rounds = 0
     while True:
-        if config.routing == "ecmp":
-            load = igp_loads(question, scenarios, np.zeros(scenarios.num_cables))
-            last = scenarios.scaled(largest_factor)
-            largest = buy_for_loads(scenarios, largest_factor * load)
-            periods, upgrade = schedule_of_loads(
-                scenarios, load, factors.tolist(), sizes=config.sizes, deadline=question.deadline
-            )
-        else:
-            largest, known_cuts, peak = _expand_over_paths(
-                question, scenarios.scaled(largest_factor), known_cuts
-            )
-            scenarios = scenarios.with_paths(peak.problem.paths)
-            periods, upgrade, last, known_cuts = schedule(
-                scenarios,
-                factors.tolist(),
-                gap=config.gap,
-                sizes=config.sizes,
-                deadline=question.deadline,
-                notify=question.notify,
-                cuts=known_cuts,
-            )
-        rounds += largest.rounds + upgrade.rounds
-        plans = [(one.growth, one.bought) for one in periods]
+        expansion = _expand_periods(question, scenarios, factors, cuts)
+        scenarios = expansion.scenarios
+        cuts = expansion.cuts
+        largest = expansion.largest
+        rounds += largest.rounds + expansion.upgrade.rounds
+        plans = [(period.growth, period.bought) for period in expansion.periods]
         # The expansion in any amounts, reported beside the modules, must fit every matrix, too.
         if config.sizes:
-            plans.append((largest_factor, largest.bought))
-        replayed, missed = left_out.replay(question, scenarios, plans, cut_off)
-        if not len(missed) or question.deadline.is_over:
+            plans.append((float(factors.max()), largest.bought))
+        replayed, overloaded = left_out.replay(question, scenarios, plans, cut_off)
+        if not len(overloaded) or question.deadline.is_over:
             break
-        question, scenarios = question.with_more(missed, scenarios)
+        question, scenarios = question.with_more(overloaded, scenarios)
     # The plan.
-    reached = largest.reached and upgrade.reached and replayed.is_complete
     upgrade = dataclasses.replace(
-        upgrade,
-        reached=reached,
+        expansion.upgrade,
+        reached=largest.reached and expansion.upgrade.reached and replayed.is_complete,
         bound_all_paths=largest.bound_all_paths,
         rounds=rounds,
         solve_s=time.perf_counter() - begin,
     )
     plan = _assemble_plan(
-        question, last, upgrade, cut_off, largest.cost if config.sizes else math.nan
+        question, expansion.last, upgrade, cut_off, largest.cost if config.sizes else math.nan
     )
+    # Further results.
     forecast_list = (
         question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
     )
-    plan = dataclasses.replace(plan, replayed=replayed if config.demands == "matrices" else None)
     months = [month_after(today, float(end)) for end in ends]
-    quarter_list = [
+    return dataclasses.replace(
+        plan,
+        replayed=replayed if config.demands == "matrices" else None,
+        growth=rate,
+        forecasts=forecast_list,
+        quarters=_quarters_of(expansion.periods, months),
+        purchases=by_quarter(question, expansion.periods, months),
+    )
+
+
+def _expand_periods(
+    question: Question, scenarios: Scenarios, factors: FloatArray, cuts: Cuts | None
+) -> _PeriodPlan:
+    """Expand for the largest demands, then for every period.
+
+    Args:
+        question: the input.
+        scenarios: scenarios with today's demands.
+        factors: (Q,) factor of all demands in each period.
+        cuts: cuts that hold for the largest demands; None for none.
+    """
+    config = question.config
+    largest_factor = float(factors.max())
+    # Fixed loads of the IGP.
+    if config.routing == "ecmp":
+        load = igp_loads(question, scenarios, np.zeros(scenarios.num_cables))
+        last = scenarios.scaled(largest_factor)
+        largest = buy_for_loads(scenarios, largest_factor * load)
+        periods, upgrade = schedule_of_loads(
+            scenarios, load, factors.tolist(), sizes=config.sizes, deadline=question.deadline
+        )
+        return _PeriodPlan(periods, upgrade, largest, last, scenarios, cuts)
+    # Optimal splits.
+    largest, cuts, peak = _expand_over_paths(question, scenarios.scaled(largest_factor), cuts)
+    scenarios = scenarios.with_paths(peak.problem.paths)
+    periods, upgrade, last, cuts = schedule(
+        scenarios,
+        factors.tolist(),
+        gap=config.gap,
+        sizes=config.sizes,
+        deadline=question.deadline,
+        notify=question.notify,
+        cuts=cuts,
+    )
+    return _PeriodPlan(periods, upgrade, largest, last, scenarios, cuts)
+
+
+def _quarters_of(periods: Sequence[Period], months: Sequence[str]) -> list[Quarter]:
+    """Return the figures of each period, by the month in which it ends."""
+    return [
         Quarter(
             by=month,
-            growth=one.growth,
-            cost=one.cost,
-            bound=one.bound,
-            utilisation=float(one.utilisation.max(initial=0.0)),
+            growth=period.growth,
+            cost=period.cost,
+            bound=period.bound,
+            utilisation=float(period.utilisation.max(initial=0.0)),
         )
-        for month, one in zip(months, periods, strict=True)
+        for month, period in zip(months, periods, strict=True)
     ]
-    bought = by_quarter(question, periods, months)
-    return dataclasses.replace(
-        plan, growth=rate, forecasts=forecast_list, quarters=quarter_list, purchases=bought
-    )
 
 
 def _assemble_plan(
@@ -490,6 +585,7 @@ def _assemble_plan(
     failures = question.failures
     pairs = question.instance.traffic.pairs
     names = topology.node_names
+    # Names of the demands that each failure disconnects, besides those without a path.
     always_cut = set(cut_off.get(-1, ()))
     names_by_failure = {
         failures[number].name if number >= 0 else "": [
@@ -522,7 +618,7 @@ def _fits(
     question: Question, scenarios: Scenarios, upgrade: Upgrade, cut_off: dict[int, list[int]]
 ) -> list[ScenarioFit]:
     """Return the fit of every scenario."""
-    by_links = {tuple(one.links): one.name for one in question.failures}
+    by_links = {tuple(failure.links): failure.name for failure in question.failures}
     rows = question.rows
     timestamps = question.instance.traffic.timestamps
     per_matrix = 1 + len(question.failures)
@@ -531,27 +627,26 @@ def _fits(
         question.failures[number].name if number >= 0 else "": len(demands)
         for number, demands in cut_off.items()
     }
-    names = [*["", *(one.name for one in question.failures)]] * (
+    names = ["", *(failure.name for failure in question.failures)] * (
         scenarios.num_scenarios // per_matrix
     )
     all_live = scenarios.problem.topology.capacity > 0
     fits = []
     for s in range(scenarios.num_scenarios):
         if s < len(names) and (is_series or s < per_matrix):
-            failure = names[s]
+            failure_name = names[s]
         # A matrix that the search for worst demands added.
         else:
-            failure = by_links.get(
-                tuple(np.flatnonzero(all_live & ~scenarios.live[s]).tolist()), ""
-            )
+            failed_links = tuple(np.flatnonzero(all_live & ~scenarios.live[s]).tolist())
+            failure_name = by_links.get(failed_links, "")
         index = int(rows[s // per_matrix]) if is_series else -1
         fits.append(
             ScenarioFit(
                 index=index,
                 timestamp=str(timestamps[index]) if is_series else question.config.demands,
-                failure=failure,
+                failure=failure_name,
                 utilisation=float(upgrade.utilisation[s]),
-                cut_off=num_cut_off.get(failure, 0),
+                cut_off=num_cut_off.get(failure_name, 0),
             )
         )
     return fits

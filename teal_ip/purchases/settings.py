@@ -79,7 +79,7 @@ class UpgradeOptions(
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or options that exclude each other."""
         CandidateConfig.__post_init__(self)
-        require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
+        require(self, "matrices", "an integer >= 0", self.matrices >= 0)
         require(self, "replay", "a share in [0, 1)", 0 <= self.replay < 1)
         require(self, "hose", "--demands hose", self.hose is None or self.demands == "hose")
         require(self, "certify", "--demands hose", not self.certify or self.demands == "hose")

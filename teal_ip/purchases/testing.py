@@ -108,8 +108,8 @@ class Tester:
                 break
             undecided = torch.from_numpy(is_undecided)
             state = PdhgState(
-                torch.cat([one.splits for one in states])[undecided],
-                torch.cat([one.prices for one in states])[undecided],
+                torch.cat([state.splits for state in states])[undecided],
+                torch.cat([state.prices for state in states])[undecided],
             )
             pending = pending[is_undecided]
         self._loads[rows] = load
@@ -134,6 +134,7 @@ class Tester:
         Most failures of most matrices fit these splits, at the cost of one pass over the paths.
         """
         scenarios = self.scenarios
+        # Untested scenarios under failures, and their scenarios without failure.
         untested = rows[~np.isfinite(self._loads[rows]).all(1)]
         untested = untested[scenarios.intact[untested] != untested]
         bases = np.unique(scenarios.intact[untested])
@@ -142,6 +143,7 @@ class Tester:
             result = solve(
                 scenarios.batch(block_bases, bought), gap=_INTACT_GAP, deadline=deadline.remaining
             )
+            # Move the splits of failed paths to the live ones, in proportion.
             failed = untested[np.isin(scenarios.intact[untested], block_bases)]
             for begin in range(0, len(failed), self._batch):
                 block = failed[begin : begin + self._batch]

@@ -97,6 +97,7 @@ def worst_demands(
             if float(solution.bound[0]) > value:
                 matrix = best
                 value = float(solution.bound[0])
+    # Dropped traffic of the matrix, from the bound on its total flow.
     if measure == "dropped":
         flow = dataclasses.replace(
             balanced,
@@ -111,97 +112,16 @@ def worst_demands(
 def _integer_program(
     network: Problem, hose: Hose, measure: Measure, seconds: float
 ) -> tuple[FloatArray | None, float]:
-    """Return the matrix that HiGHS found, and its bound."""
-    # Live links, demands and paths; big-M constants.
-    topology = network.topology
-    paths = network.paths
-    capacity = network.capacity[0].numpy()
-    live = network.path_mask[0].numpy()
-    routable = live.any(1)
-    demands = np.flatnonzero(routable)
-    rows = hose.rows.tocsc()[:, demands].tocsr()
-    limits = hose.limits
-    num_links = topology.num_links
-    num_demands = len(demands)
-    incidence = network.ops.incidence(num_links).tocsc()
-    live_path = np.flatnonzero(live.reshape(-1))
-    path_capacity = np.array([capacity[incidence[:, [p]].nonzero()[0]].min() for p in live_path])
-    path_demand = np.searchsorted(demands, live_path // paths.num_paths)
-    demand_capacity = np.zeros(num_demands)
-    np.maximum.at(demand_capacity, path_demand, path_capacity)
-    is_dropped = measure == "dropped"
-    # Largest value of pi.
-    max_price = np.ones(num_demands) if is_dropped else 1 / np.maximum(demand_capacity, 1e-300)
-    max_flow = np.minimum(
-        limits[hose.pairs[demands, 0]], limits[len(hose.out) + hose.pairs[demands, 1]]
-    )
-    max_dual = float(max_price.max(initial=0.0))
-    # Columns: x, pi, y, a, z, v.
-    sizes = (num_demands, num_demands, num_links, len(limits), num_demands, len(limits))
-    first_column = np.concatenate([[0], np.cumsum(sizes)])
-    eye = sp.eye_array(num_demands, format="csr")
-    zero = sp.csr_array
+    """Return the matrix (D,) that HiGHS found, None if there is none, and its bound.
 
-    def row(**blocks: sp.sparray) -> sp.csr_array:
-        height = next(iter(blocks.values())).shape[0]
-        names = ("x", "pi", "y", "a", "z", "v")
-        return sp.csr_array(
-            sp.hstack(
-                [blocks.get(n, zero((height, size))) for n, size in zip(names, sizes, strict=True)]
-            )
-        )
-
-    demand_of_path = sp.csr_array(
-        (np.ones(len(live_path)), (np.arange(len(live_path)), path_demand)),
-        shape=(len(live_path), num_demands),
-    )
-    links_of_path = sp.csr_array(incidence[:, live_path].T)
-    diagonal = sp.diags_array
-    constraints = [
-        Between(row(pi=demand_of_path, y=-links_of_path), high=np.zeros(len(live_path))),
-        Between(row(x=rows), high=limits),
-        Between(row(a=sp.csr_array(rows.T), pi=-eye), low=np.zeros(num_demands)),
-        Between(row(x=eye, z=-diagonal(max_flow).tocsr()), high=np.zeros(num_demands)),
-        Between(
-            row(
-                a=sp.csr_array(rows.T),
-                pi=-eye,
-                z=diagonal(np.full(num_demands, 2 * max_dual)).tocsr(),
-            ),
-            high=np.full(num_demands, 2 * max_dual),
-        ),
-        Between(
-            row(
-                a=sp.eye_array(len(limits), format="csr"),
-                v=-max_dual * sp.eye_array(len(limits), format="csr"),
-            ),
-            high=np.zeros(len(limits)),
-        ),
-        Between(row(x=-rows, v=diagonal(limits).tocsr()), high=np.zeros(len(limits))),
-    ]
-    # Objective and bounds of the variables.
-    cost = np.zeros(first_column[-1])
-    cost[first_column[3] : first_column[4]] = -limits
-    if is_dropped:
-        cost[first_column[2] : first_column[3]] = capacity
-    else:
-        constraints.append(Between(row(y=zero(capacity[None])), low=1.0, high=1.0))
-    upper_bounds = np.concatenate(
-        [
-            max_flow,
-            max_price,
-            np.where(capacity > 0, 1.0 if is_dropped else 1 / np.maximum(capacity, 1e-300), 0.0),
-            np.full(len(limits), max_dual),
-            np.ones(num_demands),
-            np.ones(len(limits)),
-        ]
-    )
-    integrality = np.concatenate(
-        [np.zeros(first_column[4]), np.ones(first_column[6] - first_column[4])]
-    )
+    Raises:
+        SolverError: HiGHS failed.
+    """
+    program = _KktProgram(network, hose, is_dropped=measure == "dropped")
+    cost, upper_bounds, integrality = program.variables()
     result = solve_milp(
         cost,
-        constraints,
+        program.constraints(),
         integrality,
         high=upper_bounds,
         seconds=max(1.0, seconds),
@@ -211,6 +131,151 @@ def _integer_program(
         raise SolverError(f"worst demands: HiGHS: {result.message}")
     if result.x is None:
         return None, -result.bound
-    matrix = np.zeros(len(hose.pairs))
-    matrix[demands] = np.maximum(result.x[:num_demands], 0.0)
-    return matrix, -result.bound
+    return program.matrix(result.x), -result.bound
+
+
+class _KktProgram:
+    """Integer program of the worst demands (module docstring).
+
+    The blocks of variables are x, pi (demands), y (links), a (limits), z (demands) and v (limits),
+    in this order; only routable demands have variables.
+
+    Args:
+        network: B = 1, with the current capacities.
+        hose: the matrices.
+        is_dropped: whether the dropped traffic is maximised, not the utilisation.
+    """
+
+    def __init__(self, network: Problem, hose: Hose, *, is_dropped: bool) -> None:
+        self._is_dropped = is_dropped
+        # Routable demands, live paths, and limits of sums.
+        self._capacity = network.capacity[0].numpy()
+        live = network.path_mask[0].numpy()
+        self._demands = np.flatnonzero(live.any(1))
+        self._num_pairs = len(hose.pairs)
+        self._sums = hose.rows.tocsc()[:, self._demands].tocsr()
+        self._limits = hose.limits
+        incidence = network.ops.incidence(network.topology.num_links).tocsc()
+        live_path = np.flatnonzero(live.reshape(-1))
+        self._path_demand = np.searchsorted(self._demands, live_path // network.paths.num_paths)
+        self._links_of_path = sp.csr_array(incidence[:, live_path].T)
+        # Largest values X, P and A of x, pi and a (big-M constants).
+        path_capacity = np.array(
+            [self._capacity[incidence[:, [p]].nonzero()[0]].min() for p in live_path]
+        )
+        num_demands = len(self._demands)
+        demand_capacity = np.zeros(num_demands)
+        np.maximum.at(demand_capacity, self._path_demand, path_capacity)
+        self._max_price = (
+            np.ones(num_demands) if is_dropped else 1 / np.maximum(demand_capacity, 1e-300)
+        )
+        ends = hose.pairs[self._demands]
+        self._max_flow = np.minimum(
+            self._limits[ends[:, 0]], self._limits[len(hose.out) + ends[:, 1]]
+        )
+        self._max_dual = float(self._max_price.max(initial=0.0))
+        # Blocks of variables.
+        num_limits = len(self._limits)
+        self._sizes = {
+            "x": num_demands,
+            "pi": num_demands,
+            "y": len(self._capacity),
+            "a": num_limits,
+            "z": num_demands,
+            "v": num_limits,
+        }
+
+    def variables(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Costs, upper bounds and integrality of the variables, (n,) each."""
+        num_limits = len(self._limits)
+        num_demands = len(self._demands)
+        cost_by_block = {
+            **{name: np.zeros(size) for name, size in self._sizes.items()},
+            "a": -self._limits,
+        }
+        if self._is_dropped:
+            cost_by_block["y"] = self._capacity
+        max_link_price = 1.0 if self._is_dropped else 1 / np.maximum(self._capacity, 1e-300)
+        upper_bounds = [
+            self._max_flow,
+            self._max_price,
+            np.where(self._capacity > 0, max_link_price, 0.0),
+            np.full(num_limits, self._max_dual),
+            np.ones(num_demands),
+            np.ones(num_limits),
+        ]
+        # z and v are binary.
+        integrality = [
+            np.full(size, float(name in ("z", "v"))) for name, size in self._sizes.items()
+        ]
+        return (
+            np.concatenate(list(cost_by_block.values())),
+            np.concatenate(upper_bounds),
+            np.concatenate(integrality),
+        )
+
+    def constraints(self) -> list[Between]:
+        """Constraints of the module docstring."""
+        num_demands = len(self._demands)
+        num_limits = len(self._limits)
+        num_paths = len(self._path_demand)
+        demand_identity = sp.eye_array(num_demands, format="csr")
+        limit_identity = sp.eye_array(num_limits, format="csr")
+        dual_sums = sp.csr_array(self._sums.T)
+        demand_of_path = sp.csr_array(
+            (np.ones(num_paths), (np.arange(num_paths), self._path_demand)),
+            shape=(num_paths, num_demands),
+        )
+        max_price_gap = np.full(num_demands, 2 * self._max_dual)
+        constraints = [
+            # pi is at most the price of each path.
+            Between(
+                self._rows(pi=demand_of_path, y=-self._links_of_path), high=np.zeros(num_paths)
+            ),
+            # x is in the hose, and its dual is feasible.
+            Between(self._rows(x=self._sums), high=self._limits),
+            Between(self._rows(a=dual_sums, pi=-demand_identity), low=np.zeros(num_demands)),
+            # x is 0, or its dual constraint is tight.
+            Between(
+                self._rows(x=demand_identity, z=-sp.diags_array(self._max_flow).tocsr()),
+                high=np.zeros(num_demands),
+            ),
+            Between(
+                self._rows(
+                    a=dual_sums, pi=-demand_identity, z=sp.diags_array(max_price_gap).tocsr()
+                ),
+                high=max_price_gap,
+            ),
+            # a is 0, or its limit is tight.
+            Between(
+                self._rows(a=limit_identity, v=-self._max_dual * limit_identity),
+                high=np.zeros(num_limits),
+            ),
+            Between(
+                self._rows(x=-self._sums, v=sp.diags_array(self._limits).tocsr()),
+                high=np.zeros(num_limits),
+            ),
+        ]
+        # The prices are scaled: c'y = 1.
+        if not self._is_dropped:
+            prices = sp.csr_array(self._capacity[None])
+            constraints.append(Between(self._rows(y=prices), low=1.0, high=1.0))
+        return constraints
+
+    def _rows(self, **blocks: sp.sparray) -> sp.csr_array:
+        """Return rows with these coefficients of blocks of variables, and 0 elsewhere."""
+        height = next(iter(blocks.values())).shape[0]
+        return sp.csr_array(
+            sp.hstack(
+                [
+                    blocks.get(name, sp.csr_array((height, size)))
+                    for name, size in self._sizes.items()
+                ]
+            )
+        )
+
+    def matrix(self, x: FloatArray) -> FloatArray:
+        """Return the matrix (D,) of a solution."""
+        matrix = np.zeros(self._num_pairs)
+        matrix[self._demands] = np.maximum(x[: len(self._demands)], 0.0)
+        return matrix

@@ -59,11 +59,13 @@ def _column_entries(
     """
     volume = np.zeros(dags.distance.shape[1])
     for c in range(len(source)):
+        # Minus the load of the shortest paths.
         volume[:] = 0.0
         if replaces:
             volume[source[c]] = -demand[c]
             load_inwards(target[c], head, dags, volume, load[c])
             volume[:] = 0.0
+        # Load of the segments to the midpoint and from it.
         volume[source[c]] = demand[c]
         load_inwards(mid[c], head, dags, volume, load[c])
         if mid[c] != target[c]:
@@ -211,11 +213,10 @@ def finish(
     master = _Master(problem, start.mid, start.share)
     best = start
     value = start.value
-    bound = start.bound
-    prices = start.prices
+    dual_bound = _DualBound(start.bound, start.prices)
     sign = 1 if problem.balances else -1
     for _ in range(_MAX_ROUNDS):
-        if deadline.is_over or gap_between(value, bound, problem.sense) <= gap:
+        if deadline.is_over or gap_between(value, dual_bound.value, problem.sense) <= gap:
             break
         # Restricted master.
         solution = master.solve(deadline.remaining_s)
@@ -232,37 +233,62 @@ def finish(
         if sign * (new_value - value) < 0:
             value = new_value
             best = dataclasses.replace(best, mid=mid, share=slot_share)
-        # Pricing with smoothed prices; the master's own prices if no column improves on them.
-        master_prices = duals * problem.inverse_capacity
-        num_added = 0
-        for weight in (_MASTER_WEIGHT, 1.0):
-            mixed = _mixture(
-                problem,
-                weight * master_prices + (1 - weight) * prices,
-                0 if weight == 1 else _UNIFORM,
-            )
-            pi = problem.segment_prices(mixed)
-            best_mid, cost = problem.cheapest(pi)
-            new_bound = problem.bound(mixed, cost)
-            if sign * (new_bound - bound) > 0:
-                bound = new_bound
-                prices = mixed
-            num_added = _add_cheapest(master, pi, best_mid, cost, weight * demand_prices)
-            if num_added:
-                break
-        if not num_added:
+        # Pricing.
+        if not _generate_columns(master, duals, demand_prices, dual_bound):
             break
+    bound = dual_bound.value
+    is_closed = gap_between(value, bound, problem.sense) <= gap
     return dataclasses.replace(
         best,
         value=value,
         bound=bound,
-        prices=prices,
-        free_bound=problem.free_bound(prices),
+        prices=dual_bound.prices,
+        free_bound=problem.free_bound(dual_bound.prices),
         solve_s=start.solve_s + time.perf_counter() - begin,
-        stopped_by=Stop.GAP
-        if gap_between(value, bound, problem.sense) <= gap
-        else start.stopped_by,
+        stopped_by=Stop.GAP if is_closed else start.stopped_by,
     )
+
+
+@dataclasses.dataclass(eq=False)
+class _DualBound:
+    """Best dual bound so far, and the link prices (E,) that prove it."""
+
+    value: float
+    prices: FloatArray
+
+
+def _generate_columns(
+    master: _Master, duals: FloatArray, demand_prices: FloatArray, best: _DualBound
+) -> int:
+    """Price columns at smoothed prices, or at the master's own prices if no column improves on
+    them; return the number of new columns.
+
+    Args:
+        master: columns so far, extended in place.
+        duals: (E,) dual prices of the master's rows load / c.
+        demand_prices: (D,) dual prices of the demands.
+        best: dual bound, updated in place.
+    """
+    problem = master.p
+    sign = 1 if problem.balances else -1
+    master_prices = duals * problem.inverse_capacity
+    for weight in (_MASTER_WEIGHT, 1.0):
+        mixed = _mixture(
+            problem,
+            weight * master_prices + (1 - weight) * best.prices,
+            0 if weight == 1 else _UNIFORM,
+        )
+        # Cheapest midpoint of each demand, and the dual bound.
+        pi = problem.segment_prices(mixed)
+        best_mid, cost = problem.cheapest(pi)
+        new_bound = problem.bound(mixed, cost)
+        if sign * (new_bound - best.value) > 0:
+            best.value = new_bound
+            best.prices = mixed
+        num_added = _add_cheapest(master, pi, best_mid, cost, weight * demand_prices)
+        if num_added:
+            return num_added
+    return 0
 
 
 def _mixture(problem: SegmentProblem, prices: FloatArray, uniform_weight: float) -> FloatArray:

@@ -1,8 +1,8 @@
 """``teal segments``: from settings to certified segment lists and their report.
 
 :func:`run_segments` selects the solver: lists for several matrices or failures
-(:func:`solve_static`), the compiled two-segment search (:func:`solved`), or column generation for
-any length and objective (:func:`solve_over`).
+(:func:`solve_static`), the compiled two-segment search (:func:`solve_two_segments`), or column
+generation for any length and objective (:func:`solve_over`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from teal.formats.groups import load_groups
 from teal.formats.segment_lists import write_policies
 from teal.network import CandidateLists, Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag
-from teal.network.failures import failures_of
+from teal.network.failures import Failure, failures_of
 from teal.network.flex_algo import FlexAlgo
 from teal.network.segment_lists import SegmentPolicies
 from teal.objectives import Objective
@@ -32,7 +32,7 @@ from teal.problem import Problem, assess
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import gap_between
 from teal.runtime import rounding
-from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.storage import check_out_file, json_value
 from teal.schemes.igp import ecmp_allocation
@@ -135,6 +135,7 @@ class SegmentReport:
         """Summarise the report in a few lines."""
         balances = self.objective == "max_link_utilisation"
         unit = " Gbit/s" if self.objective in ("total_flow", "max_min") else ""
+        # Value, and number of policies.
         few_note = (
             f" (at least {self.policies_bound:g} are needed)"
             if math.isfinite(self.policies_bound)
@@ -152,6 +153,7 @@ class SegmentReport:
             f"{len(self.policies.lists):,} of {self.demands:,} demands have a policy{few_note}; "
             f"mean latency {self.latency_ms:.4g} ms",
         ]
+        # Bound over any paths.
         if math.isfinite(self.free_bound):
             direction = "least" if balances else "most"
             free_bound = rounding.bound_text(self.free_bound, sense)
@@ -202,7 +204,28 @@ def load_segments(
     return dag, traffic
 
 
-def solved(
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Routing:
+    """Split ratios of one matrix, and the bounds that hold for them.
+
+    Attributes:
+        mid: (D, K) midpoints.
+        shares: (D, K) split ratios.
+        value: Gbit/s, or largest utilisation.
+        bound: bound on the optimum over lists with one midpoint.
+        policies_bound: lower bound on the number of policies; NaN unless policies were minimised.
+        fractional: value with splits, before one list per demand was chosen; NaN without that step.
+    """
+
+    mid: IntArray
+    shares: FloatArray
+    value: float
+    bound: float
+    policies_bound: float = math.nan
+    fractional: float = math.nan
+
+
+def solve_two_segments(
     config: SegmentsConfig,
     dag: EcmpDag,
     pairs: IntArray,
@@ -231,84 +254,132 @@ def solved(
     result = (
         _ecmp(problem, config) if config.igp_alone else _solve(problem, config, deadline, notify)
     )
-    mid = result.mid
-    shares = result.share
-    value = result.value
-    bound = result.bound
-    policies_bound = fractional = math.nan
-    # Few policies.
-    allowed = math.inf
+    # Few policies, then one list per demand.
     extra_deadline = deadline if config.deadline else Deadline.after(_EXTRA_S)
+    routing, allowed = _with_few_policies(problem, result, config, extra_deadline)
+    if config.one_list:
+        routing = _with_one_list(problem, result, routing, allowed, config, extra_deadline, notify)
+    report = _two_segment_report(problem, result, routing, config, lost)
+    return dataclasses.replace(report, solve_s=time.perf_counter() - begin)
+
+
+def _with_few_policies(
+    problem: SegmentProblem, result: SegmentResult, config: SegmentsConfig, deadline: Deadline
+) -> tuple[_Routing, float]:
+    """Return the routing with few policies if the settings limit their number, else that of the
+    search; and the utilisation within which policies were minimised, infinite for none.
+
+    Args:
+        problem: the matrix.
+        result: splits with any number of policies.
+        config: the settings.
+        deadline: time limit, after which the incumbent is returned.
+    """
+    routing = _Routing(result.mid, result.share, result.value, result.bound)
+    allowed = math.inf
     limit = _few(config)
     if limit is not None and not config.at_most:
         allowed = limit.limit(result.value, result.bound, "no lists with one midpoint")
-        few: FewPolicies = fewest_policies(problem, result, allowed, extra_deadline)
-        mid = few.mid
-        shares = few.share
-        value = few.utilisation
-        policies_bound = float(few.bound)
+        few: FewPolicies = fewest_policies(problem, result, allowed, deadline)
+        routing = _Routing(few.mid, few.share, few.utilisation, result.bound, float(few.bound))
     if config.at_most:
-        few, bound = least_utilisation(problem, result, config.at_most, extra_deadline, config.gap)
-        mid = few.mid
-        shares = few.share
-        value = few.utilisation
-    # One list per demand: rounding and local search, then an integer program.
-    if config.one_list:
-        fractional = value
-        starts = (
-            [(mid, shares)]
-            if math.isfinite(allowed)
-            else [(mid, shares), _basic(problem, result, extra_deadline)]
+        few, bound = least_utilisation(problem, result, config.at_most, deadline, config.gap)
+        routing = _Routing(few.mid, few.share, few.utilisation, bound)
+    return routing, allowed
+
+
+def _with_one_list(
+    problem: SegmentProblem,
+    result: SegmentResult,
+    split: _Routing,
+    allowed: float,
+    config: SegmentsConfig,
+    deadline: Deadline,
+    notify: Callable[[str], None],
+) -> _Routing:
+    """Choose one list per demand: rounding and local search, then an integer program.
+
+    Args:
+        problem: the matrix.
+        result: splits with any number of policies.
+        split: splits from which the lists are rounded.
+        allowed: utilisation within which policies were minimised; infinite for none.
+        config: the settings.
+        deadline: time limit, after which the incumbent is returned.
+        notify: called before the integer program.
+
+    Raises:
+        InputError: one list per demand exceeds the target utilisation.
+    """
+    # Rounding and local search, from the best of the starts.
+    starts = (
+        [(split.mid, split.shares)]
+        if math.isfinite(allowed)
+        else [(split.mid, split.shares), _basic(problem, result, deadline)]
+    )
+    candidates: list[OneList] = [one_list(problem, *start, deadline) for start in starts]
+    best = min(candidates, key=lambda candidate: candidate.utilisation)
+    mid = best.mid
+    shares = np.ones(best.mid.shape)
+    value = best.utilisation
+    # An integer program, if the gap is still open.
+    is_tried = math.isinf(allowed) and len(mid) <= _MAX_UNSPLIT
+    if is_tried and gap_between(value, result.bound, problem.sense) > config.gap:
+        notify(
+            f"one list each: {value:.6g} by local search; an integer program follows, within "
+            f"{_UNSPLIT_S:g} s"
         )
-        candidates: list[OneList] = [one_list(problem, *start, extra_deadline) for start in starts]
-        best = min(candidates, key=lambda one: one.utilisation)
-        mid = best.mid
-        shares = np.ones(best.mid.shape)
-        value = best.utilisation
-        is_tried = math.isinf(allowed) and len(mid) <= _MAX_UNSPLIT
-        if is_tried and gap_between(value, result.bound, problem.sense) > config.gap:
-            notify(
-                f"one list each: {value:.6g} by local search; an integer program follows, within "
-                f"{_UNSPLIT_S:g} s"
+        integer_deadline = Deadline(time.perf_counter() + _UNSPLIT_S, deadline)
+        mid, value = unsplit(problem, result, mid, integer_deadline, config.gap)
+    # The bound on the number of policies holds only for lists within the utilisation.
+    policies_bound = split.policies_bound
+    if value > allowed * (1 + TARGET_ROUNDING):
+        policies_bound = math.nan
+        if config.target_utilisation:
+            reached_text = (
+                f"{config.target_utilisation:g}, but one list per demand reaches {value:.6g}"
             )
-            in_time = Deadline(time.perf_counter() + _UNSPLIT_S, extra_deadline)
-            mid, value = unsplit(problem, result, mid, in_time, config.gap)
-        if value > allowed * (1 + TARGET_ROUNDING):
-            # The bound holds for lists within the utilisation.
-            policies_bound = math.nan
-            if config.target_utilisation:
-                reached_text = (
-                    f"{config.target_utilisation:g}, but one list per demand reaches {value:.6g}"
-                )
-                raise InputError(
-                    "--one-list", "", "splits, or a larger --target-utilisation", reached_text
-                )
-    # Report.
-    load = problem.loads(mid, shares)
-    policies = _of_algorithm(problem.policies(mid, shares), config)
+            raise InputError(
+                "--one-list", "", "splits, or a larger --target-utilisation", reached_text
+            )
+    return _Routing(mid, shares, value, split.bound, policies_bound, fractional=split.value)
+
+
+def _two_segment_report(
+    problem: SegmentProblem,
+    result: SegmentResult,
+    routing: _Routing,
+    config: SegmentsConfig,
+    lost: float,
+) -> SegmentReport:
+    """Build the report of the two-segment search, without its solve time."""
+    dag = problem.dag
+    load = problem.loads(routing.mid, routing.shares)
+    policies = _of_algorithm(problem.policies(routing.mid, routing.shares), config)
+    # Mean latency, weighted by the admitted volume.
     pairs = np.stack([problem.source, problem.target], 1)
-    admitted = problem.demand * (1.0 if problem.balances else shares.sum(1))
+    admitted = problem.demand * (1.0 if problem.balances else routing.shares.sum(1))
     per_demand = IgpRouting(dag, pairs, policies).latency()
     return SegmentReport(
         topology=dag.topology,
         policies=policies,
         objective=str(config.objective),
-        value=value,
-        bound=bound,
+        value=routing.value,
+        bound=routing.bound,
         free_bound=result.free_bound,
-        gap=gap_between(value, bound, problem.sense),
-        free_gap=gap_between(value, result.free_bound, problem.sense),
+        gap=gap_between(routing.value, routing.bound, problem.sense),
+        free_gap=gap_between(routing.value, result.free_bound, problem.sense),
         ecmp=_ecmp_value(problem),
         max_link_utilisation=problem.utilisation(load),
         demand=float(problem.demand.sum()),
         lost=lost,
         latency_ms=float((admitted * per_demand).sum() / max(admitted.sum(), 1e-300)),
         demands=len(problem.demand),
-        policies_bound=policies_bound,
+        policies_bound=routing.policies_bound,
         at_most=config.at_most,
-        fractional=fractional,
+        fractional=routing.fractional,
         iterations=result.iterations,
-        solve_s=time.perf_counter() - begin,
+        solve_s=math.nan,
         reached=result.gap <= config.gap,
         stopped_by=result.stopped_by,
     )
@@ -382,8 +453,8 @@ _MAX_SEARCHED = 100_000
 
 def is_compiled_case(config: SegmentsConfig) -> bool:
     """Whether the compiled two-segment search (:mod:`teal_ip.segments.search`) applies."""
-    is_known = config.objective in ("total_flow", "max_link_utilisation")
-    return is_known and config.max_segments == 2 and not config.adjacency
+    is_supported = config.objective in ("total_flow", "max_link_utilisation")
+    return is_supported and config.max_segments == 2 and not config.adjacency
 
 
 def solve_over(
@@ -405,6 +476,7 @@ def solve_over(
     begin = time.perf_counter()
     progress = seldom(notify)
     topology = dag.topology
+    # Program over the shortest paths, the first lists.
     lists = CandidateLists.straight(dag, traffic.pairs)
     problem = Problem.create(
         topology,
@@ -419,6 +491,7 @@ def solve_over(
     def report(rounds: int, gap: float) -> None:
         progress(f"{rounds} rounds of column generation: gap {100 * gap:.3f}%")
 
+    # Column generation, unless the shortest paths alone are evaluated.
     if config.igp_alone:
         result = OverLists(problem, straight, assess(problem, straight), 0, 0.0, reached=True)
     else:
@@ -490,15 +563,22 @@ def _report(
     share = result.allocation.splits[0].cpu().numpy()
     demand = problem.demand[0].cpu().numpy()
     policies = _of_algorithm(lists.policies(share), config)
+    has_path = lists.mask.any(1)
+    # Mean latency, weighted by the carried volume.
     latency = IgpRouting(lists.dag, lists.pairs, policies).latency()
     carried = np.where(np.isfinite(latency), demand * share.sum(1), 0)
-    has_path = lists.mask.any(1)
+    volume = float(carried.sum())
+    mean_latency = (
+        float((carried * np.where(np.isfinite(latency), latency, 0)).sum() / volume)
+        if volume
+        else math.nan
+    )
+    # Bound over all paths.
     all_paths_bound = all_paths_gap = math.nan
     if result.allocation.prices is not None and not problem.objective.rules.is_sequence:
         bound = free_bound(problem, result.allocation.prices)
         all_paths_bound = float(bound)
         all_paths_gap = float(certified_gap(problem, result.assessment.value, bound))
-    volume = float(carried.sum())
     # A search that misses its target does not record its stopping criterion: assume the deadline if
     # there was one.
     missed_by = Stop.DEADLINE if config.deadline else Stop.ITERATIONS
@@ -515,9 +595,7 @@ def _report(
         max_link_utilisation=figures.max_link_utilisation,
         demand=float(demand[has_path].sum()),
         lost=float(demand[~has_path].sum()),
-        latency_ms=float((carried * np.where(np.isfinite(latency), latency, 0)).sum() / volume)
-        if volume
-        else math.nan,
+        latency_ms=mean_latency,
         demands=int((has_path & (demand > 0)).sum()),
         policies_bound=math.nan,
         at_most=0,
@@ -619,6 +697,54 @@ class StaticReport:
         )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _StaticInstance:
+    """Matrices and failures that one set of segment lists must serve.
+
+    Attributes:
+        traffic: the matrices.
+        failures: the failures.
+        dags: shortest paths without failure, then under each.
+    """
+
+    traffic: TrafficMatrices
+    failures: Sequence[Failure]
+    dags: Sequence[EcmpDag]
+
+    @classmethod
+    def create(
+        cls, config: SegmentsOptions, dag: EcmpDag, traffic: TrafficMatrices
+    ) -> _StaticInstance:
+        """Select the matrices and failures of the settings."""
+        if config.matrices == 1:
+            traffic = traffic.part(config.index, config.index + 1)
+        failure_kinds = () if config.survive == "none" else (config.survive,)
+        groups = {} if config.groups is None else load_groups(config.groups, dag.topology)
+        failures = list(failures_of(failure_kinds, dag.topology, groups))
+        dags = [dag, *(dag.without(list(failure.links)) for failure in failures)]
+        return cls(traffic, failures, dags)
+
+    def utilisations(self, policies: SegmentPolicies | None = None) -> FloatArray:
+        """Largest link utilisation (M, 1 + F) of each matrix without and under each failure.
+
+        Args:
+            policies: the segment lists; None for shortest paths alone.
+        """
+        routing = IgpRouting(self.dags[0], self.traffic.pairs, policies)
+        return utilisations(routing, self.traffic, self.failures)
+
+    def demand_without_path(self) -> list[float]:
+        """Largest Gbit/s without a path of any matrix, without and under each failure."""
+        pairs = np.asarray(self.traffic.pairs, dtype=np.int64)
+        return [
+            max(
+                float(block[:, ~dag.reaches[pairs[:, 1], pairs[:, 0]]].sum(1).max())
+                for block in self.traffic.chunks()
+            )
+            for dag in self.dags
+        ]
+
+
 def solve_static(
     config: SegmentsOptions,
     dag: EcmpDag,
@@ -629,7 +755,7 @@ def solve_static(
     """Optimise segment lists that serve all matrices and failures of the settings.
 
     The lists are optimised for some matrices and replayed on all of them; matrices that exceed the
-    result are added, until none is left.
+    result are added, until there are none.
 
     Args:
         config: the settings.
@@ -639,28 +765,17 @@ def solve_static(
         notify: called with the progress.
     """
     progress = seldom(notify)
-    # Matrices and failures; the first matrices are those with the worst shortest-path routing.
-    if config.matrices == 1:
-        traffic = traffic.part(config.index, config.index + 1)
-    failure_kinds = () if config.survive == "none" else (config.survive,)
-    groups = {} if config.groups is None else load_groups(config.groups, dag.topology)
-    failures = list(failures_of(failure_kinds, dag.topology, groups))
-    straight = utilisations(IgpRouting(dag, traffic.pairs), traffic, failures)
-    rows = worst_rows(straight, config.matrices)
-    dags = [dag, *(dag.without(list(failed_dag.links)) for failed_dag in failures)]
 
     def report(number: int, value: float, bound: float) -> None:
         progress(f"round {number}: {value:.6g}, bound {bound:.6g}")
 
-    pairs = np.asarray(traffic.pairs, dtype=np.int64)
+    # Matrices and failures; the first matrices are those with the worst shortest-path routing.
+    instance = _StaticInstance.create(config, dag, traffic)
+    failures = instance.failures
+    straight = instance.utilisations()
+    rows = worst_rows(straight, config.matrices)
     # Demand without a path, under each failure.
-    cut_off = [
-        max(
-            float(block[:, ~failed_dag.reaches[pairs[:, 1], pairs[:, 0]]].sum(1).max())
-            for block in traffic.chunks()
-        )
-        for failed_dag in dags
-    ]
+    cut_off = instance.demand_without_path()
     if max(cut_off) > 0:
         worst_failure = int(np.argmax(cut_off))
         under_failure = (
@@ -671,39 +786,14 @@ def solve_static(
         notify(
             f"up to {max(cut_off):.6g} Gbit/s of demand has no path{under_failure}: it is excluded"
         )
-    # Optimise, replay all matrices, add those that exceed the result.
-    while True:
-        solution = static_lists(
-            dags,
-            pairs,
-            traffic.read(rows),
-            gap=config.gap,
-            few=_few(config),
-            one_list=config.one_list,
-            transit=config.transit,
-            deadline=deadline,
-            max_rounds=config.max_iterations,
-            report=report,
-        )
-        utilisation = utilisations(
-            IgpRouting(dag, traffic.pairs, solution.policies), traffic, failures
-        )
-        max_load = max(solution.value, config.target_utilisation) * (1 + TARGET_ROUNDING)
-        exceeding = np.setdiff1d(np.flatnonzero(utilisation.max(1) > max_load), rows)
-        if not len(exceeding) or deadline.is_over:
-            break
-        notify(
-            f"{len(exceeding)} matrices outside the search exceed {100 * max_load:.2f}%: "
-            "adding the worst of them"
-        )
-        rows = np.concatenate(
-            [rows, exceeding[np.argsort(-utilisation.max(1)[exceeding])[:_MAX_ADDED]]]
-        )
+    # Optimise, and evaluate on all matrices.
+    solution, num_exceeding = _optimise_all_matrices(
+        config, instance, rows, deadline, notify, report
+    )
     solution = dataclasses.replace(
         solution,
         policies=_of_algorithm(solution.policies, config),
-        utilisation=utilisation,
-        value=float(utilisation.max()),
+        value=float(solution.utilisation.max()),
         straight=float(straight.max()),
     )
     worst = int(solution.utilisation.max(0).argmax())
@@ -713,10 +803,60 @@ def solve_static(
         failures[worst - 1].name if worst else "",
         len(failures),
         max(cut_off),
-        solution.reached and not len(exceeding),
+        solution.reached and not num_exceeding,
         solution.stopped_by,
         config.at_most,
     )
+
+
+def _optimise_all_matrices(
+    config: SegmentsOptions,
+    instance: _StaticInstance,
+    rows: Int64Array,
+    deadline: Deadline,
+    notify: Callable[[str], None],
+    report: Callable[[int, float, float], None],
+) -> tuple[StaticLists, int]:
+    """Optimise for some matrices, replay the lists on all, and add matrices that exceed the result
+    until there are none; return the lists with the utilisations of all matrices, and the number of
+    matrices that still exceed.
+
+    Args:
+        config: the settings.
+        instance: matrices and failures.
+        rows: matrices of the first search.
+        deadline: time limit, after which the incumbent is returned.
+        notify: called when matrices are added.
+        report: see :func:`static_lists`.
+    """
+    pairs = np.asarray(instance.traffic.pairs, dtype=np.int64)
+    while True:
+        solution = static_lists(
+            instance.dags,
+            pairs,
+            instance.traffic.read(rows),
+            gap=config.gap,
+            few=_few(config),
+            one_list=config.one_list,
+            transit=config.transit,
+            deadline=deadline,
+            max_rounds=config.max_iterations,
+            report=report,
+        )
+        # Replay on all matrices.
+        utilisation = instance.utilisations(solution.policies)
+        max_load = max(solution.value, config.target_utilisation) * (1 + TARGET_ROUNDING)
+        exceeding = np.setdiff1d(np.flatnonzero(utilisation.max(1) > max_load), rows)
+        if not len(exceeding) or deadline.is_over:
+            return dataclasses.replace(solution, utilisation=utilisation), len(exceeding)
+        # Add the worst of the matrices that exceed the result.
+        notify(
+            f"{len(exceeding)} matrices outside the search exceed {100 * max_load:.2f}%: "
+            "adding the worst of them"
+        )
+        rows = np.concatenate(
+            [rows, exceeding[np.argsort(-utilisation.max(1)[exceeding])[:_MAX_ADDED]]]
+        )
 
 
 # Matrices that a round adds to the search.
@@ -743,7 +883,7 @@ def run_segments(
     if config.is_static:
         report = solve_static(config, dag, traffic, deadline, notify)
     elif is_compiled_case(config):
-        report = solved(
+        report = solve_two_segments(
             config, dag, traffic.pairs, traffic.read([config.index])[0], deadline, notify
         )
     else:

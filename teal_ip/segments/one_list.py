@@ -165,6 +165,7 @@ def _improve(  # type: ignore[no-untyped-def]
             d = order[i]
             if traffic_on_link[d] <= 0:
                 break
+            # Cheapest midpoint under the prices.
             s, t, min_cost, best_stop = source[d], target[d], np.inf, -1
             for m in range(nodes):
                 cost = pi[m, s] + pi[t, m]
@@ -172,6 +173,7 @@ def _improve(  # type: ignore[no-untyped-def]
                     min_cost, best_stop = cost, m
             if best_stop < 0 or min_cost >= pi[chosen[d], s] + pi[t, chosen[d]]:
                 continue
+            # Objective after the move.
             trial[:] = load
             _move_load(head, dags, s, t, chosen[d], -demand[d], volume, trial)
             _move_load(head, dags, s, t, best_stop, demand[d], volume, trial)
@@ -182,6 +184,7 @@ def _improve(  # type: ignore[no-untyped-def]
                 best_demand, best_mid, best_norm = d, best_stop, norm
         if best_demand < 0:
             return num_moves
+        # Move that demand; rounding may leave loads below 0.
         d = best_demand
         _move_load(head, dags, source[d], target[d], chosen[d], -demand[d], volume, load)
         _move_load(head, dags, source[d], target[d], best_mid, demand[d], volume, load)

@@ -72,8 +72,10 @@ def _extend(  # type: ignore[no-untyped-def]
     """
     nodes = len(before)
     for s in range(begin, end):
+        # Lists with one segment less.
         after[s, :] = before[s, :]
         by_link[s, :] = _NO_STEP
+        # A node segment more.
         for u in range(nodes):
             cost_to_node = before[s, u]
             if cost_to_node == np.inf:
@@ -84,6 +86,7 @@ def _extend(  # type: ignore[no-untyped-def]
                     after[s, v] = cost
                     from_node[s, v] = u
                     by_link[s, v] = _NODE
+        # An adjacency segment more.
         if wants_adjacency:
             for e in range(len(tail)):
                 cost = before[s, tail[e]] + price[e]
@@ -239,10 +242,6 @@ def solve_over_lists(
     begin = time.perf_counter()
     time_limit = deadline or Deadline(math.inf)
     _check(problem, dag, segments)
-    if problem.objective.name == ObjectiveName.PRIORITY:
-        raise InputError(
-            "segment lists", "objective", "an objective without classes", problem.objective.name
-        )
     # First lists: the shortest paths, and lists of a coarse two-segment solution.
     problem = problem.to(torch.float64)
     lists = CandidateLists.straight(dag, problem.paths.pairs, segments)
@@ -252,7 +251,6 @@ def solve_over_lists(
     bound: Tensor | None = None
     target = _FIRST_GAP
     num_rounds = 0
-    sense = problem.objective.rules.sense
     while True:
         num_rounds += 1
         # Restricted master program.
@@ -267,15 +265,7 @@ def solve_over_lists(
         allocation = dataclasses.replace(allocation, paths=extended)
         assessment = assess(problem, allocation)
         if not problem.objective.rules.is_sequence:
-            new_bound = assessment.bound
-            if problem.has_link_cost:
-                # The cheapest list under a multiple of the prices may be another one.
-                new_bound = dual_bound(problem.with_paths(extended), result.prices)
-            bound = (
-                new_bound
-                if bound is None
-                else torch.where(sense * new_bound < sense * bound, new_bound, bound)
-            )
+            bound = _best_bound(problem.with_paths(extended), assessment, result.prices, bound)
             assessment = dataclasses.replace(
                 assessment, bound=bound, gap=certified_gap(problem, assessment.value, bound)
             )
@@ -301,6 +291,27 @@ def solve_over_lists(
     share = seconds / problem.batch
     allocation = dataclasses.replace(allocation, solve_s=(share,) * problem.batch)
     return OverLists(best_problem, allocation, assessment, num_rounds, seconds, largest_gap <= gap)
+
+
+def _best_bound(
+    problem: Problem, assessment: Assessment, prices: Tensor, bound: Tensor | None
+) -> Tensor:
+    """Return the best bound (B,) over all lists so far.
+
+    Args:
+        problem: the problem over lists that include the cheapest ones under the prices.
+        assessment: assessment of the splits and prices.
+        prices: (B, E) dual prices.
+        bound: (B,) best bound of earlier rounds; None for none.
+    """
+    new_bound = assessment.bound
+    if problem.has_link_cost:
+        # The cheapest list under a multiple of the prices may be another one.
+        new_bound = dual_bound(problem, prices)
+    if bound is None:
+        return new_bound
+    sense = problem.objective.rules.sense
+    return torch.where(sense * new_bound < sense * bound, new_bound, bound)
 
 
 def free_bound(problem: Problem, prices: Tensor) -> Tensor:
@@ -339,9 +350,14 @@ def searched_free_bound(problem: Problem, seconds: float) -> Tensor:
 
 
 def _check(problem: Problem, dag: EcmpDag, segments: int) -> None:
+    """Raise InputError for an invalid number of segments, program or objective."""
     if segments < 1:
-        raise InputError("segment lists", "segments", "a whole number of at least 1", segments)
+        raise InputError("segment lists", "segments", "an integer >= 1", segments)
     check_igp_program(problem, dag)
+    if problem.objective.name == ObjectiveName.PRIORITY:
+        raise InputError(
+            "segment lists", "objective", "an objective without classes", problem.objective.name
+        )
 
 
 def _first_lists(
@@ -357,12 +373,14 @@ def _first_lists(
     except InputError:
         # No routable demand.
         return lists
+    # Row of the program for each demand; -1 for none.
     two_segment = solve_two_segments(program, _FIRST_GAP / 4, end)
     row_by_pair = {
         (int(s), int(t)): i
         for i, (s, t) in enumerate(zip(program.source, program.target, strict=True))
     }
     row_index = np.array([row_by_pair.get((int(s), int(t)), -1) for s, t in lists.pairs])
+    # The midpoints in each slot, as lists.
     for k in range(two_segment.mid.shape[1]):
         mid = np.where(row_index >= 0, two_segment.mid[row_index, k], -1)
         is_used = (
@@ -390,7 +408,7 @@ def _prune(lists: CandidateLists, splits: Tensor, num_old: int) -> CandidateList
     """Prune to the lists with a share in some matrix, the shortest paths, and the last round's."""
     if lists.num_paths <= _MAX_LISTS:
         return lists.kept(lists.mask)
-    keep = (splits.amax(0) > _MIN_SHARE).cpu().numpy()
-    keep[:, 0] = True
-    keep[:, num_old:] = True
-    return lists.kept(keep)
+    retained = (splits.amax(0) > _MIN_SHARE).cpu().numpy()
+    retained[:, 0] = True
+    retained[:, num_old:] = True
+    return lists.kept(retained)

@@ -103,7 +103,7 @@ class Master:
         # Banned columns: policy * nodes + midpoint.
         self._banned_columns = np.zeros(0, dtype=np.int64)
         self.rows: list[Key] = []
-        self._known: set[Key] = set()
+        self._row_set: set[Key] = set()
         self.entries = np.zeros((0, 0))
         self.straight = self.point(self.of, self.mid, np.zeros(0))
         # Rows are divided by this unit, since HiGHS treats values below 1e-7 as 0.
@@ -111,17 +111,17 @@ class Master:
 
     def add_rows(self, keys: Sequence[Key]) -> None:
         """Add rows; existing ones are skipped."""
-        new = [key for key in keys if key not in self._known]
+        new = [key for key in keys if key not in self._row_set]
         new_entries = [self.scenarios.row(key, self.of, self.mid) for key in new]
         self.entries = np.vstack(
             [self.entries, np.array(new_entries).reshape(len(new), len(self.of))]
         )
         self.rows += new
-        self._known |= set(new)
+        self._row_set |= set(new)
 
     def has(self, keys: Sequence[Key]) -> bool:
         """Whether all these rows exist."""
-        return self._known.issuperset(keys)
+        return self._row_set.issuperset(keys)
 
     def add_columns(self, demand: Int64Array, mid: IntArray) -> bool:
         """Add columns, each (demand, midpoint) once; return whether there was a new one."""
@@ -143,10 +143,10 @@ class Master:
     def ban(self, demand: Int64Array, mid: IntArray) -> None:
         """Remove columns and never add them again."""
         keys = demand * self.scenarios.nodes + mid
-        is_kept = ~np.isin(self.of * self.scenarios.nodes + self.mid, keys)
-        self.of = self.of[is_kept]
-        self.mid = self.mid[is_kept]
-        self.entries = self.entries[:, is_kept]
+        remains = ~np.isin(self.of * self.scenarios.nodes + self.mid, keys)
+        self.of = self.of[remains]
+        self.mid = self.mid[remains]
+        self.entries = self.entries[:, remains]
         self._banned_columns = np.append(self._banned_columns, keys)
 
     def conflicts(self, point: Point) -> BoolArray:
@@ -191,46 +191,20 @@ class Master:
     def solve(self, program: Program, seconds: float) -> Point | None:
         """Return the optimum over current rows and columns; None if HiGHS fails or times out."""
         num_columns = len(self.of)
-        # 1 for columns whose policy the program counts.
-        counted = program.counts[self.of]
         # Without columns the shortest paths are the only point.
         if not num_columns and program.utilisation is not None:
-            is_kept = self.straight.value <= program.utilisation * (1 + TARGET_ROUNDING)
+            is_within = self.straight.value <= program.utilisation * (1 + TARGET_ROUNDING)
             return (
                 dataclasses.replace(self.straight, prices=np.zeros(len(self.rows)))
-                if is_kept
+                if is_within
                 else None
             )
-        # Rows: utilisations of links, sums of shares, and the number of policies.
-        sums = self.scenarios.sums(self.of)
-        blocks = [sp.csr_array(self.entries / self.unit), sums]
-        straight = np.array([self.straight.used[key] for key in self.rows]) / self.unit
-        rhs = [-straight, np.ones(sums.shape[0])]
-        has_limit = math.isfinite(program.policies)
-        if has_limit:
-            blocks, rhs = (
-                [*blocks, sp.csr_array(counted[None])],
-                [*rhs, np.array([program.policies])],
-            )
-        # Objective and bounds: the policies, or theta as a further column.
-        rows = sp.vstack(blocks)
-        cost = counted
-        is_closed = (counted > 0) & (program.policies == 0)
-        is_closed |= False if program.closed is None else program.closed[self.of]
-        upper_bounds = np.where(is_closed, 0.0, math.inf)
-        if program.utilisation is None:
-            theta = np.zeros((rows.shape[0], 1))
-            theta[: len(straight)] = -1.0
-            rows = sp.hstack([rows, sp.csr_array(theta)])
-            cost = np.append(np.zeros(num_columns), 1.0)
-            upper_bounds = np.append(upper_bounds, math.inf)
-        else:
-            rhs[0] = rhs[0] + program.utilisation / self.unit
+        cost, upper_bounds = self._variables(program)
         # Interior points and a crossover take an eighth of the time of the simplex method on
         # networks with many ties.
         solution = solve_lp(
             cost,
-            (sp.csr_array(rows), np.concatenate(rhs)),
+            self._constraints(program),
             high=upper_bounds,
             seconds=max(0.05, seconds),
             by_interior_points=True,
@@ -240,16 +214,51 @@ class Master:
         # Round tiny shares to 0, and unscale the dual prices.
         share = np.where(solution.x[:num_columns] > MIN_SHARE, solution.x[:num_columns], 0.0)
         share /= np.maximum(1.0, np.bincount(self.of, share, minlength=self.demands))[self.of]
-        prices = solution.duals[: len(straight)]
-        policy_price = 1.0
-        if program.utilisation is None:
-            # theta is in ``unit``: only the dual of the policy limit is rescaled.
-            policy_price = float(solution.duals[-1]) * self.unit if has_limit else 0.0
-            policy_price = math.inf if program.policies == 0 else policy_price
-        else:
-            # The rows are in ``unit``.
-            prices = prices / self.unit
+        prices, policy_price = self._unscaled_prices(program, solution.duals)
         return self.point(self.of, self.mid, share, prices, policy_price)
+
+    def _variables(self, program: Program) -> tuple[FloatArray, FloatArray]:
+        """Costs and upper bounds of the variables: shares, and theta if it is minimised."""
+        # 1 for columns whose policy the program counts.
+        counted = program.counts[self.of]
+        is_closed = (counted > 0) & (program.policies == 0)
+        is_closed |= False if program.closed is None else program.closed[self.of]
+        upper_bounds = np.where(is_closed, 0.0, math.inf)
+        if program.utilisation is not None:
+            return counted, upper_bounds
+        return np.append(np.zeros(len(self.of)), 1.0), np.append(upper_bounds, math.inf)
+
+    def _constraints(self, program: Program) -> tuple[sp.csr_array, FloatArray]:
+        """Rows of utilisations of links, sums of shares, and the number of policies, and their
+        right-hand sides.
+        """
+        sums = self.scenarios.sums(self.of)
+        blocks = [sp.csr_array(self.entries / self.unit), sums]
+        straight = np.array([self.straight.used[key] for key in self.rows]) / self.unit
+        rhs = [-straight, np.ones(sums.shape[0])]
+        if math.isfinite(program.policies):
+            blocks.append(sp.csr_array(program.counts[self.of][None]))
+            rhs.append(np.array([program.policies]))
+        rows = sp.vstack(blocks)
+        # The limit, or theta as a further column.
+        if program.utilisation is None:
+            theta = np.zeros((rows.shape[0], 1))
+            theta[: len(straight)] = -1.0
+            rows = sp.hstack([rows, sp.csr_array(theta)])
+        else:
+            rhs[0] = rhs[0] + program.utilisation / self.unit
+        return sp.csr_array(rows), np.concatenate(rhs)
+
+    def _unscaled_prices(self, program: Program, duals: FloatArray) -> tuple[FloatArray, float]:
+        """Return the dual prices of the rows, of utilisation, and that of a policy."""
+        prices = duals[: len(self.rows)]
+        if program.utilisation is not None:
+            # The rows are in ``unit``.
+            return prices / self.unit, 1.0
+        # theta is in ``unit``: only the dual of the policy limit is rescaled.
+        has_limit = math.isfinite(program.policies)
+        policy_price = float(duals[-1]) * self.unit if has_limit else 0.0
+        return prices, math.inf if program.policies == 0 else policy_price
 
     def point(
         self,
@@ -323,11 +332,9 @@ def optimum(
     max_value = math.inf if limit is None else limit * (1 + TARGET_ROUNDING)
     best: Point | None = master.straight if master.straight.value <= max_value else None
     value = master.straight.value if limit is None else math.inf if best is None else 0.0
-    bound = 0.0
+    dual_bound = _DualBound()
     num_rounds = 0
     utilisation = master.straight.used
-    best_prices = np.zeros(0)
-    best_price = 0.0
     while value > 0 and num_rounds < max_rounds:
         num_rounds += 1
         # Row generation and the restricted master.
@@ -344,59 +351,87 @@ def optimum(
         if point.value <= max_value and point_value < value:
             value = point_value
             best = point
-        # Pricing with smoothed prices; the master's own prices if no column improves on them.
-        is_new = False
-        before = np.pad(best_prices, (0, len(point.prices) - len(best_prices)))
-        for weight in (_MASTER_WEIGHT, 1.0):
-            prices = weight * point.prices + (1 - weight) * before
-            price = point.policy_price
-            price = price if math.isinf(price) else weight * price + (1 - weight) * best_price
-            policy_cost = np.where(program.counts > 0, price, 0.0)
-            policy_cost = (
-                policy_cost
-                if program.closed is None
-                else np.where(program.closed, math.inf, policy_cost)
-            )
-            link_prices = master.link_prices(prices)
-            answer = master.scenarios.cheapest(link_prices, deadline)
-            if answer is None:
-                break
-            cheapest, cost, direct = answer
-            cost = cost + policy_cost
-            # Dual bound.
-            least_cost, total = (
-                master.scenarios.least(cost, direct, link_prices),
-                float(prices.sum()),
-            )
-            if limit is not None:
-                new_bound = least_cost - limit * total
-            else:
-                budget_cost = price * program.policies if 0 < price < math.inf else 0.0
-                new_bound = (least_cost - budget_cost) / max(total, 1e-300)
-            if new_bound > bound:
-                bound = new_bound
-                best_prices = prices
-                best_price = price
-            # Add the columns that save most against the cheapest current column of their demand.
-            current_cost = direct.copy()
-            np.minimum.at(
-                current_cost,
-                master.of,
-                direct[master.of] + prices @ master.entries + policy_cost[master.of],
-            )
-            saving = current_cost - cost
-            chosen = np.argsort(-saving)[:_MAX_ADDED]
-            chosen = chosen[saving[chosen] > _CHEAPER * current_cost[chosen]]
-            is_new = master.add_columns(chosen, cheapest[chosen])
-            if is_new:
-                break
+        # Column generation.
+        is_new = _generate_columns(master, program, point, dual_bound, deadline)
+        bound = dual_bound.value
         if report is not None:
             report(num_rounds, value, bound)
         if (math.isfinite(value) and value - bound <= gap * value) or deadline.is_over:
             break
         if not is_new and master.has(most_utilised(utilisation, limit)):
             break
-    return best, bound, num_rounds
+    return best, dual_bound.value, num_rounds
+
+
+@dataclasses.dataclass(eq=False)
+class _DualBound:
+    """Best dual bound so far, and the prices that prove it.
+
+    Attributes:
+        value: bound on the utilisation or the number of policies.
+        prices: (R,) dual prices of the rows at that time.
+        policy_price: dual price of a policy that counts.
+    """
+
+    value: float = 0.0
+    prices: FloatArray = dataclasses.field(default_factory=lambda: np.zeros(0))
+    policy_price: float = 0.0
+
+
+def _generate_columns(
+    master: Master, program: Program, point: Point, best: _DualBound, deadline: Deadline
+) -> bool:
+    """Price columns at smoothed prices, or at the master's own prices if no column improves on
+    them; return whether there was a new column.
+
+    Args:
+        master: rows and columns so far, extended in place.
+        program: program to solve.
+        point: optimum of the master.
+        best: dual bound, updated in place.
+        deadline: time limit; False is returned after it.
+    """
+    earlier_prices = np.pad(best.prices, (0, len(point.prices) - len(best.prices)))
+    for weight in (_MASTER_WEIGHT, 1.0):
+        # Smoothed prices.
+        prices = weight * point.prices + (1 - weight) * earlier_prices
+        price = point.policy_price
+        price = price if math.isinf(price) else weight * price + (1 - weight) * best.policy_price
+        policy_cost = np.where(program.counts > 0, price, 0.0)
+        if program.closed is not None:
+            policy_cost = np.where(program.closed, math.inf, policy_cost)
+        # Cheapest list of each demand.
+        link_prices = master.link_prices(prices)
+        answer = master.scenarios.cheapest(link_prices, deadline)
+        if answer is None:
+            return False
+        cheapest, list_cost, direct = answer
+        cost = list_cost + policy_cost
+        # Dual bound.
+        least_cost = master.scenarios.least(cost, direct, link_prices)
+        total = float(prices.sum())
+        if program.utilisation is not None:
+            new_bound = least_cost - program.utilisation * total
+        else:
+            budget_cost = price * program.policies if 0 < price < math.inf else 0.0
+            new_bound = (least_cost - budget_cost) / max(total, 1e-300)
+        if new_bound > best.value:
+            best.value = new_bound
+            best.prices = prices
+            best.policy_price = price
+        # Add the columns that save most against the cheapest current column of their demand.
+        current_cost = direct.copy()
+        np.minimum.at(
+            current_cost,
+            master.of,
+            direct[master.of] + prices @ master.entries + policy_cost[master.of],
+        )
+        saving = current_cost - cost
+        chosen = np.argsort(-saving)[:_MAX_ADDED]
+        chosen = chosen[saving[chosen] > _CHEAPER * current_cost[chosen]]
+        if master.add_columns(chosen, cheapest[chosen]):
+            return True
+    return False
 
 
 def most_utilised(utilisation: FloatArray, limit: float | None) -> list[Key]:

@@ -86,7 +86,10 @@ class Scenarios:
             reaches = passes.dag.reaches
             size = nodes * nodes
             volume = np.array(
-                [np.bincount(ends.astype(np.int64) * nodes + begins, one, size) for one in demand]
+                [
+                    np.bincount(ends.astype(np.int64) * nodes + begins, volumes, size)
+                    for volumes in demand
+                ]
             )
             # Move the shares from the shortest paths to the two segments of their lists.
             moved = self.offered[failure][:, policy] * share
@@ -342,11 +345,11 @@ class TransitScenarios(Scenarios):
             target = int(self.target[policy])
             node = int(self.source[policy])
             same_endpoint = np.flatnonzero(self.target == target)
-            others = self.source[same_endpoint]
+            other_nodes = self.source[same_endpoint]
             for passes in self.passes:
-                is_before = self._is_between(passes, node, target, others)
-                shares_path = is_before | self._is_between(passes, others, target, node)
-                result[same_endpoint] |= shares_path & (others != node)
+                is_before = self._is_between(passes, node, target, other_nodes)
+                shares_path = is_before | self._is_between(passes, other_nodes, target, node)
+                result[same_endpoint] |= shares_path & (other_nodes != node)
         return result
 
     @override

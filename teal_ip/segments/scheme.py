@@ -58,7 +58,7 @@ def make(spec: Spec, model: Path | None) -> Segments:
     )
     scheme = Segments(igp=Igp(options.pop("metric")), **options)
     if scheme.segments < 1:
-        raise InputError(spec.text, "segments", "a whole number of at least 1", scheme.segments)
+        raise InputError(spec.text, "segments", "an integer >= 1", scheme.segments)
     for option in ("gap", "deadline"):
         if not 0 <= getattr(scheme, option) < math.inf:
             raise InputError(spec.text, option, "a number >= 0", getattr(scheme, option))

@@ -84,6 +84,7 @@ def solve(
     search = _Search(problem)
     deadline = deadline or Deadline(math.inf)
     stopped_by: Stop | None = None
+    # Iterate until the gap is closed, with a certificate after every few iterations.
     search.start()
     while stopped_by is None:
         search.check()
@@ -222,6 +223,7 @@ class _Search:
         value = 0.0 if self.p.balances else 1.0
         extrapolated = np.zeros_like(self.share)
         for _ in range(count):
+            # Primal step at the prices of the current dual point.
             pi = p.segment_prices(self.y * p.inverse_capacity)
             with threads_for(OPERATIONS_PER_SLOT * self.share.size):
                 step(
@@ -237,6 +239,7 @@ class _Search:
                     extrapolated,
                     self.total,
                 )
+            # Dual step at the extrapolated loads.
             u = p.loads(self.mid, extrapolated) * p.inverse_capacity
             moved = self.y + self.omega * self.sigma * (u if p.balances else u - 1)
             self.y = (

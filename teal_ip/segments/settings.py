@@ -74,10 +74,10 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
         require(self, "objective", "an objective without classes", self.objective != "priority")
         without_files = not Objective(self.objective).rules.needs_functions
         require(self, "objective", "an objective other than bandwidth_functions", without_files)
-        require(self, "index", "a whole number of at least 0", self.index >= 0)
-        require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
-        require(self, "at_most", "a whole number of at least 0", self.at_most >= 0)
-        require(self, "max_segments", "a whole number of at least 1", self.max_segments >= 1)
+        require(self, "index", "an integer >= 0", self.index >= 0)
+        require(self, "matrices", "an integer >= 0", self.matrices >= 0)
+        require(self, "at_most", "an integer >= 0", self.at_most >= 0)
+        require(self, "max_segments", "an integer >= 1", self.max_segments >= 1)
         require(self, "index", "0 with --matrices", not self.index or self.matrices == 1)
         if self.deadline:
             seconds(self.deadline, "--deadline")

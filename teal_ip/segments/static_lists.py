@@ -120,20 +120,14 @@ def static_lists(
         InputError: no demand with a path; one list with fewest policies; a target utilisation that
             is infeasible or was not reached.
     """
-    # Validate, and merge demands of equal pairs.
     begin = time.perf_counter()
     time_limit = deadline or Deadline()
     if one_list and few is not None and not few.at_most:
         raise InputError("one_list", "", "false with fewest policies", one_list)
     if transit and few is None:
         raise InputError("transit", "", "few policies: within, target or at_most", "any number")
-    routable = np.flatnonzero((demand > 0).any(0) & dags[0].reaches[pairs[:, 1], pairs[:, 0]])
-    if not len(routable):
-        raise InputError("segments", "demand", "a demand above 0 between nodes with a path", "none")
-    source, target, pair_index = unique_pairs(pairs[routable])
-    pair_demand = np.array([np.bincount(pair_index, one[routable]) for one in demand])
     # Any number of policies.
-    master = Master((TransitScenarios if transit else Scenarios)(dags, source, target, pair_demand))
+    master = Master(_scenarios_of(dags, pairs, demand, transit=transit))
     unrestricted, bound, num_rounds = optimum(
         master, Program(np.ones(master.demands)), gap, time_limit, report, max_rounds
     )
@@ -141,26 +135,15 @@ def static_lists(
     policies_bound = math.nan
     reached = gap_between(best.value, min(bound, best.value), -1.0) <= gap
     # Few policies.
-    extra = time_limit if math.isfinite(time_limit.remaining_s) else Deadline.after(_EXTRA_S)
-    if few is not None:
-        if few.at_most:
-            best, few_bound, extra_rounds = at_most(master, few.at_most, best, gap, extra, report)
-            bound = max(bound, few_bound)
-        else:
-            lists = "no lists with one midpoint that no failure cuts off"
-            limit = few.limit(best.value, bound, lists)
-            points, policies_bound, extra_rounds = fewest(master, limit, FEW_GAP, extra)
-            points += [best] if master.can_be_installed(best) else []
-            if not points:
-                # The unrestricted optimum has transit policies that exclude each other.
-                installable, _, _ = at_most(master, _MANY_POLICIES, best, gap, extra)
-                limit = few.limit(installable.value, bound, lists)
-                points, policies_bound, extra_rounds = fewest(master, limit, FEW_GAP, extra)
-                points.append(installable)
-            best = min(
-                (one for one in points if one.value <= limit * (1 + TARGET_ROUNDING)),
-                key=lambda one: len(one.steered),
-            )
+    extra = time_limit if math.isfinite(time_limit.left) else Deadline.after(_EXTRA_S)
+    if few is not None and few.at_most:
+        best, few_bound, extra_rounds = at_most(master, few.at_most, best, gap, extra, report)
+        bound = max(bound, few_bound)
+        num_rounds += extra_rounds
+    elif few is not None:
+        best, policies_bound, extra_rounds = _with_fewest_policies(
+            master, few, best, bound, gap, extra
+        )
         num_rounds += extra_rounds
     # One list per demand.
     fractional = math.nan
@@ -169,6 +152,8 @@ def static_lists(
         split = best.value
         best = one_list_each(master, max_policies, best, max(gap, DIVE_GAP), extra)
         fractional = min(split, best.value)
+    # The deadline counts only if the search with any number of policies missed the gap.
+    stopped_by = Stop.GAP if reached else Stop.DEADLINE if time_limit.is_over else Stop.ITERATIONS
     return StaticLists(
         policies=_policies(master.scenarios, best),
         policies_bound=policies_bound,
@@ -180,12 +165,58 @@ def static_lists(
         fractional=fractional,
         iterations=num_rounds,
         solve_s=time.perf_counter() - begin,
-        stopped_by=Stop.GAP
-        if reached
-        else Stop.DEADLINE
-        if time_limit.is_over
-        else Stop.ITERATIONS,
+        stopped_by=stopped_by,
     )
+
+
+def _scenarios_of(
+    dags: Sequence[EcmpDag], pairs: Int64Array, demand: FloatArray, *, transit: bool
+) -> Scenarios:
+    """Return the scenarios of the demands that have a path; demands of equal pairs are merged.
+
+    Raises:
+        InputError: no demand with a path.
+    """
+    routable = np.flatnonzero((demand > 0).any(0) & dags[0].reaches[pairs[:, 1], pairs[:, 0]])
+    if not len(routable):
+        raise InputError("segments", "demand", "a demand above 0 between nodes with a path", "none")
+    source, target, pair_index = unique_pairs(pairs[routable])
+    pair_demand = np.array([np.bincount(pair_index, matrix[routable]) for matrix in demand])
+    return (TransitScenarios if transit else Scenarios)(dags, source, target, pair_demand)
+
+
+def _with_fewest_policies(
+    master: Master, few: Few, start: Point, bound: float, gap: float, deadline: Deadline
+) -> tuple[Point, float, int]:
+    """Return the point of fewest policies within the allowed utilisation, the bound on their
+    number, and the number of rounds.
+
+    Args:
+        master: rows and columns so far.
+        few: allowed utilisation.
+        start: optimum with any number of policies.
+        bound: lower bound on the utilisation.
+        gap: certified gap at which searches for the least utilisation stop.
+        deadline: time limit, after which the incumbent is returned.
+
+    Raises:
+        InputError: a target utilisation that is infeasible or was not reached.
+    """
+    lists = "no lists with one midpoint that no failure cuts off"
+    limit = few.limit(start.value, bound, lists)
+    points, policies_bound, num_rounds = fewest(master, limit, FEW_GAP, deadline)
+    points += [start] if master.can_be_installed(start) else []
+    if not points:
+        # The unrestricted optimum has transit policies that exclude each other.
+        installable, _, _ = at_most(master, _MANY_POLICIES, start, gap, deadline)
+        limit = few.limit(installable.value, bound, lists)
+        points, policies_bound, num_rounds = fewest(master, limit, FEW_GAP, deadline)
+        points.append(installable)
+    best = min(
+        (point for point in points if point.value <= limit * (1 + TARGET_ROUNDING)),
+        key=lambda point: len(point.steered),
+    )
+    return best, policies_bound, num_rounds
 
 
 def _policies(scenarios: Scenarios, point: Point) -> SegmentPolicies:
@@ -248,7 +279,7 @@ def fewest_policies(
     candidates = [_few_policies(problem, *master.slots(point), bound, begin) for point in points]
     return min(
         [*candidates, _few_policies(problem, start.mid, start.share, bound, begin)],
-        key=lambda one: one.policies,
+        key=lambda routing: routing.policies,
     )
 
 
@@ -277,12 +308,10 @@ def least_utilisation(
     any_number = master.point(demands, start.mid[demands, slots], start.share[demands, slots])
     point, bound, _ = at_most(master, max_policies, any_number, gap, deadline)
     candidates = [_few_policies(problem, *master.slots(point), 0.0, begin)]
-    candidates += [
-        one
-        for one in [_few_policies(problem, start.mid, start.share, 0.0, begin)]
-        if one.policies <= max_policies
-    ]
-    best = min(candidates, key=lambda one: one.utilisation)
+    start_routing = _few_policies(problem, start.mid, start.share, 0.0, begin)
+    if start_routing.policies <= max_policies:
+        candidates.append(start_routing)
+    best = min(candidates, key=lambda routing: routing.utilisation)
     return best, min(max(bound, start.bound), best.utilisation)
 
 
@@ -299,7 +328,7 @@ def unsplit(
     Args:
         problem: the matrix, balanced.
         start: a solution with splits.
-        mid: (D, 1) incumbent with one list per demand, returned if nothing better is found.
+        mid: (D, 1) incumbent with one list per demand, returned if no better one exists.
         deadline: time limit, after which the incumbent is returned.
         gap: relative gap of the integer program at which HiGHS stops.
     """
@@ -316,10 +345,11 @@ def unsplit(
     )
     slots, share = master.slots(unsplit_point)
     best_mid = np.take_along_axis(slots, share.argmax(1)[:, None], 1)
-    return min(
-        ((one, problem.utilisation(problem.loads(one, ones))) for one in (mid, best_mid)),
-        key=lambda one: one[1],
-    )
+    candidates = [
+        (midpoints, problem.utilisation(problem.loads(midpoints, ones)))
+        for midpoints in (mid, best_mid)
+    ]
+    return min(candidates, key=lambda candidate: candidate[1])
 
 
 def _master_of(problem: SegmentProblem, start: SegmentResult) -> Master:

@@ -263,21 +263,21 @@ _COMMANDS: Mapping[str, tuple[str, Any, str]] = {
 }
 
 
-def written(folder: Path, name: str, done: Done, routers: Path | None) -> Step:
+def written(folder: Path, name: str, finished: Done, routers: Path | None) -> Step:
     """Write the result of a step; return the step with the command for more detail.
 
     Args:
         folder: folder of the survey, with network and traffic.
         name: loads, metrics, policies or purchases.
-        done: the finished step.
+        finished: the finished step.
         routers: table of routers; None for none.
     """
-    report = done.report
+    report = finished.report
     if report is None:
-        return done.step
+        return finished.step
     command, kind, page = _COMMANDS[name]
     files = {"topology": str(folder / NETWORK), "traffic": str(folder / TRAFFIC)}
-    config = kind(**files, routers=routers, **done.settings)
+    config = kind(**files, routers=routers, **finished.settings)
     manifest = {"manifest.json": partial(write_manifest, settings=config)}
 
     if name == "loads":
@@ -288,7 +288,7 @@ def written(folder: Path, name: str, done: Done, routers: Path | None) -> Step:
         write_policies(folder / POLICIES, report.topology, report.policies, report.to_json())
     else:
         write_files(folder / UPGRADE, {**manifest, **plan_files(report)})
-    return dataclasses.replace(done.step, command=command_line(command, config), page=page)
+    return dataclasses.replace(finished.step, command=command_line(command, config), page=page)
 
 
 def network_step(
@@ -381,7 +381,7 @@ def policies_step(report: StaticReport, options: SurveyOptions) -> Step:
 
 def purchases_step(plan: UpgradePlan, options: SurveyOptions, growth: float) -> Step:
     """Summarise the capacity expansion."""
-    total = sum(one.bought for one in plan.purchases)
+    total = sum(purchase.bought for purchase in plan.purchases)
     growth_text = f" for demands {growth:.3g} times today's" if growth != 1 else ""
     limit = percent(options.max_utilisation)
     connected = ", for all demand that they leave connected" if plan.cut_off else ""

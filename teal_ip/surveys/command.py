@@ -85,7 +85,10 @@ class Survey:
         self._traffic = self._matrices(config.traffic)
         history = self._matrices(config.history)
         self._journal = Journal(config.out / JOURNAL, config, resume=config.resume)
-        keys = [None if one is None else one.content_key() for one in (self._traffic, history)]
+        keys = [
+            None if matrices is None else matrices.content_key()
+            for matrices in (self._traffic, history)
+        ]
         input_files = (config.counters, config.interfaces, config.routers, config.groups)
         # Missing files are reported by their steps.
         files = [file_key(file) for file in input_files if file is not None and file.is_file()]
@@ -209,11 +212,11 @@ class Survey:
         if name != "metrics":
             return written(config.out, name, analyses.attempt(name, growth), config.routers)
         with on_interrupt(interrupt):
-            done = analyses.attempt(name, growth)
+            finished = analyses.attempt(name, growth)
         # The search ended with the best so far, which a resumed run does not keep.
         if signals:
             raise KeyboardInterrupt
-        return written(config.out, name, done, config.routers)
+        return written(config.out, name, finished, config.routers)
 
 
 def run_survey(config: SurveyConfig, notify: Notify) -> list[Step]:

@@ -27,7 +27,7 @@ class SurveyOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         self.check_growth()
-        require(self, "changes", "a whole number of at least 1", self.changes >= 1)
+        require(self, "changes", "an integer >= 1", self.changes >= 1)
         require(self, "ucmp", "nothing: the search for metrics divides evenly", not self.ucmp)
         require(self, "deadline", "a second or more", seconds(self.deadline, "--deadline") >= 1)
 

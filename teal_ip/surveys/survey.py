@@ -85,13 +85,13 @@ class SurveyReport:
 
     def __repr__(self) -> str:
         """Join the answers of all steps."""
-        return "\n".join(one.step.answer for one in self.done.values() if one.step.answer)
+        return "\n".join(item.step.answer for item in self.done.values() if item.step.answer)
 
     def to_frame(self) -> Any:
         """Return a pandas frame with a row for each step: name, title, answer."""
         import pandas as pd
 
-        rows = [(name, one.step.title, one.step.answer) for name, one in self.done.items()]
+        rows = [(name, item.step.title, item.step.answer) for name, item in self.done.items()]
         return pd.DataFrame(rows, columns=["step", "title", "answer"])
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
@@ -108,7 +108,7 @@ class SurveyReport:
             TRAFFIC: traffic_writer(self.traffic, self.topology),
         }
         write_files(out, inputs)
-        steps = [written(out, name, one, self.routers) for name, one in self.done.items()]
+        steps = [written(out, name, item, self.routers) for name, item in self.done.items()]
         write_files(out, {PAGE: page_writer(self.topology, [self.read, *steps])})
 
 
@@ -151,9 +151,9 @@ def survey(
     grown = matrices.scaled(options.growth)
     analyses = Analyses(dag, grown, options, notify)
 
-    done: dict[str, Done] = {}
+    finished: dict[str, Done] = {}
     for name in NAMES:
-        growth = done["loads"].step.growth if done else 1.0
-        done[name] = analyses.attempt(name, growth)
+        growth = finished["loads"].step.growth if finished else 1.0
+        finished[name] = analyses.attempt(name, growth)
     read = network_step(installed, network.notes, matrices, options.growth)
-    return SurveyReport(installed, grown, read, done, options.routers)
+    return SurveyReport(installed, grown, read, finished, options.routers)

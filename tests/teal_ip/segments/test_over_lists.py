@@ -209,9 +209,9 @@ def test_what_segment_lists_do_not_know_is_refused() -> None:
     dag, _, pairs, demand = _case(0)
     lists = CandidateLists.straight(dag, pairs)
     problem = teal.Problem.create(dag.topology, lists, teal.Objective(), demand[None])
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError, match="an integer >= 1"):
         solve_over_lists(problem, dag, segments=0)
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError, match="an integer >= 1"):
         teal.make_scheme("segments:segments=0")
     with pytest.raises(InputError, match="metric"):
         teal.make_scheme("ecmp:metric=none")
