@@ -553,7 +553,7 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
     if text.partition(":")[0] == _RANDOM:
         seed = int(parse_spec(text).parse_options(seed=0)["seed"])
         if seed < 0:
-            raise InputError(text, "seed", "a whole number of at least 0", seed)
+            raise InputError(text, "seed", "an integer >= 0", seed)
         # One draw for every pair of nodes, so that a pair's weight does not depend on which pairs
         # have traffic.
         draws = np.random.default_rng(seed).integers(

@@ -103,20 +103,20 @@ class Attributes:
     capacity_unit: str = ""
     inside: str = ""
 
-    def given(self) -> list[str]:
+    def non_default_fields(self) -> list[str]:
         """Return the names of the fields that differ from their defaults."""
         fields = dataclasses.fields(self)
         return [field.name for field in fields if getattr(self, field.name) != field.default]
 
 
-def require_attributes(attributes: Attributes, known: Collection[str], where: str) -> None:
+def require_attributes(attributes: Attributes, supported: Collection[str], where: str) -> None:
     """Raise InputError for attributes that a kind of file, or a named network, does not have."""
-    unused = [name for name in attributes.given() if name not in known]
+    unused = [name for name in attributes.non_default_fields() if name not in supported]
     if not unused:
         return
     if unused[0] == INSIDE:
         raise InputError(where, "", "no # behind it: it has no parts", f"#{attributes.inside}")
-    named = ", ".join(name for name in known if name != INSIDE) or "none"
+    named = ", ".join(name for name in supported if name != INSIDE) or "none"
     raise InputError("--attributes", "", f"attributes of {where} ({named})", ", ".join(unused))
 
 
@@ -127,10 +127,10 @@ def parse_attributes(text: str) -> Attributes:
         InputError: an invalid text.
     """
     parts = dict(part.strip().split("=", 1) for part in text.split(",") if part.count("=") == 1)
-    known = {field.name for field in dataclasses.fields(Attributes)} - {INSIDE}
+    valid_names = {field.name for field in dataclasses.fields(Attributes)} - {INSIDE}
     if (
         len(parts) != len([part for part in text.split(",") if part.strip()])
-        or not set(parts) <= known
+        or not set(parts) <= valid_names
     ):
         raise InputError(
             "--attributes",
@@ -358,21 +358,17 @@ def topology_from_records(
     """
     index = {canonical_name(node): i for i, node in enumerate(nodes)}
     positions = list(nodes.values())
-    rows: list[_Direction] = []
-    num_loops = num_assumed = 0
-    cables = set[tuple[int, int]]()
-    # Cables that repeat another one in the opposite direction.
-    repeated = list[str]()
     # Validate each link, and expand cables into both directions.
+    directions = _Directions()
     for record in links:
         ends = _ends(record, index, where)
         if ends[0] == ends[1]:
-            num_loops += 1
+            directions.num_loops += 1
             continue
         capacity = record.capacity
         if capacity is None and not record.has_failed:
             capacity = _default_capacity(record, default_capacity, where)
-            num_assumed += 1
+            directions.num_assumed += 1
         if capacity is not None and not record.has_failed:
             _check_capacity(capacity, f"{record.field}: capacity", where)
         latency = record.latency
@@ -380,40 +376,14 @@ def topology_from_records(
             latency = _latency(positions[ends[0]], positions[ends[1]], geographical)
         if not math.isfinite(latency) or latency <= 0:
             raise InputError(where, f"{record.field}: latency", "a latency > 0 ms", latency)
-        cables.add(ends)
-        if not directed and ends[::-1] in cables:
-            repeated.append(f"{record.field} ({record.source} -> {record.target})")
-        metric_back = record.metric if record.metric_back is None else record.metric_back
-        has_failed_back = (
-            record.has_failed if record.has_failed_back is None else record.has_failed_back
-        )
-        rows.append(
-            _direction(record, ends, capacity, latency, record.metric, record.has_failed, where)
-        )
-        if not directed:
-            rows.append(
-                _direction(
-                    record, ends[::-1], capacity, latency, metric_back, has_failed_back, where
-                )
-            )
-    if repeated:
-        notes += (
-            f"{WARNING}{where}: links in both directions in a network of cables (without "
-            '"directed": true), each read as a cable of its own, so that capacities may count '
-            f"twice: {listed(repeated)}.",
-        )
-    if num_loops:
-        notes += (f"{num_loops} links from a node to itself were dropped.",)
-    if num_assumed and default_capacity != PENDING_CAPACITY:
-        notes += (
-            f"{num_assumed} links have no capacity in the file: {default_capacity:g} Gbit/s "
-            "assumed.",
-        )
-    no_transit_nodes = {index[canonical_name(node)] for node in no_transit}
+        directions.add(record, ends, capacity, latency, directed, where)
+    # Build the arrays; optional attributes are None where no link or node has one.
+    rows = directions.rows
     all_ends = np.array([row.ends for row in rows], dtype=np.int32).reshape(-1, 2)
     unknown_position = (math.nan, math.nan)
     has_te_metrics = any(row.te_metric for row in rows)
     has_affinities = any(row.affinities for row in rows)
+    no_transit_nodes = {index[canonical_name(node)] for node in no_transit}
     return Topology(
         name=name,
         node_names=tuple(map(canonical_name, nodes)),
@@ -425,7 +395,7 @@ def topology_from_records(
             [point or unknown_position for point in positions], dtype=np.float64
         ).reshape(-1, 2),
         origin=where,
-        notes=notes,
+        notes=notes + directions.notes(where, default_capacity),
         metric=_metric_array(rows, list(index), where),
         te_metric=np.array([row.te_metric for row in rows], dtype=np.int64)
         if has_te_metrics
@@ -436,6 +406,79 @@ def topology_from_records(
         else None,
         cost=_cost_array(rows, list(index), where),
     )
+
+
+@dataclasses.dataclass
+class _Directions:
+    """Directed links of a file, and what to note about it.
+
+    Attributes:
+        rows: directed links, in order.
+        num_loops: number of dropped self-loops.
+        num_assumed: number of links with the default capacity.
+        cables: node indices of the links so far, as they are written.
+        repeated: descriptions of cables that repeat another one in the opposite direction.
+    """
+
+    rows: list[_Direction] = dataclasses.field(default_factory=list)
+    num_loops: int = 0
+    num_assumed: int = 0
+    cables: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+    repeated: list[str] = dataclasses.field(default_factory=list)
+
+    def add(
+        self,
+        record: LinkRecord,
+        ends: tuple[int, int],
+        capacity: float | None,
+        latency: float,
+        directed: bool,
+        where: str,
+    ) -> None:
+        """Append a link, both directions if it is a cable.
+
+        Args:
+            record: the link.
+            ends: node indices of its ends.
+            capacity: Gbit/s; None for a link that is out of service.
+            latency: ms.
+            directed: whether links are directed.
+            where: file or name, for messages.
+        """
+        self.cables.add(ends)
+        if not directed and ends[::-1] in self.cables:
+            self.repeated.append(f"{record.field} ({record.source} -> {record.target})")
+        self.rows.append(
+            _direction(record, ends, capacity, latency, record.metric, record.has_failed, where)
+        )
+        if directed:
+            return
+        # The reverse direction of a cable may have its own metric and status.
+        metric_back = record.metric if record.metric_back is None else record.metric_back
+        has_failed_back = (
+            record.has_failed if record.has_failed_back is None else record.has_failed_back
+        )
+        self.rows.append(
+            _direction(record, ends[::-1], capacity, latency, metric_back, has_failed_back, where)
+        )
+
+    def notes(self, where: str, default_capacity: float | None) -> tuple[str, ...]:
+        """Return notes on repeated cables, dropped links and assumed capacities."""
+        notes: tuple[str, ...] = ()
+        if self.repeated:
+            notes += (
+                f"{WARNING}{where}: links in both directions in a network of cables (without "
+                '"directed": true), each read as a cable of its own, so that capacities may count '
+                f"twice: {listed(self.repeated)}.",
+            )
+        if self.num_loops:
+            notes += (f"{self.num_loops} links from a node to itself were dropped.",)
+        if self.num_assumed and default_capacity != PENDING_CAPACITY:
+            notes += (
+                f"{self.num_assumed} links have no capacity in the file: {default_capacity:g} "
+                "Gbit/s assumed.",
+            )
+        return notes
 
 
 _EXPECTED_CAPACITY = (
@@ -502,13 +545,13 @@ def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, i
 def _default_capacity(record: LinkRecord, default_capacity: float | None, where: str) -> float:
     """Return the capacity of a link without one; raise InputError where there is no default."""
     if default_capacity is None:
-        others = f"none among {', '.join(record.others)}" if record.others else "none"
+        actual = f"none among {', '.join(record.others)}" if record.others else "none"
         raise InputError(
             where,
             f"{record.field}: capacity",
             "a capacity > 0 (--default-capacity GBPS gives one to all such links, --attributes "
             "capacity=NAME names the attribute)",
-            others,
+            actual,
         )
     return default_capacity
 
@@ -560,9 +603,7 @@ def _checked_metric(
     _MAX_METRIC.
     """
     if value is not None and not (float(value).is_integer() and 0 < value <= _MAX_METRIC):
-        raise InputError(
-            where, f"{field}: {name}", f"a whole number from 1 to {_MAX_METRIC}", value
-        )
+        raise InputError(where, f"{field}: {name}", f"an integer from 1 to {_MAX_METRIC}", value)
     return value
 
 

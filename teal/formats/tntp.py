@@ -150,5 +150,5 @@ def _read_file(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
 def _positive_integer(keys: dict[str, str], key: str, where: str) -> int:
     text = keys.get(key, "")
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise InputError(where, f"<{key}>", "a whole number above 0", repr(text))
+        raise InputError(where, f"<{key}>", "an integer > 0", repr(text))
     return int(text)

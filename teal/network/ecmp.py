@@ -547,7 +547,7 @@ def check_metric(topology: Topology, metric: FloatArray | Int64Array) -> FloatAr
         raise InputError(
             where,
             f"link {link}: metric",
-            f"a whole number from 1 to {MAX_METRIC}",
+            f"an integer from 1 to {MAX_METRIC}",
             values[invalid[0]],
         )
     return values
