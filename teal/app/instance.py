@@ -326,7 +326,7 @@ def instance_of(
     notify: Callable[[str], None] = lambda _: None,
     deadline: float = math.inf,
 ) -> Instance:
-    """The instance of a network and its traffic, over candidate paths.
+    """Build the instance of a network and its traffic, over candidate paths.
 
     Args:
         topology: the network.
@@ -343,16 +343,16 @@ def instance_of(
     objective = Objective(config.objective)
     split = traffic.split()
     end = Deadline.after(deadline)
+    # Candidate paths of the pairs, each pair once.
     begin = time.perf_counter()
     pairs = traffic.pairs if traffic.classes is None else np.unique(traffic.pairs, axis=0)
-    first = candidate_paths(config, topology, pairs)
+    pair_paths = candidate_paths(config, topology, pairs)
     paths_s = time.perf_counter() - begin
-    if (
-        config.calibrate is not None
-    ):  # over these paths, so that the demands do not depend on a choice for them
+    # Scale the demands over these paths, so that they do not depend on a choice of paths for them.
+    if config.calibrate is not None:
         factor = _cached_calibration(
             topology,
-            of_classes(config, topology, traffic, first),
+            of_classes(config, topology, traffic, pair_paths),
             traffic,
             split,
             config.calibrate,
@@ -363,31 +363,47 @@ def instance_of(
             "training matrix"
         )
         traffic = traffic.scaled(factor)
+    # Weights and bandwidth functions.
     weight = given_weights(config, topology, traffic, notify)
     functions = None
     if config.functions is not None:
         functions = read_bandwidth_functions(
             config.functions, topology, traffic.pairs, traffic.classes
         )
+    # Choose further paths, and assign the paths of the pairs to their demands.
     begin = time.perf_counter()
     if config.paths is None and config.chooses_paths and not end.is_over:
-        first = chosen_paths(config, topology, traffic, first, objective, weight, notify, end)
-    paths = of_classes(config, topology, traffic, first)
+        pair_paths = chosen_paths(
+            config, topology, traffic, pair_paths, objective, weight, notify, end
+        )
+    paths = of_classes(config, topology, traffic, pair_paths)
     paths_s += time.perf_counter() - begin
-    path_count = paths.mask.sum(1)
-    without = int((path_count == 0).sum())
-    notify(
-        f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {without} demands "
-        "without a path"
-    )
-    device = _device_of(config, paths)
+    _notify_of_paths(paths, notify)
     instance = Instance(
-        topology, traffic, paths, objective, weight, split, device, paths_s, functions=functions
+        topology,
+        traffic,
+        paths,
+        objective,
+        weight,
+        split,
+        _device_of(config, paths),
+        paths_s,
+        functions=functions,
     )
     instance = dataclasses.replace(
         instance, end=end, max_latency=_latency_limits(config, traffic)
     ).surviving([()], notify)
     return with_protection(instance, config.protect, notify) if config.protect else instance
+
+
+def _notify_of_paths(paths: PathSet, notify: Callable[[str], None]) -> None:
+    """Report the number of paths, trie nodes, and demands without a path."""
+    path_count = paths.mask.sum(1)
+    num_without = int((path_count == 0).sum())
+    notify(
+        f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {num_without} "
+        "demands without a path"
+    )
 
 
 def _latency_limits(config: ProgramConfig, traffic: TrafficMatrices) -> FloatArray | None:

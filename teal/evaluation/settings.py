@@ -268,9 +268,9 @@ class AuditConfig(InstanceConfig):
         """Raise InputError for a number out of its range."""
         super().__post_init__()
         require_linear(self, "for an audit, which measures flow")
-        require(self, "box", "a number of at least 0", self.box >= 0)
+        require(self, "box", "a number >= 0", self.box >= 0)
         require(self, "scheme", "at least one", bool(self.scheme))
-        require(self, "up_to", "a number of at least 0", self.up_to >= 0)
+        require(self, "up_to", "a number >= 0", self.up_to >= 0)
         require(self, "seed", "an integer >= 0", self.seed >= 0)
         seconds(self.time_budget, "--time-budget")
 

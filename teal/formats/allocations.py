@@ -146,6 +146,7 @@ def _demands_by_router(
     source = paths.pairs[by_source, 0]
     first_rows = np.flatnonzero(np.diff(source, prepend=-1))
     for start, end in itertools.pairwise([*first_rows.tolist(), len(source)]):
+        # Paths of the router's demands.
         rows = by_source[start:end]
         demand_index, k = np.nonzero(is_used[rows])
         path_links = links_along(topology, paths, rows[demand_index], k)
@@ -155,7 +156,7 @@ def _demands_by_router(
         link_starts = path_links.link_starts.tolist()
         split = splits[rows[demand_index], k]
         flow = split * demand[rows[demand_index]]
-        entries: list[list[dict[str, Any]]] = [[] for _ in rows]
+        path_entries: list[list[dict[str, Any]]] = [[] for _ in rows]
         for i, row in enumerate(demand_index.tolist()):
             entry = {
                 "nodes": nodes[node_starts[i] : node_starts[i + 1]],
@@ -165,26 +166,42 @@ def _demands_by_router(
             }
             if weights is not None:
                 entry["weight"] = int(weights[rows[row], k[i]])
-            entries[row].append(entry)
-        targets = paths.pairs[rows, 1].tolist()
-        rates = demand[rows].tolist()
-        demands: list[dict[str, Any]] = []
-        for row, target, rate, entry_row in zip(
-            rows.tolist(), targets, rates, entries, strict=True
-        ):
-            admitted = sum(entry["rate"] for entry in entry_row)
-            entry_of_demand = {
-                "target": names[target],
-                "demand": rate,
-                "admitted": admitted,
-                "shed": max(0.0, rate - admitted),
-            }
-            demands.append(
-                entry_of_demand
-                | ({} if class_names is None else {"class": class_names[row]})
-                | {"paths": entry_row}
+            path_entries[row].append(entry)
+        # One entry for each demand.
+        demand_entries = [
+            _demand_entry(
+                names[target], rate, None if class_names is None else class_names[row], entries
             )
-        yield names[source[start]], demands
+            for row, target, rate, entries in zip(
+                rows.tolist(),
+                paths.pairs[rows, 1].tolist(),
+                demand[rows].tolist(),
+                path_entries,
+                strict=True,
+            )
+        ]
+        yield names[source[start]], demand_entries
+
+
+def _demand_entry(
+    target: str, rate: float, class_name: str | None, paths: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the entry of a demand.
+
+    Args:
+        target: name of its target.
+        rate: Gbit/s.
+        class_name: name of its class; None without classes.
+        paths: entries of its paths.
+    """
+    admitted = sum(path["rate"] for path in paths)
+    entry = {
+        "target": target,
+        "demand": rate,
+        "admitted": admitted,
+        "shed": max(0.0, rate - admitted),
+    }
+    return entry | ({} if class_name is None else {"class": class_name}) | {"paths": paths}
 
 
 def read_allocation(file: Path) -> dict[str, Any]:
@@ -278,7 +295,7 @@ def stored_paths(
 
     Raises:
         InputError: another format; an unknown node or link; links that do not form a path of their
-            demand; a value that is not a number of at least 0; a repeated demand or path.
+            demand; a value that is not a number >= 0; a repeated demand or path.
     """
     link_index = {name: link for link, name in enumerate(topology.link_names())}
     node_index = topology.node_index()
@@ -343,10 +360,8 @@ def _required(expected_type: type, value: Any, where: str, field: str) -> Any:
     return value
 
 
-def amount_of(
-    value: Any, where: str, field: str, expected: str = "a number of at least 0"
-) -> float:
-    """Parse a finite number of at least 0; raise InputError for anything else."""
+def amount_of(value: Any, where: str, field: str, expected: str = "a number >= 0") -> float:
+    """Parse a finite number >= 0; raise InputError for anything else."""
     try:
         amount = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

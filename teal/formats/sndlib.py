@@ -195,16 +195,7 @@ def _read_matrix(
     where = f"{archive}: {name}"
     root = _parse(content, where)
     unit, _ = _unit(root, where)
-    # Time and interval.
-    text = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}time", "").strip()
-    match = re.fullmatch(r"(\d{4})(\d\d)(\d\d)(?:-(\d\d)(\d\d))?", text)
-    if not match:
-        raise InputError(where, "time", "YYYYMMDD or YYYYMMDD-hhmm", repr(text))
-    year, month, day, hour, minute = (part or "00" for part in match.groups())
-    try:
-        time = np.datetime64(f"{year}-{month}-{day}T{hour}:{minute}:00", "s")
-    except ValueError:
-        raise InputError(where, "time", "a date and time", repr(text)) from None
+    time = _time(root, where)
     granularity = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}granularity", "").strip()
     step = re.fullmatch(r"(\d+)\s*(min|hour|day|month|year)s?", granularity)
     interval_s = int(step[1]) * _SECONDS_PER_UNIT[step[2]] if step else 0
@@ -225,6 +216,7 @@ def _read_matrix(
         if source != target:
             pair = (index[source], index[target])
             rates[pair] = rates.get(pair, 0.0) + rate * unit
+    # Arrays, sorted by pair.
     sorted_pairs = sorted(rates)
     pairs = np.array(
         [
@@ -240,6 +232,19 @@ def _read_matrix(
         pairs,
         np.array([rates[pair] for pair in sorted_pairs], dtype=np.float64),
     )
+
+
+def _time(root: ElementTree.Element, where: str) -> np.datetime64:
+    """Return the time of a matrix, in seconds."""
+    text = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}time", "").strip()
+    match = re.fullmatch(r"(\d{4})(\d\d)(\d\d)(?:-(\d\d)(\d\d))?", text)
+    if not match:
+        raise InputError(where, "time", "YYYYMMDD or YYYYMMDD-hhmm", repr(text))
+    year, month, day, hour, minute = (part or "00" for part in match.groups())
+    try:
+        return np.datetime64(f"{year}-{month}-{day}T{hour}:{minute}:00", "s")
+    except ValueError:
+        raise InputError(where, "time", "a date and time", repr(text)) from None
 
 
 def _parse(content: bytes, where: str) -> ElementTree.Element:
