@@ -88,8 +88,8 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
             raise InputError(
                 "keep_within",
                 condition.name,
-                "none",
-                "a condition that splits in force need not keep",
+                "no side condition other than a limit on churn",
+                "one that splits in force may violate",
             )
     live_splits = live_part(problem.program, previous)
     difference = splits - live_splits

@@ -158,14 +158,14 @@ class _Search:
         )
         if self._end.is_over:
             raise SolverError(
-                "--calibrate: the factor was not found before the deadline: a longer one, or none"
+                "--calibrate: no factor before the deadline: use a longer deadline, or none"
             )
         largest_gap = float(result.gap.max())
         if largest_gap > _MAX_GAP:
             raise SolverError(
-                f"--calibrate: an optimum is known only to {100 * largest_gap:.1f}% after "
-                f"{result.iterations} iterations, {100 * _MAX_GAP:.0f}% is needed: try another "
-                "share or fewer demands"
+                f"--calibrate: the certified gap is {100 * largest_gap:.1f}% after "
+                f"{result.iterations} iterations, but must be at most {100 * _MAX_GAP:.0f}%: try "
+                "another share or fewer demands"
             )
         self._state = result.state
         self._bar.update()
@@ -258,9 +258,10 @@ class Instance:
         )
         if paths is self.paths:
             return self
-        count = int(paths.mask.sum()) - int(self.paths.mask.sum())
+        num_added = int(paths.mask.sum()) - int(self.paths.mask.sum())
         notify(
-            f"{count:,} paths more, of demands that the network connects and no candidate path does"
+            f"{num_added:,} paths added, for demands that the network connects but their candidate "
+            "paths do not"
         )
         more = dataclasses.replace(self, paths=paths, protection=None)
         protected = None if self.protection is None else _protection(more, self.protection.groups)
@@ -436,11 +437,11 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
     groups = failing_links("" if protect == _CABLES else protect, instance.topology)
     problem = instance.problem(np.zeros((1, instance.paths.num_demands)))
     protection = _protection(instance, groups)
-    without = int(protection.unprotected(problem.under(protection).program).sum())
+    num_unprotected = int(protection.unprotected(problem.under(protection).program).sum())
     kind = "cable" if protect == _CABLES else "group"
     notify(
-        f"promises survive the failure of any one of {len(groups)} {kind}s; {without:,} demands "
-        "can have none"
+        f"guarantees survive the failure of any one of {len(groups)} {kind}s; {num_unprotected:,} "
+        "demands cannot be protected"
     )
     return dataclasses.replace(instance, protection=protection)
 

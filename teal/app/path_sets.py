@@ -139,7 +139,7 @@ def chosen_paths(
     if not representative_matrices(paths):
         notify(
             f"candidate paths: {paths.num_demands:,} demands are too many to choose further paths "
-            "for in little time"
+            "quickly"
         )
         return paths
     demand = _representative(traffic, paths)
@@ -193,12 +193,12 @@ def _notify_of_choice(
     matrices = "1 training matrix" if num_matrices == 1 else f"{num_matrices} training matrices"
     num_added = int(chosen.paths.mask.sum()) - int(paths.mask.sum())
     notify(
-        f"candidate paths: {num_added:,} more than {int(paths.mask.sum()):,} for {matrices}: {text}"
+        f"candidate paths: {num_added:,} added to {int(paths.mask.sum()):,} for {matrices}: {text}"
     )
     if chosen.limited:
         notify(
-            f"at most {max_paths} paths a demand leave out used ones of {chosen.limited:,} "
-            "demands (--num-paths auto:most=N)"
+            f"the limit of {max_paths} paths for each demand removes used paths of "
+            f"{chosen.limited:,} demands (--num-paths auto:most=N)"
         )
 
 

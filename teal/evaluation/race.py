@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -335,9 +335,7 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(*shape, squeeze=False, sharey=True)
     schemes = list(dict.fromkeys(run.scheme for run in runs))
-    # A model and PDHG from that model have one colour; PDHG without a model is dashed.
-    bases = list(dict.fromkeys([COLD, WARM, *(scheme.removesuffix(FROM) for scheme in schemes)]))
-    handles = {}
+    handles: dict[str, Any] = {}
     for line, group in zip(panels, groups, strict=True):
         for axes, situation in zip(line, SITUATIONS, strict=True):
             panel_runs = [
@@ -345,24 +343,7 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
                 for run in runs
                 if (run.topology, run.traffic) == group and run.situation == situation
             ]
-            for scheme in schemes:
-                points = _points([run for run in panel_runs if run.scheme == scheme])
-                number = bases.index(scheme.removesuffix(FROM))
-                is_single = len(points) == 1
-                if points:
-                    (handles[scheme],) = axes.plot(
-                        *zip(*points, strict=True),
-                        color=COLOURS[number % len(COLOURS)],
-                        linestyle="--" if scheme in (COLD, WARM) else "-",
-                        marker="*" if is_single else MARKERS[number % len(MARKERS)],
-                        markersize=11 if is_single else 4,
-                    )
-            axes.set(xscale="log", yscale="log", title=situation)
-            axes.title.set_fontsize("medium")
-            plain_log_axis(axes.xaxis, subs=(1.0, 2.0, 5.0))
-            plain_log_axis(axes.yaxis)
-            axes.grid(alpha=0.3)
-            axes.spines[["top", "right"]].set_visible(False)
+            handles |= _plot_panel(axes, panel_runs, schemes, situation)
         line[0].set_ylabel(f"{group[0]}\n{group[1]}\ncertified gap (%)", fontsize="small")
     for axes in panels[-1]:
         axes.set_xlabel("time (ms)")
@@ -370,6 +351,41 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
         handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small"
     )
     figure.savefig(path, dpi=130)
+
+
+def _plot_panel(
+    axes: Any, runs: Sequence[RaceRun], schemes: Sequence[str], situation: str
+) -> dict[str, Any]:
+    """Draw the lines of a panel; return them by scheme.
+
+    Args:
+        axes: axes of the panel.
+        runs: runs of the panel.
+        schemes: all schemes, in the order of their colours.
+        situation: title of the panel.
+    """
+    # A model and PDHG from that model have one colour; PDHG without a model is dashed.
+    bases = list(dict.fromkeys([COLD, WARM, *(scheme.removesuffix(FROM) for scheme in schemes)]))
+    handles = {}
+    for scheme in schemes:
+        points = _points([run for run in runs if run.scheme == scheme])
+        index = bases.index(scheme.removesuffix(FROM))
+        is_single = len(points) == 1
+        if points:
+            (handles[scheme],) = axes.plot(
+                *zip(*points, strict=True),
+                color=COLOURS[index % len(COLOURS)],
+                linestyle="--" if scheme in (COLD, WARM) else "-",
+                marker="*" if is_single else MARKERS[index % len(MARKERS)],
+                markersize=11 if is_single else 4,
+            )
+    axes.set(xscale="log", yscale="log", title=situation)
+    axes.title.set_fontsize("medium")
+    plain_log_axis(axes.xaxis, subs=(1.0, 2.0, 5.0))
+    plain_log_axis(axes.yaxis)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return handles
 
 
 def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:

@@ -305,46 +305,57 @@ def findings(rows: list[Row]) -> list[str]:
 
 
 def _of_unchanged(rows: list[Row]) -> Iterator[str]:
+    """Yield sentences on the schemes under the unchanged matrices: the best, the fastest, the
+    narrowest gap, latencies.
+    """
     objective = rows[0].objective
-    summaries = summarise(rows)
-    ranked = _ranked(summaries, objective)
+    ranked = _ranked(summarise(rows), objective)
     if not ranked:
         yield "No scheme gave a usable allocation."
         return
+    # The best schemes.
     best = [summary for summary in ranked if _behind(summary, ranked[0], objective) <= _SAME]
     names = _list([summary.scheme for summary in best])
     yield f"Best: {names}, {_text(ranked[0], objective)}" + (
         " (no more than 0.05% apart)." if len(best) > 1 else "."
     )
-    near = [
-        summary
-        for summary in ranked
-        if _behind(summary, ranked[0], objective) <= _NEAR and not math.isnan(summary.total_s)
-    ]
-    if near and len(ranked) > 1:
-        fast = min(near, key=lambda summary: summary.total_s)
-        slow = max(
-            (summary for summary in ranked if not math.isnan(summary.total_s)),
-            key=lambda summary: summary.total_s,
-        )
-        yield (
-            f"Fastest of those within 1% of it: {fast.scheme}, {time_text(fast.total_s)} a matrix "
-            "in the median; the "
-            f"slowest of all is {slow.scheme}, {time_text(slow.total_s)}."
-        )
+    # The fastest scheme near the best one.
+    yield from _time_sentence(ranked, objective)
+    # The narrowest gap.
     proven = [summary for summary in ranked if not math.isnan(summary.gap)]
     if proven:
         tight = min(proven, key=lambda summary: summary.gap)
         yield f"Narrowest certified gap on average: {tight.scheme}, {percent(tight.gap)}."
-    timed = [summary for summary in ranked if not math.isnan(summary.latency_mean)]
-    if len(timed) > 1:
+    # Latencies.
+    with_latency = [summary for summary in ranked if not math.isnan(summary.latency_mean)]
+    if len(with_latency) > 1:
         low, high = (
-            choose(timed, key=lambda summary: summary.latency_mean) for choose in (min, max)
+            choose(with_latency, key=lambda summary: summary.latency_mean) for choose in (min, max)
         )
         yield (
             f"Mean latency lies between {milliseconds(low.latency_mean)} ({low.scheme}) and "
             f"{milliseconds(high.latency_mean)} ({high.scheme})."
         )
+
+
+def _time_sentence(ranked: list[Summary], objective: str) -> Iterator[str]:
+    """Yield a sentence on the fastest scheme near the best one, and the slowest of all."""
+    near = [
+        summary
+        for summary in ranked
+        if _behind(summary, ranked[0], objective) <= _NEAR and not math.isnan(summary.total_s)
+    ]
+    if not near or len(ranked) == 1:
+        return
+    fast = min(near, key=lambda summary: summary.total_s)
+    slow = max(
+        (summary for summary in ranked if not math.isnan(summary.total_s)),
+        key=lambda summary: summary.total_s,
+    )
+    yield (
+        f"Fastest of those within 1% of it: {fast.scheme}, {time_text(fast.total_s)} a matrix in "
+        f"the median; the slowest of all is {slow.scheme}, {time_text(slow.total_s)}."
+    )
 
 
 def _ranked(summaries: Sequence[Summary], objective: str) -> list[Summary]:

@@ -228,8 +228,15 @@ def load_traffic(
     if not isinstance(text, str | Path):
         factor = gbps_per_unit(unit, "unit") if unit else 1.0
         return traffic_from_object(text, topology, class_order, unit).scaled(factor)
-    text = str(text)
+    return _load_named_traffic(str(text), topology, progress, unit, class_order)
+
+
+def _load_named_traffic(
+    text: str, topology: Topology, progress: bool, unit: str, class_order: Sequence[str]
+) -> TrafficMatrices:
+    """Load traffic matrices from a file, folder or name; arguments as for :func:`load_traffic`."""
     path = Path(text).expanduser()
+    # Options that the format does not have.
     if class_order and path.suffix.lower() not in (".csv", ".tsv", ".parquet"):
         raise InputError(
             "--classes", "", f"shares, for {text}, which has no classes", ",".join(class_order)
@@ -245,6 +252,7 @@ def load_traffic(
         raise InputError(
             "--traffic-unit", "", f"nothing for {text}, which has a unit of its own", repr(unit)
         )
+    # Formats with a unit of their own.
     if text.partition(":")[0] == "gravity":
         # Imported here: it loads the shortest-path kernels, and thus the compiler.
         from teal.formats import gravity
@@ -258,6 +266,7 @@ def load_traffic(
         raise InputError(text, "traffic", _EXPECTED_TRAFFIC, "no such file or name")
     if file_format is not None:
         return file_format.traffic(path, topology)
+    # Tables and arrays in the given unit.
     factor = gbps_per_unit(unit, "--traffic-unit") if unit else 1.0
     match path.suffix.lower():
         case ".npz":

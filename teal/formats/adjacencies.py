@@ -214,8 +214,10 @@ def _select_level(over_networks: list[list[Adjacency]]) -> list[list[Adjacency]]
 
 def _merge(statements: list[Adjacency]) -> Adjacency:
     """Merge statements about a link: the first by rank, completed by the others."""
-    merged, *others = sorted(statements, key=lambda adjacency: (adjacency.rank, adjacency.metric))
-    for adjacency in others:
+    merged, *lower_ranked = sorted(
+        statements, key=lambda adjacency: (adjacency.rank, adjacency.metric)
+    )
+    for adjacency in lower_ranked:
         merged = merged._replace(
             capacity=adjacency.capacity if merged.capacity is None else merged.capacity,
             te_metric=adjacency.te_metric if merged.te_metric is None else merged.te_metric,

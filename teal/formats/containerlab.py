@@ -88,8 +88,8 @@ def read_containerlab(
         raise InputError(
             where,
             f"nodes: labels: {_NAME_LABEL}",
-            "a different one for each node",
-            "one that is there twice",
+            "distinct labels",
+            "a repeated label",
         )
     # Cables between routers, then links between the routers on each bridge.
     links = _Links()
@@ -181,7 +181,7 @@ class _Links:
         """Return notes on the parts that are not read."""
         notes: tuple[str, ...] = ()
         if self.num_skipped:
-            notes += (f"{self.num_skipped} links do not connect two nodes and are left out.",)
+            notes += (f"{self.num_skipped} links do not connect two nodes and are skipped.",)
         if self.num_with_vars:
             notes += (
                 f"{WARNING}{where}: vars of {self.num_with_vars} links are not read: labels have "

@@ -122,8 +122,8 @@ def traffic_from_object(
 def _levels_to_columns(frame: Any) -> Any:
     """Move index levels with names of table columns to columns."""
     levels = [str(name).strip().lower() for name in getattr(frame.index, "names", [])]
-    known = {*_SOURCES, *_TARGETS, "timestamp", "time", "class", "endpoint"}
-    if getattr(frame.columns, "nlevels", 1) > 1 or not levels or not set(levels) <= known:
+    column_names = {*_SOURCES, *_TARGETS, "timestamp", "time", "class", "endpoint"}
+    if getattr(frame.columns, "nlevels", 1) > 1 or not levels or not set(levels) <= column_names:
         return frame
     columns = {str(name).strip().lower() for name in frame.columns}
     has_ends = {"source", "target"} <= columns | set(levels)

@@ -209,7 +209,7 @@ def _fetch(url: str, part: Path) -> None:
             return
         status_text = f"{error.code} {error.reason}"
         raise SolverError(
-            f"{url}: the server answers {status_text}; --mirror names another one"
+            f"{url}: the server responded with {status_text}; name another one with --mirror"
         ) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error

@@ -38,7 +38,7 @@ class LinkRecord:
         capacity: Gbit/s; None if the file has none.
         latency: ms; None to derive it from the coordinates.
         field: location in the file, for messages.
-        others: names of other attributes, for messages.
+        other_attributes: names of other attributes, for messages.
         metric: IGP metric; None if the file has none.
         has_failed: whether the link is out of service, so that its capacity becomes 0.
         metric_back: IGP metric of the reverse direction of a cable; None for the same.
@@ -54,7 +54,7 @@ class LinkRecord:
     capacity: float | None
     latency: float | None
     field: str
-    others: tuple[str, ...] = ()
+    other_attributes: tuple[str, ...] = ()
     metric: float | None = None
     has_failed: bool = False
     metric_back: float | None = None
@@ -115,7 +115,9 @@ def require_attributes(attributes: Attributes, supported: Collection[str], where
     if not unused:
         return
     if unused[0] == INSIDE:
-        raise InputError(where, "", "no # behind it: it has no parts", f"#{attributes.inside}")
+        raise InputError(
+            where, "", "a name without #, since it has no parts", f"#{attributes.inside}"
+        )
     named = ", ".join(name for name in supported if name != INSIDE) or "none"
     raise InputError("--attributes", "", f"attributes of {where} ({named})", ", ".join(unused))
 
@@ -545,7 +547,8 @@ def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, i
 def _default_capacity(record: LinkRecord, default_capacity: float | None, where: str) -> float:
     """Return the capacity of a link without one; raise InputError where there is no default."""
     if default_capacity is None:
-        actual = f"none among {', '.join(record.others)}" if record.others else "none"
+        names = record.other_attributes
+        actual = f"none among {', '.join(names)}" if names else "none"
         raise InputError(
             where,
             f"{record.field}: capacity",

@@ -119,8 +119,8 @@ class Routers(Mapping[str, Router]):
                     raise InputError(
                         where,
                         alias,
-                        "names that one router has",
-                        f"those of {owner} and {router.name}",
+                        "a name of one router only",
+                        f"a name of {owner} and {router.name}",
                     )
         if len(self._by_name) < len(routers):
             names = [router.name for router in routers]

@@ -48,19 +48,7 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
     """
     file = Path(file)
     try:
-        check_npz(file)
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
-            key, network = (str(text) for text in stored["keys"])
-            paths = PathSet(
-                stored["pairs"],
-                stored["leaf"],
-                trie,
-                stored["demand_ptr"],
-                topology.num_links,
-                key,
-                network,
-            )
+        paths = _read(file, topology)
     except OSError as error:
         if is_transient(error):
             raise
@@ -76,7 +64,7 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
         zlib.error,
     ):
         raise InputError(str(file), "", _EXPECTED_FILE, "another file") from None
-    if network != topology.graph_key():
+    if paths.topology_key != topology.graph_key():
         raise InputError(
             str(file),
             "paths",
@@ -85,6 +73,23 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
         )
     _check(str(file), paths, topology)
     return paths
+
+
+def _read(file: Path, topology: Topology) -> PathSet:
+    """Read the arrays of a file, without validating them."""
+    check_npz(file)
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
+        key, topology_key = (str(text) for text in stored["keys"])
+        return PathSet(
+            stored["pairs"],
+            stored["leaf"],
+            trie,
+            stored["demand_ptr"],
+            topology.num_links,
+            key,
+            topology_key,
+        )
 
 
 def check_pairs(topology: Topology, pairs: IntArray) -> None:
@@ -229,7 +234,7 @@ def _check_leaves(
     require(
         bool((np.diff(mask.astype(np.int8), axis=1) <= 0).all()),
         "leaf",
-        "paths in the first places",
+        "paths before empty slots",
     )
     end_nodes = paths.leaf[mask]
     demand = np.nonzero(mask)[0]

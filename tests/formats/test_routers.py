@@ -125,7 +125,7 @@ def test_nodes_and_rows_without_a_partner_are_noted(table: Path, tmp_path: Path)
         ("name,srgb\na,3\n", "a label from 16 to"),
         ("name,sid,SID\na,1,2\n", "each column once"),
         ("name,vendor\na,acme\n", "frr, iosxr, junos"),
-        ("name,aliases\na,x\nb,X\n", "names that one router has"),
+        ("name,aliases\na,x\nb,X\n", "a name of one router only"),
         ("name,aliases\na,x\na,y\n", "a twice"),
         ("name,aliases\n", "a row for each router"),
         ("", "an empty file"),

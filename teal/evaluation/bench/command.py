@@ -254,7 +254,7 @@ def _run_schemes(
         write_results(path, bench, results, seconds)
         num_missing = len(bench.cases) - len(results)
         if num_missing:
-            notify(f"{scheme}: {num_missing} cases without explicit paths are left out")
+            notify(f"{scheme}: {num_missing} cases without explicit paths are skipped")
 
 
 _MAX_LISTED = 5  # results that are not valid, or not proved, each in a line
