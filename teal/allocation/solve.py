@@ -381,14 +381,43 @@ def _solve_instance(
         search = _search_over_all_paths(config, setup, notify)
     else:
         search = _search_over_candidates(config, setup, starter, notify)
+    preferred_splits = search.result.splits
+    if search.result.largest_share is None and not config.previous:
+        preferred_splits = preferred(search.problem, preferred_splits, config.prefer)
+    solve_s = time.perf_counter() - begin
+    # Round the splits to those that routers can install, and measure them.
+    installation = _round_splits(config, search, preferred_splits, setup.in_force, notify)
+    return _report(
+        config,
+        search,
+        installation,
+        build_s=build_s,
+        solve_s=solve_s,
+        is_rounded=installation.splits is not preferred_splits,
+    )
+
+
+def _report(
+    config: SolveConfig,
+    search: _Search,
+    installation: _Installation,
+    *,
+    build_s: float,
+    solve_s: float,
+    is_rounded: bool,
+) -> SolveReport:
+    """Measure the allocation, and report its figures.
+
+    Args:
+        config: the settings.
+        search: result of the search.
+        installation: splits to install.
+        build_s: seconds for paths, problem and model.
+        solve_s: seconds to solve.
+        is_rounded: whether the splits differ from those of the search.
+    """
     problem = search.problem
     result = search.result
-    preferred_splits = result.splits
-    if result.largest_share is None and not config.previous:
-        preferred_splits = preferred(problem, result.splits, config.prefer)
-    solve_s = time.perf_counter() - begin
-    # Round the splits to those that routers can install.
-    installation = _round_splits(config, search, preferred_splits, setup.in_force, notify)
     splits = installation.splits
     # Measure the allocation, and its gap to the optimum over all paths.
     allocation = dataclasses.replace(
@@ -402,10 +431,10 @@ def _solve_instance(
     # Compare the gap with its target, before and after rounding.
     figures = assessment.figures(0)
     was_reached = bool(search.target_gap[0] <= config.gap)
-    is_rounded = (
-        splits is not preferred_splits
-        and (gap_all_paths if config.over_all_paths else figures.gap) > config.gap
+    lost_by_rounding = (
+        is_rounded and (gap_all_paths if config.over_all_paths else figures.gap) > config.gap
     )
+    stopped_by = STOPPED_BY[result.stopped_by[0]]
     return SolveReport(
         problem=problem,
         objective=problem.objective,
@@ -417,8 +446,8 @@ def _solve_instance(
         solve_s=solve_s,
         bound_s=bound_s,
         status=assessment.status[0].value,
-        reached=was_reached and not is_rounded,
-        stopped_by=_ROUNDED if was_reached and is_rounded else STOPPED_BY[result.stopped_by[0]],
+        reached=was_reached and not lost_by_rounding,
+        stopped_by=_ROUNDED if was_reached and lost_by_rounding else stopped_by,
         moved_share=installation.moved_share,
         changed=installation.changed,
         latency=latency_figures(problem, splits[0]),

@@ -351,14 +351,8 @@ def instance_of(
     paths_s = time.perf_counter() - begin
     # Scale the demands over these paths, so that they do not depend on a choice of paths for them.
     if config.calibrate is not None:
-        factor = _cached_calibration(
-            topology,
-            of_classes(config, topology, traffic, pair_paths),
-            traffic,
-            split,
-            config.calibrate,
-            end,
-        )
+        paths = of_classes(config, topology, traffic, pair_paths)
+        factor = _cached_calibration(topology, paths, traffic, split, config.calibrate, end)
         notify(
             f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median "
             "training matrix"

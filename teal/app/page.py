@@ -26,28 +26,13 @@ _AXIS_TYPES = {"linear": "linear", "log": "log", "category": "category", "time":
 
 
 def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
-    """The figure; colours of text, axes and background are the page's, see report.js."""
-    x_axis: dict[str, Any] = {
-        "title": {"text": chart.x_label},
-        "type": _AXIS_TYPES[chart.x_scale],
-        "automargin": True,
-        "nticks": 8,
-        "tickangle": 0,
-    }
+    """Return the figure; colours of text, axes and background are the page's, see report.js."""
     legend: dict[str, Any] = {"orientation": "h", "y": -0.22, "yanchor": "top"}
-    top = 28
+    top_margin = 28
     if chart.x_scale == "category":
-        # Names, such as those of cables, are long: turned, each of them has room, and the legend
-        # has it above the plot.
-        x_axis |= {"nticks": _MAX_NAMES, "tickangle": _NAME_ANGLE, "tickfont": {"size": 10}}
+        # The legend is above the plot, since long names are below it.
         legend |= {"y": 1.02, "yanchor": "bottom"}
-        top = 56
-    if chart.x_scale == "log":
-        x_axis |= {
-            "exponentformat": "none",
-            "minor": {"showgrid": True, "dtick": "D1"},
-            **_log_range(chart),
-        }
+        top_margin = 56
     y_axis: dict[str, Any] = {"title": {"text": chart.y_label}, "automargin": True}
     if chart.y_range is not None:
         y_axis["range"] = list(chart.y_range)
@@ -63,16 +48,37 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
             for series in chart.series
         ],
         "layout": {
-            "margin": {"l": 58, "r": 10, "t": top, "b": 46},
+            "margin": {"l": 58, "r": 10, "t": top_margin, "b": 46},
             "hovermode": "closest"
             if any(series.kind == "points" for series in chart.series)
             else "x unified",
             "legend": {**legend, "font": {"size": 11}},
             "font": {"size": 12},
-            "xaxis": x_axis,
+            "xaxis": _x_axis(chart),
             "yaxis": y_axis,
         },
     }
+
+
+def _x_axis(chart: Chart) -> dict[str, Any]:
+    """Return the horizontal axis."""
+    x_axis: dict[str, Any] = {
+        "title": {"text": chart.x_label},
+        "type": _AXIS_TYPES[chart.x_scale],
+        "automargin": True,
+        "nticks": 8,
+        "tickangle": 0,
+    }
+    if chart.x_scale == "category":
+        # Names, such as those of cables, are long: they are turned.
+        x_axis |= {"nticks": _MAX_NAMES, "tickangle": _NAME_ANGLE, "tickfont": {"size": 10}}
+    if chart.x_scale == "log":
+        x_axis |= {
+            "exponentformat": "none",
+            "minor": {"showgrid": True, "dtick": "D1"},
+            **_log_range(chart),
+        }
+    return x_axis
 
 
 def _log_range(chart: Chart) -> dict[str, Any]:

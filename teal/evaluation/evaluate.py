@@ -325,25 +325,38 @@ class SchemeRunner:
                 note=one_line(error),
                 **unknown,  # type: ignore[arg-type]
             )
-        shares: Sequence[float] = [piece.share for piece in pieces]
-        value = weighted_mean(shares, [part.value for part in parts])
-        best_bound = row.value / (1 - row.gap_known) if row.gap_known < 1 else math.nan
-        return dataclasses.replace(
-            row,
-            value=value,
-            satisfied_demand=weighted_mean(shares, [part.satisfied_demand for part in parts]),
-            gap=gap_of(problem, value, row.bound),
-            gap_known=gap_of(problem, value, best_bound),
-            max_link_utilisation=max(float(part.max_link_utilisation[0]) for part in parts),
-            max_violation=max(float(part.max_violation[0]) for part in parts),
-            cut_demand=math.nan,
-            cut_gap=math.nan,
-            proved_gap=math.nan,
-            least_share=math.nan,
-            status=Status.FEASIBLE.value
-            if all(part.status[0].usable for part in parts)
-            else row.status,
-        )
+        return _interval_row(problem, row, [piece.share for piece in pieces], parts)
+
+
+def _interval_row(
+    problem: Problem, row: Row, shares: Sequence[float], parts: Sequence[Assessment]
+) -> Row:
+    """Return the row of an interval in which several allocations were installed.
+
+    Args:
+        problem: problem of the matrix.
+        row: row of the online protocol, with the bounds of the matrix.
+        shares: share of the interval for which each allocation was installed.
+        parts: assessment of each allocation.
+    """
+    value = weighted_mean(shares, [part.value for part in parts])
+    best_bound = row.value / (1 - row.gap_known) if row.gap_known < 1 else math.nan
+    return dataclasses.replace(
+        row,
+        value=value,
+        satisfied_demand=weighted_mean(shares, [part.satisfied_demand for part in parts]),
+        gap=gap_of(problem, value, row.bound),
+        gap_known=gap_of(problem, value, best_bound),
+        max_link_utilisation=max(float(part.max_link_utilisation[0]) for part in parts),
+        max_violation=max(float(part.max_violation[0]) for part in parts),
+        cut_demand=math.nan,
+        cut_gap=math.nan,
+        proved_gap=math.nan,
+        least_share=math.nan,
+        status=Status.FEASIBLE.value
+        if all(part.status[0].usable for part in parts)
+        else row.status,
+    )
 
 
 def _model_alone(problem: Problem, scheme: Scheme) -> CutOnly | None:

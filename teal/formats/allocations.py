@@ -150,37 +150,59 @@ def _demands_by_router(
         rows = by_source[start:end]
         demand_index, k = np.nonzero(is_used[rows])
         path_links = links_along(topology, paths, rows[demand_index], k)
-        nodes = node_names[path_links.nodes].tolist()
-        links = link_names[path_links.links].tolist()
-        node_starts = path_links.node_starts.tolist()
-        link_starts = path_links.link_starts.tolist()
         split = splits[rows[demand_index], k]
         flow = split * demand[rows[demand_index]]
-        path_entries: list[list[dict[str, Any]]] = [[] for _ in rows]
+        entries = _path_entries(path_links, node_names, link_names, split, flow)
+        entries_of_demand: list[list[dict[str, Any]]] = [[] for _ in rows]
         for i, row in enumerate(demand_index.tolist()):
-            entry = {
-                "nodes": nodes[node_starts[i] : node_starts[i + 1]],
-                "links": links[link_starts[i] : link_starts[i + 1]],
-                "split": float(split[i]),
-                "rate": float(flow[i]),
-            }
             if weights is not None:
-                entry["weight"] = int(weights[rows[row], k[i]])
-            path_entries[row].append(entry)
+                entries[i]["weight"] = int(weights[rows[row], k[i]])
+            entries_of_demand[row].append(entries[i])
         # One entry for each demand.
         demand_entries = [
             _demand_entry(
-                names[target], rate, None if class_names is None else class_names[row], entries
+                names[target], rate, None if class_names is None else class_names[row], demand_paths
             )
-            for row, target, rate, entries in zip(
+            for row, target, rate, demand_paths in zip(
                 rows.tolist(),
                 paths.pairs[rows, 1].tolist(),
                 demand[rows].tolist(),
-                path_entries,
+                entries_of_demand,
                 strict=True,
             )
         ]
         yield names[source[start]], demand_entries
+
+
+def _path_entries(
+    path_links: PathLinks,
+    node_names: npt.NDArray[Any],
+    link_names: npt.NDArray[Any],
+    split: FloatArray,
+    flow: FloatArray,
+) -> list[dict[str, Any]]:
+    """Return the entry of each of R paths.
+
+    Args:
+        path_links: nodes and links along the paths.
+        node_names: (N,) names of all nodes.
+        link_names: (E,) names of all links.
+        split: (R,) share of the demand on each path.
+        flow: (R,) Gbit/s.
+    """
+    nodes = node_names[path_links.nodes].tolist()
+    links = link_names[path_links.links].tolist()
+    node_starts = path_links.node_starts.tolist()
+    link_starts = path_links.link_starts.tolist()
+    return [
+        {
+            "nodes": nodes[node_starts[i] : node_starts[i + 1]],
+            "links": links[link_starts[i] : link_starts[i + 1]],
+            "split": float(split[i]),
+            "rate": float(flow[i]),
+        }
+        for i in range(len(split))
+    ]
 
 
 def _demand_entry(

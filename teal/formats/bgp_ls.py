@@ -257,7 +257,27 @@ class _Updates:
         if is_withdrawn:
             self._links.pop(key, None)
             return
-        # Attributes in the project's units.
+        families = {
+            "6" if ":" in address else "4" for address in _scalars(descriptor, "interfaceaddr")
+        }
+        has_one_family = len(families) == 1 and not topologies
+        self._links[key] = _Link(
+            self._adjacency(ends, interface, protocol, attributes),
+            is_standard,
+            families.pop() if has_one_family else "",
+        )
+
+    def _adjacency(
+        self, ends: tuple[str, str], interface: str, protocol: str, attributes: dict[str, Any]
+    ) -> Adjacency:
+        """Build the adjacency of a link, with attributes in the project's units.
+
+        Args:
+            ends: router or broadcast network at either end.
+            interface: interface of the first end; "" if unknown.
+            protocol: number of the protocol.
+            attributes: attributes by name.
+        """
         metric = first_number(attributes["metric"], self.where, f"{self.location}: metric")
         te_metric = first_number(attributes["te_metric"], self.where, f"{self.location}: TE metric")
         delay = attributes.get("delay")
@@ -267,7 +287,7 @@ class _Updates:
             f"{self.location}: delay",
         )
         bandwidth = first_number(attributes["bandwidth"], self.where, f"{self.location}: bandwidth")
-        adjacency = Adjacency(
+        return Adjacency(
             *ends,
             1.0 if metric is None else metric,
             interface,
@@ -277,11 +297,6 @@ class _Updates:
             self._affinities(attributes["group"]),
             delay_us / _US_PER_MS if delay_us else None,
         )
-        families = {
-            "6" if ":" in address else "4" for address in _scalars(descriptor, "interfaceaddr")
-        }
-        has_one_family = len(families) == 1 and not topologies
-        self._links[key] = _Link(adjacency, is_standard, families.pop() if has_one_family else "")
 
     def _affinities(self, mask: Any) -> frozenset[str]:
         """Return the bit names of an administrative group, a number or a list of one (TLV 1088)."""

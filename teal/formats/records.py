@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -361,24 +361,9 @@ def topology_from_records(
     index = {canonical_name(node): i for i, node in enumerate(nodes)}
     positions = list(nodes.values())
     # Validate each link, and expand cables into both directions.
-    directions = _Directions()
+    directions = _Directions(where, directed, geographical, default_capacity)
     for record in links:
-        ends = _ends(record, index, where)
-        if ends[0] == ends[1]:
-            directions.num_loops += 1
-            continue
-        capacity = record.capacity
-        if capacity is None and not record.has_failed:
-            capacity = _default_capacity(record, default_capacity, where)
-            directions.num_assumed += 1
-        if capacity is not None and not record.has_failed:
-            _check_capacity(capacity, f"{record.field}: capacity", where)
-        latency = record.latency
-        if latency is None:
-            latency = _latency(positions[ends[0]], positions[ends[1]], geographical)
-        if not math.isfinite(latency) or latency <= 0:
-            raise InputError(where, f"{record.field}: latency", "a latency > 0 ms", latency)
-        directions.add(record, ends, capacity, latency, directed, where)
+        directions.add(record, index, positions)
     # Build the arrays; optional attributes are None where no link or node has one.
     rows = directions.rows
     all_ends = np.array([row.ends for row in rows], dtype=np.int32).reshape(-1, 2)
@@ -397,7 +382,7 @@ def topology_from_records(
             [point or unknown_position for point in positions], dtype=np.float64
         ).reshape(-1, 2),
         origin=where,
-        notes=notes + directions.notes(where, default_capacity),
+        notes=notes + directions.notes(),
         metric=_metric_array(rows, list(index), where),
         te_metric=np.array([row.te_metric for row in rows], dtype=np.int64)
         if has_te_metrics
@@ -415,6 +400,10 @@ class _Directions:
     """Directed links of a file, and what to note about it.
 
     Attributes:
+        where: file or name, for messages.
+        directed: whether links are directed.
+        geographical: whether coordinates are longitudes and latitudes.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
         rows: directed links, in order.
         num_loops: number of dropped self-loops.
         num_assumed: number of links with the default capacity.
@@ -422,6 +411,10 @@ class _Directions:
         repeated: descriptions of cables that repeat another one in the opposite direction.
     """
 
+    where: str
+    directed: bool
+    geographical: bool
+    default_capacity: float | None
     rows: list[_Direction] = dataclasses.field(default_factory=list)
     num_loops: int = 0
     num_assumed: int = 0
@@ -431,54 +424,66 @@ class _Directions:
     def add(
         self,
         record: LinkRecord,
-        ends: tuple[int, int],
-        capacity: float | None,
-        latency: float,
-        directed: bool,
-        where: str,
+        index: dict[str, int],
+        positions: Sequence[tuple[float, float] | None],
     ) -> None:
-        """Append a link, both directions if it is a cable.
+        """Validate a link, and append it, both directions if it is a cable.
 
         Args:
             record: the link.
-            ends: node indices of its ends.
-            capacity: Gbit/s; None for a link that is out of service.
-            latency: ms.
-            directed: whether links are directed.
-            where: file or name, for messages.
+            index: index of each node by its name.
+            positions: position of each node, None where unknown.
+
+        Raises:
+            InputError: an unknown node, or an invalid capacity, latency or metric.
         """
-        self.cables.add(ends)
-        if not directed and ends[::-1] in self.cables:
-            self.repeated.append(f"{record.field} ({record.source} -> {record.target})")
-        self.rows.append(
-            _direction(record, ends, capacity, latency, record.metric, record.has_failed, where)
-        )
-        if directed:
+        ends = _ends(record, index, self.where)
+        if ends[0] == ends[1]:
+            self.num_loops += 1
             return
+        # Capacity and latency, with their defaults.
+        capacity = record.capacity
+        if capacity is None and not record.has_failed:
+            capacity = _default_capacity(record, self.default_capacity, self.where)
+            self.num_assumed += 1
+        if capacity is not None and not record.has_failed:
+            _check_capacity(capacity, f"{record.field}: capacity", self.where)
+        latency = record.latency
+        if latency is None:
+            latency = _latency(positions[ends[0]], positions[ends[1]], self.geographical)
+        if not math.isfinite(latency) or latency <= 0:
+            raise InputError(self.where, f"{record.field}: latency", "a latency > 0 ms", latency)
         # The reverse direction of a cable may have its own metric and status.
+        self.cables.add(ends)
+        if not self.directed and ends[::-1] in self.cables:
+            self.repeated.append(f"{record.field} ({record.source} -> {record.target})")
         metric_back = record.metric if record.metric_back is None else record.metric_back
         has_failed_back = (
             record.has_failed if record.has_failed_back is None else record.has_failed_back
         )
-        self.rows.append(
-            _direction(record, ends[::-1], capacity, latency, metric_back, has_failed_back, where)
-        )
+        variants = [(ends, record.metric, record.has_failed)]
+        if not self.directed:
+            variants.append((ends[::-1], metric_back, has_failed_back))
+        self.rows += [
+            _direction(record, variant_ends, capacity, latency, metric, has_failed, self.where)
+            for variant_ends, metric, has_failed in variants
+        ]
 
-    def notes(self, where: str, default_capacity: float | None) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """Return notes on repeated cables, dropped links and assumed capacities."""
         notes: tuple[str, ...] = ()
         if self.repeated:
             notes += (
-                f"{WARNING}{where}: links in both directions in a network of cables (without "
+                f"{WARNING}{self.where}: links in both directions in a network of cables (without "
                 '"directed": true), each read as a cable of its own, so that capacities may count '
                 f"twice: {listed(self.repeated)}.",
             )
         if self.num_loops:
             notes += (f"{self.num_loops} links from a node to itself were dropped.",)
-        if self.num_assumed and default_capacity != PENDING_CAPACITY:
+        if self.num_assumed and self.default_capacity != PENDING_CAPACITY:
             notes += (
-                f"{self.num_assumed} links have no capacity in the file: {default_capacity:g} "
-                "Gbit/s assumed.",
+                f"{self.num_assumed} links have no capacity in the file: "
+                f"{self.default_capacity:g} Gbit/s assumed.",
             )
         return notes
 

@@ -115,37 +115,15 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
             or NaN rate, two matrices of one time, or no matrix at all.
     """
     where = str(path)
-    index = topology.node_index()
-    rows: dict[np.datetime64, tuple[Int64Array, FloatArray]] = {}
-    skipped = []
-    intervals = []
-    num_files = None if path.is_file() else sum(1 for _ in path.rglob("*.xml"))
-    members = progress_bar(
-        _files(path),
-        desc=f"reading {path.name}",
-        unit="matrix",
-        total=num_files,
-        disable=not progress,
-    )
-    # Parse one matrix per file.
-    for name, content in members:
-        matrix = _read_matrix(name, content, where, index, topology)
-        intervals.append(matrix.interval_s)
-        if not len(matrix.rates):
-            skipped.append(f"{name}: no demands in the file")
-        elif matrix.time in rows:
-            raise InputError(
-                where, f"{name}: time", "one matrix for each time", f"{matrix.time} twice"
-            )
-        else:
-            rows[matrix.time] = (matrix.pairs, matrix.rates)
+    archive = _read_archive(path, topology, progress)
+    rows = archive.rows
     if not rows:
         raise InputError(where, "", "XML files with demands", "none")
     name = re.sub(r"\.(tgz|tar\.gz|tar)$", "", path.name, flags=re.IGNORECASE)
     key = content_key(file_key(path), topology.node_names)
     # Union of the pairs of all matrices.
     times = np.array(sorted(rows), dtype="datetime64[s]")
-    pairs = reduce(np.union1d, (matrix[0] for matrix in rows.values()))
+    pairs = reduce(np.union1d, (matrix_pairs for matrix_pairs, _ in rows.values()))
 
     def write_rates(store: RateFile | RateArray) -> None:
         for row, time in enumerate(sorted(rows)):
@@ -159,11 +137,59 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
         pairs=np.stack(np.divmod(pairs, topology.num_nodes), 1).astype(np.int32),
         timestamps=times,
         rates=make_rates((len(times), len(pairs)), key, write_rates),
-        interval_s=int(np.median(intervals)),
-        skipped=tuple(skipped),
+        interval_s=int(np.median(archive.intervals)),
+        skipped=tuple(archive.skipped),
         key=key,
         origin=where,
     )
+
+
+@dataclasses.dataclass
+class _Archive:
+    """Matrices of an archive.
+
+    Attributes:
+        rows: pairs, as in :class:`_Matrix`, and Gbit/s of each matrix, by time.
+        intervals: seconds from each matrix to the next, as its file states.
+        skipped: files without demands, as sentences.
+    """
+
+    rows: dict[np.datetime64, tuple[Int64Array, FloatArray]] = dataclasses.field(
+        default_factory=dict
+    )
+    intervals: list[int] = dataclasses.field(default_factory=list)
+    skipped: list[str] = dataclasses.field(default_factory=list)
+
+
+def _read_archive(path: Path, topology: Topology, progress: bool) -> _Archive:
+    """Parse one matrix from each file.
+
+    Raises:
+        InputError: as for :func:`read_sndlib_traffic`.
+    """
+    where = str(path)
+    index = topology.node_index()
+    archive = _Archive()
+    num_files = None if path.is_file() else sum(1 for _ in path.rglob("*.xml"))
+    members = progress_bar(
+        _files(path),
+        desc=f"reading {path.name}",
+        unit="matrix",
+        total=num_files,
+        disable=not progress,
+    )
+    for name, content in members:
+        matrix = _read_matrix(name, content, where, index, topology)
+        archive.intervals.append(matrix.interval_s)
+        if not len(matrix.rates):
+            archive.skipped.append(f"{name}: no demands in the file")
+        elif matrix.time in archive.rows:
+            raise InputError(
+                where, f"{name}: time", "one matrix for each time", f"{matrix.time} twice"
+            )
+        else:
+            archive.rows[matrix.time] = (matrix.pairs, matrix.rates)
+    return archive
 
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:

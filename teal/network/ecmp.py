@@ -331,6 +331,7 @@ def _search_cut_nodes(
     has_transit = links.has_transit
     size = as_int64(0)
     num_settled = 0
+    # Reset the cut nodes, and push each one that has a link to an intact node.
     for cut_index in range(num_cut):
         distance[cut[cut_index]] = np.inf
     for cut_index in range(num_cut):
@@ -344,6 +345,7 @@ def _search_cut_nodes(
         if min_distance < np.inf:
             distance[node] = min_distance
             size = heap_push(keys, nodes, size, min_distance, node)
+    # Settle the nearest node, and relax its links from other cut nodes.
     while size:
         key = keys[0]
         node = nodes[0]
