@@ -153,10 +153,12 @@ def _check_disk_space(
 def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
     """`teal allocate`."""
     matrices = run_allocate(config, notify)
+    # Count unusable matrices, and gaps above the target.
     usable = [matrix for matrix in matrices if Status(matrix.status).usable]
     gaps = np.array([matrix.gap for matrix in usable])
     unusable = len(matrices) - len(usable)
     above = int((gaps > config.gap).sum())
+    # Summarise the matrices, and the cost of rounding.
     count, *figures = sentences(matrices)
     lines = [f"{config.out}: {count}"]
     if usable:

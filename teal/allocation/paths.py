@@ -111,6 +111,7 @@ def improve_outcome(config: ImproveConfig, notify: Notify) -> Outcome:
 def compute_outcome(config: PathsConfig, notify: Notify) -> Outcome:
     """`teal paths compute`."""
     topology, paths = run_compute(config, notify)
+    # Number and length of the paths.
     by_demand = paths.mask.sum(1)
     count = int(by_demand.sum())
     longest = int(paths.hops.max())

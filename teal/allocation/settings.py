@@ -101,6 +101,7 @@ class SolveConfig(InstanceConfig):
             "no --calibrate, which needs all pairs",
             not (self.carrying and self.calibrate),
         )
+        # Options that exclude each other.
         self._check_churn_options()
         if self.over_all_paths:
             self._check_column_generation_options()

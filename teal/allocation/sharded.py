@@ -293,11 +293,13 @@ def _report(
     bound_s: float,
 ) -> ShardedReport:
     """Return the figures of all shards together."""
+    # Sum the loads and values of all shards.
     objective = network.objective
     load = torch.from_numpy(np.sum([part.load for part in parts], axis=0))[None]
     largest_utilisation = float(network.utilisation_of(load).amax())
     violation = max(float(overload(network, load)), *(part.violation for part in parts))
     value = objective.rules.value_of_parts([part.value for part in parts], largest_utilisation)
+    # Bounds: the part of the links, and the profits of the demands.
     links_part = _links_part(network, torch.from_numpy(result.prices)[None], max_entries=math.inf)
     bound, bound_all_paths = (
         float(from_score(network, torch.tensor(links_part + sum(profits), dtype=torch.float64)))
@@ -307,6 +309,7 @@ def _report(
     def certified(limit: float) -> float:
         return float(gap(network, *torch.tensor([[value], [limit]], dtype=torch.float64)))
 
+    # Satisfied demand and feasibility.
     demand = sum(part.demand for part in parts)
     carried = sum(part.carried for part in parts)
     is_feasible = violation <= TOLERANCE

@@ -177,6 +177,7 @@ class SolveFigures(Figures):
 
     def to_json(self) -> dict[str, Any]:
         """All figures; numbers that JSON cannot hold become null."""
+        # Figures of all programs.
         names = (
             *FIGURES,
             "gap_all_paths",
@@ -196,6 +197,7 @@ class SolveFigures(Figures):
             if self.moved_share is None
             else {"moved_share": self.moved_share, "changed": self.changed}
         )
+        # Figures of some programs and options only.
         loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
         loss = {} if loss_gap is None else {"loss_gap": loss_gap}
         names = ("latency_mean", "latency_99", "largest_stretch")
@@ -205,6 +207,7 @@ class SolveFigures(Figures):
         share = (
             {} if self.largest_share is None else dict(zip(names, self.largest_share, strict=True))
         )
+        # All figures in their order.
         entries = {"objective": self.objective.spec, **figures, **lost, **share, **loss, **latency}
         return dict(json_value({**entries, **parts, **moved}))
 

@@ -83,11 +83,13 @@ def _literal(text: str) -> str:
 
 
 def _draw_series(axes: Axes, series: Series, styles: Styles, *, is_time: bool) -> Artist:
+    # Data and style.
     name = series.scheme
     colour = styles.colour(series.scheme)
     x = np.array(series.x, dtype="datetime64[s]") if is_time else series.x
     y = [np.nan if value is None else value for value in series.y]
     marker = styles.pick(name, MARKERS)
+    # Marks or lines.
     match series.kind:
         case "points":
             return axes.scatter(x, y, s=9, alpha=0.25, color=colour, marker=marker, linewidths=0)

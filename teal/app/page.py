@@ -98,6 +98,7 @@ def _log_range(chart: Chart) -> dict[str, Any]:
 
 
 def _trace(series: Series, styles: Styles, chart: Chart, *, is_named: bool) -> dict[str, Any]:
+    # Attributes of all kinds of series.
     name = series.scheme
     colour = styles.colour(series.scheme)
     marker: dict[str, Any] = {"color": colour, "symbol": styles.pick(name, _SYMBOLS)}
@@ -114,6 +115,7 @@ def _trace(series: Series, styles: Styles, chart: Chart, *, is_named: bool) -> d
         "marker": marker,
         "hovertemplate": hover + f"<extra>{_safe(name)}</extra>",
     }
+    # Marks or lines.
     match series.kind:
         case "points":
             return trace | {"mode": "markers", "marker": marker | {"size": 5, "opacity": 0.6}}
@@ -186,6 +188,7 @@ def write_page(path: Path, heading: str, introduction: str, sections: Sequence[S
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS), autoescape=True, trim_blocks=True
     )
+    # Charts; a scheme has one style in all of them.
     styles = Styles(
         tuple(
             dict.fromkeys(
@@ -201,6 +204,7 @@ def write_page(path: Path, heading: str, introduction: str, sections: Sequence[S
         for number, section in enumerate(sections)
         for i, chart in enumerate(section.charts)
     }
+    # Render the template.
     page = environment.get_template("report.html").render(
         heading=heading,
         introduction=introduction.split("`"),

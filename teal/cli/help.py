@@ -72,6 +72,7 @@ def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: b
         epilogue: printed at the end.
         has_all: whether options for experts are among the others.
     """
+    # Usage, with the required options.
     width = _width()
     kinds = typing.get_type_hints(config)
     texts = _docstrings(config) | {
@@ -85,6 +86,7 @@ def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: b
         " ".join([f"usage: teal {name}", *required, "[options]"]), width, subsequent_indent="    "
     )
     lines = [usage, "", *_paragraphs(inspect.getdoc(config) or "", width)]
+    # Options by group; those for experts are only named.
     groups = _groups(config)
     experts = [] if has_all else groups.pop(_EXPERTS, [])
     for title, fields in groups.items():

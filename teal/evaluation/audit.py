@@ -483,6 +483,7 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
     Raises:
         InputError: a fault in the settings, or results in OUT that must not be replaced.
     """
+    # Load the instance and the schemes.
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
     instance = load_instance(config, notify)
     if instance.objective.rules.carries_all or instance.objective.rules.is_sequence:
@@ -496,6 +497,7 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
             f"{100 * generation.loss:.2f}%"
         )
 
+    # Search.
     allowed = demand_set(instance, config.box, hose=config.hose, up_to=config.up_to)
     result = audit(
         instance,
@@ -506,6 +508,7 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
         of_capacity=config.measure == "capacity",
         report=report_generation,
     )
+    # Write the results.
     write_files(
         config.out,
         {

@@ -120,6 +120,7 @@ class Charts:
         )
 
     def _fairness(self, rows: list[Row], curve: Sequence[FairnessPoint]) -> Chart:
+        # The curve, and the means of the schemes.
         lowest, total = (
             [100 * getattr(point, name) for point in curve]
             for name in ("least_share", "total_share")
@@ -135,6 +136,7 @@ class Charts:
             ]
             if np.isfinite(x).all()
         ]
+        # Chart of both.
         names = [point.objective.removeprefix("alpha_fair:alpha=") for point in curve]
         return Chart(
             "fairness",

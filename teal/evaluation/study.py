@@ -106,6 +106,7 @@ class Study:
         Raises:
             InputError: a scheme that does not suit, where that is an error.
         """
+        # Restore the state of an interrupted run.
         finished = {
             entry["key"]: [from_text(Row, row) for row in entry["rows"]]
             for entry in self._of_network("case", number)
@@ -114,6 +115,7 @@ class Study:
             entry["scheme"]: entry["reason"] for entry in self._of_network("left_out", number)
         }
         is_described = any(self._of_network("network", number))
+        # Evaluate the cases, and record each result in the journal.
         evaluation = Evaluation(
             instance,
             dict(schemes),
@@ -140,6 +142,7 @@ class Study:
                         excluded[scheme] = reason
                         self._add("left_out", number, {"scheme": scheme, "reason": reason})
                 self._add("case", number, _case_entry(result))
+        # Record the fairness curve, and that the network is complete.
         self._add("fairness", number, {"points": self._fairness(instance, cases)})
         self._add("complete", number, {})
 

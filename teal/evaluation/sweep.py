@@ -320,6 +320,7 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
         summary = summary_of[settings, "cut"]
         return "-" if settings == _START else f"{summary.kept_start} of {summary.runs}"
 
+    # One row for each settings, one column for each measure.
     columns = (
         Column("settings", str),
         Column("kept the start", kept_text),

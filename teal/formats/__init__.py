@@ -171,6 +171,7 @@ def topology_from(topology: Any, settings: FileSettings) -> Topology:
 
 
 def _load_topology(text: Any, default_capacity: float | None, names: Attributes) -> Topology:
+    # Objects.
     if hasattr(text, "columns"):
         return link_tables.topology_from_link_frame(text, default_capacity, names)
     if not isinstance(text, str | Path):
@@ -182,6 +183,7 @@ def _load_topology(text: Any, default_capacity: float | None, names: Attributes)
                 type(text).__name__,
             )
         return topology_from_graph(text, default_capacity, names)
+    # Names of networks.
     text = str(text)
     if is_named(text):
         require_attributes(names, (), text)
@@ -189,6 +191,7 @@ def _load_topology(text: Any, default_capacity: float | None, names: Attributes)
         return topohub_names.load_topohub(text)
     if text.lower() in BUILT_IN:
         return read_node_link(packaged(BUILT_IN[text.lower()]))
+    # Files.
     path = Path(text).expanduser()
     check_topology_name(text)
     file_format = topology_format(path)

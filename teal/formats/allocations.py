@@ -253,6 +253,7 @@ def _from_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
         )
     if "demands" not in _required(dict, allocations[0], where, "allocations"):
         raise InputError(where, "form", "an answer by name (form: named)", "arrays")
+    # Demands by ingress router; links by name.
     links = _link_names(_member(list, allocations[0], "utilisation", where), where)
     routers: dict[str, list[dict[str, Any]]] = {}
     for demand in _member(list, allocations[0], "demands", where):
@@ -263,6 +264,7 @@ def _from_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
         stored = [
             _required(dict, path, where, "paths") for path in _member(list, demand, "paths", where)
         ]
+        # Splits, from integer weights where there are any.
         weights = sum(amount_of(path.get("weight", 0), where, "weight") for path in stored)
         paths = []
         for path in stored:

@@ -151,6 +151,7 @@ class _Updates:
                     self.read_gobgp(part)
 
     def _read_path(self, path: dict[str, Any], nlri: dict[str, Any]) -> None:
+        # Link-state attributes.
         attributes = list_of(path.get("attrs"), self.where, f"{self.location}: attrs")
         link_attributes = [
             attribute
@@ -158,12 +159,14 @@ class _Updates:
             if isinstance(attribute, dict) and attribute.get("type") == _LINK_STATE
         ]
         is_withdrawn = bool(_value(path, "withdrawal", "iswithdraw"))
+        # A node has no remote end, a prefix is not used.
         local = self._gobgp_router(nlri["local_node_desc"])
         if "remote_node_desc" not in nlri:
             node = _attribute_part(link_attributes, "node")
             if "prefix_desc" not in nlri:
                 self._update_node(local, _value(node, "name"), _value(node, "flags"))
             return
+        # A link.
         ends = local, self._gobgp_router(nlri["remote_node_desc"])
         link = _attribute_part(link_attributes, "link")
         self._update_link(
@@ -182,12 +185,14 @@ class _Updates:
 
     def read_exabgp(self, document: Any) -> None:
         """Read an update of ExaBGP."""
+        # Attributes, and withdrawn objects.
         update = _find_value(document, "update") or document
         if not isinstance(update, dict):
             return
         attributes = object_of(update.get("attribute"), self.where, f"{self.location}: attribute")
         attribute = object_of(attributes.get("bgp-ls"), self.where, f"{self.location}: bgp-ls")
         withdrawn = {id(nlri) for nlri in _nlris(update.get("withdraw"))}
+        # Nodes and links.
         for nlri in _nlris(update):
             kind = nlri["ls-nlri-type"]
             if kind in _NODES and id(nlri) not in withdrawn:

@@ -324,6 +324,7 @@ def containerlab_text(topology: Topology) -> str:
     """
     import yaml
 
+    # Nodes with distinct container names.
     container_names = list[str]()
     nodes = dict[str, Any]()
     used_names = set(_NON_NODES)
@@ -334,6 +335,7 @@ def containerlab_text(topology: Topology) -> str:
         used_names.add(container_name)
         container_names.append(container_name)
         nodes[container_name] = {} if container_name == name else {"labels": {_NAME_LABEL: name}}
+    # Links, with labels of both directions.
     num_interfaces = [0] * topology.num_nodes
     links: list[dict[str, Any]] = []
     for pair in topology.link_pairs():
@@ -353,6 +355,7 @@ def containerlab_text(topology: Topology) -> str:
         links.append(
             {"type": "veth", "endpoints": ends, "labels": {**forward, **backward_labels, **one_way}}
         )
+    # Document with the name and the defaults.
     title = re.sub(r"[^a-zA-Z0-9_.-]", "-", topology.name) or "network"
     defaults = {"kind": "linux", "image": _IMAGE}
     document = {"name": title, "topology": {"defaults": defaults, "nodes": nodes, "links": links}}

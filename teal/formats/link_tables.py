@@ -295,6 +295,7 @@ def _record(
     def value(column: str) -> float | None:
         return number(cell[column], where, f"{field}: {column}") if cell.get(column) else None
 
+    # The capacity of an aggregation group is that of all members.
     capacity = gbps(cell.get("capacity", ""), units["capacity"], where, f"{field}: capacity")
     members = value("members")
     if capacity is not None and members is not None:

@@ -55,6 +55,7 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
     structure = root.find(f"{_NAMESPACE}networkStructure")
     if structure is None:
         raise InputError(where, "networkStructure", "nodes and links", "none")
+    # Nodes with their positions.
     nodes: dict[str, tuple[float, float] | None] = {}
     for node in structure.iterfind(f"{_NAMESPACE}nodes/{_NAMESPACE}node"):
         x, y = (node.findtext(f"{_NAMESPACE}coordinates/{_NAMESPACE}{axis}") for axis in "xy")
@@ -64,6 +65,7 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
         )
     node_list = structure.find(f"{_NAMESPACE}nodes")
     geographical = node_list is not None and node_list.get("coordinatesType") == "geographical"
+    # Links with the capacity of the first module that has one.
     links = []
     for link in structure.iterfind(f"{_NAMESPACE}links/{_NAMESPACE}link"):
         field = f"link {link.get('id')}"

@@ -47,6 +47,7 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
         OSError: a transient failure, such as too many open files.
     """
     file = Path(file)
+    # Read the arrays; any damage is an error of the input.
     try:
         paths = _read(file, topology)
     except OSError as error:
@@ -64,6 +65,7 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
         zlib.error,
     ):
         raise InputError(str(file), "", _EXPECTED_FILE, "another file") from None
+    # Validate network and indices.
     if paths.topology_key != topology.graph_key():
         raise InputError(
             str(file),

@@ -323,6 +323,7 @@ def loss_interval(
 def _outages_of(
     instance: Instance, block: Int64Array, before: _Solved, after: _Solved, failure: Failure
 ) -> tuple[list[Outage], LinkPeaks]:
+    # Measure the solutions, also those of matrices with more paths.
     everything = torch.arange(len(block))
     figures_by_case: dict[int, tuple[Figures, Status]] = {}
     utilisation = np.zeros((len(block), instance.topology.num_links))
@@ -331,6 +332,7 @@ def _outages_of(
         utilisation[rows.cpu().numpy()] = np.nan_to_num(assessment.utilisation.cpu().numpy())
         for b, row in enumerate(rows.tolist()):
             figures_by_case[row] = assessment.figures(b), assessment.status[b]
+    # One outage for each matrix.
     problem = after.problem
     stranded = (problem.demand * ~problem.routable).sum(1) / problem.demand.sum(1).clamp(min=1e-300)
     value_before = before.value

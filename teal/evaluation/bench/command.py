@@ -90,6 +90,7 @@ def ranking_table(scores: Sequence[Score]) -> Table:
 
 def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
     """A page with the ranking, scores by case as a chart, and what is not valid and why."""
+    # One series of scores for each program.
     tracks = _tracks(scores)
     ranking = means(scores)
     series = tuple(
@@ -102,6 +103,7 @@ def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
         for program in ranking
         if (program_scores := [score for score in scores if score.program == program])
     )
+    # One section, with the ranking and the chart of scores.
     best_program, best_means = next(iter(ranking.items()))
     section = Section(
         title=NAME,

@@ -93,6 +93,7 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
                 case = cases.get(row["case"])
                 if case is None:
                     raise InputError(str(path), where, "a case of the set", repr(row["case"]))
+                # Nodes, links and share of the path.
                 names = row["path"].split("|")
                 try:
                     ends = nodes[case.network][row["source"]], nodes[case.network][row["target"]]
