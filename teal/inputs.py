@@ -19,8 +19,10 @@ from teal.option import OVERWRITE, TOPOLOGY
 if TYPE_CHECKING:
     from teal.network import TrafficMatrices
 
-_MAX_CAPACITIES = 6  # different ones that are listed
-_MIN_DEMAND = 1e-300  # Gbit/s, instead of 0 as a divisor
+# Maximum number of different capacities that are listed.
+_MAX_CAPACITIES = 6
+# Gbit/s, instead of 0 as a divisor.
+_MIN_DEMAND = 1e-300
 # Shares of the capacity of a node's links, outside which the unit of traffic or capacity is
 # probably wrong.
 _MIN_NEED, _MAX_NEED = 1e-3, 5.0

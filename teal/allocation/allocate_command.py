@@ -34,7 +34,8 @@ from teal.runtime.progress import progress_bar
 from teal.runtime.storage import check_out_folder, remove_files
 
 MANIFEST = "manifest.json"
-_MAX_COMPRESSION = 4  # splits compress to a half, seldom to less than a quarter
+# Splits compress to a half, seldom to less than a quarter.
+_MAX_COMPRESSION = 4
 
 
 def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[AllocatedMatrix]:

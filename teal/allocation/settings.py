@@ -180,7 +180,8 @@ class SolveConfig(InstanceConfig):
         return self.shards > 1 or self.workers > 0
 
 
-Each = Literal["none", "json", "parquet", "csv"]  # suffixes of a file of one matrix
+# Suffixes of a file of one matrix.
+Each = Literal["none", "json", "parquet", "csv"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

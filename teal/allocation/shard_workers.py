@@ -27,7 +27,8 @@ from teal.runtime.parallel import limit_threads
 from teal.runtime.storage import ScratchFolder
 from teal.solvers.pdhg.shards.shards import ShardBackend, ShardDemands, ShardWorker
 
-_MAX_REPLACEMENTS = 3  # of each actor
+# Maximum replacements of each actor.
+_MAX_REPLACEMENTS = 3
 _MEMORY_SHARE = (
     0.5  # of a machine's free memory, for the state of all actors; beyond it, shards are mapped
 )

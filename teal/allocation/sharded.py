@@ -216,7 +216,8 @@ def _load(config: SolveConfig, notify: Callable[[str], None]) -> _Program:
     return _Program(topology, traffic.pairs, demand, objective, capacity, weight)
 
 
-PART_FILES = "demands-*.parquet"  # the files of all shards
+# Files of all shards.
+PART_FILES = "demands-*.parquet"
 
 
 def part_file(first: int) -> str:

@@ -53,8 +53,10 @@ from teal.solvers.short_paths import preferred
 from teal.solvers.table_search import installable
 from teal.spec import parse_spec
 
-_EQUAL_SPLIT_TOLERANCE = 1e-9  # share of a demand: what differs by less is rounding
-_CAPACITY_TOLERANCE = 1e-9  # of a link's capacity, by which the sum of kept flows may exceed it
+# Share of a demand; smaller differences of splits are rounding.
+_EQUAL_SPLIT_TOLERANCE = 1e-9
+# Share of a link's capacity by which kept flows may exceed it.
+_CAPACITY_TOLERANCE = 1e-9
 
 
 def changes(problem: Problem, splits: Tensor, previous: Tensor) -> Tensor:
@@ -112,8 +114,10 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
 # loaded.
 _MIN_SATISFIED = 0.01
 _MIN_UTILISATION = 0.001
-_MAX_ROUNDS = 1_000  # of column generation; it ends long before where nothing is left to add
-_REPORT_EVERY_S = 2.0  # seconds between two progress messages
+# Maximum rounds of column generation, which ends long before if nothing can be added.
+_MAX_ROUNDS = 1_000
+# Seconds between two progress messages.
+_REPORT_EVERY_S = 2.0
 _ROUNDED = "rounding of the splits (--entries, --min-split, --keep-within)"
 # What ended a search, for messages.
 STOPPED_BY = {

@@ -43,10 +43,10 @@ from teal.runtime.lp import solve_lp
 from teal.runtime.storage import atomic_file, check_out_folder, remove_files
 
 MAX_STEPS = 6
-_WHOLE_SHARE = 1 - 1e-6  # rho from which nothing counts as shed
-_CAPACITY_TOLERANCE = (
-    1e-9  # share of a capacity by which a link may be over it in a given allocation
-)
+# Values of rho from which nothing counts as shed.
+_WHOLE_SHARE = 1 - 1e-6
+# Share of a capacity by which a given allocation may exceed it.
+_CAPACITY_TOLERANCE = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -287,10 +287,13 @@ class _Variables:
 
 
 _PATTERN = "step-*.json"
-_MIN_SHARE = 1e-9  # share of a path's largest flow below which it is left out of a step's file
+# Share of a path's largest flow; smaller flows are not written to the file of a step.
+_MIN_SHARE = 1e-9
 
-_Demand = tuple[str, str, str]  # router, target, class ("" for none)
-_Key = tuple[_Demand, tuple[int, ...]]  # demand, links of a path
+# Router, target, class ("" for none).
+_Demand = tuple[str, str, str]
+# Demand, links of a path.
+_Key = tuple[_Demand, tuple[int, ...]]
 
 
 def run_update(config: UpdateConfig) -> Update:

@@ -40,7 +40,8 @@ FIRST_SOLVE: Literal["first solve"] = (
     "first solve"  # kernels that are compiled before a command begins
 )
 
-Notify = Callable[[str], None]  # prints a message about the progress to the standard error
+# Prints a progress message to the standard error.
+Notify = Callable[[str], None]
 
 
 def seldom(notify: Notify, every_s: float = 2.0) -> Notify:

@@ -18,13 +18,18 @@ from teal.app.chart import Chart, Series, Styles
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("-", "--", ":", "-.")
-_POINTS_PER_PIXEL = 0.5  # points of a line in a file for a pixel on a page
-_PANEL_INCHES = (5.5, 4.2)  # width and height of one plot
+# Points of a line in a file for each pixel on a page.
+_POINTS_PER_PIXEL = 0.5
+# Width and height of one plot.
+_PANEL_INCHES = (5.5, 4.2)
 _FORMATS = (".svg", ".pdf")
-_BELOW_AXES = (0.5, -0.16)  # place of a legend, in parts of the axes, where it covers no line
+# Position of a legend, in parts of the axes, where it covers no line.
+_BELOW_AXES = (0.5, -0.16)
 _LEGEND_COLUMNS = 3
-_LEGEND_LETTERS = 80  # of a line of the legend, with its marks, in the width of one plot
-_MARK_LETTERS = 8  # width of the mark of a series and the space around it, in letters
+# Letters of a line of the legend, with its marks, in the width of one plot.
+_LEGEND_LETTERS = 80
+# Width of the mark of a series and the space around it, in letters.
+_MARK_LETTERS = 8
 
 
 def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:

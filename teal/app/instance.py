@@ -50,21 +50,25 @@ from teal.runtime.storage import atomic_file, cache_dir, content_key
 from teal.solvers import pdhg
 from teal.spec import parse_spec
 
-_TARGET_GAP = 1e-3  # relative certified gap at which PDHG stops for each optimum
+# Relative certified gap at which PDHG stops for each optimum.
+_TARGET_GAP = 1e-3
 # Absolute error of the satisfied share; the optima are not known better.
 _TOLERANCE = _TARGET_GAP / 2
-_MAX_GAP = 1e-2  # largest relative gap of an optimum that is accepted when the iterations run out
-_MAX_ITERATIONS = 2000  # of PDHG for each optimum; usual ones take below 100
-_MAX_MATRICES = (
-    21  # largest number of matrices in the median; odd, so that the median is one of them
-)
-_MIN_MATRICES = 5  # smallest number of matrices in the median, however large the network
+# Maximum relative gap of an optimum when the iterations run out.
+_MAX_GAP = 1e-2
+# Maximum iterations of PDHG for each optimum; usual ones take below 100.
+_MAX_ITERATIONS = 2000
+# Maximum number of matrices in the median; odd, so that the median is one of them.
+_MAX_MATRICES = 21
+# Minimum number of matrices in the median, however large the network.
+_MIN_MATRICES = 5
 _TARGET_ENTRIES = (
     200_000  # matrices x demands that are solved together, which bounds memory and time
 )
 # width of the bracket of ln(factor) at which bisection ends: the factor is known to 1 in a million
 _MIN_BRACKET = 1e-6
-_SILENT_S = 1.0  # seconds after which the bar of a calibration is shown
+# Seconds after which the progress bar of a calibration is shown.
+_SILENT_S = 1.0
 
 
 def calibration_factor(
@@ -173,12 +177,17 @@ class _Search:
         return float(((result.value + result.bound) / 2 / problem.demand.sum(1)).median())
 
 
-_CALIBRATION_FORMAT = 2  # part of the cache key: raise it when calibration changes
-_CABLES = "cables"  # every cable is a group
-_RANDOM = "random"  # weights that are drawn
-_USUAL_WEIGHTS = f"{_RANDOM}:seed=0"  # of weighted_flow
+# Part of the cache key: increment it when calibration changes.
+_CALIBRATION_FORMAT = 2
+# Every cable is a group.
+_CABLES = "cables"
+# Weights that are drawn.
+_RANDOM = "random"
+# Default weights of weighted_flow.
+_USUAL_WEIGHTS = f"{_RANDOM}:seed=0"
 _WEIGHT = Column("weight", Kind.NUMBER, required=True)
-_PRIORITIES = (1.0, 2.0, 4.0)  # weights that `random:seed=N` gives to demands
+# Weights that `random:seed=N` draws from.
+_PRIORITIES = (1.0, 2.0, 4.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

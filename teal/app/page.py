@@ -19,9 +19,12 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 # Beside the least and largest value of a logarithmic axis: share, decades.
 _MARGIN = 0.04
 _MIN_MARGIN = 0.02
-_FEW_DECADES = 1.5  # up to which an axis has ticks at 1, 2 and 5 too
-_MAX_NAMES = 30  # of categories, which have a label each
-_NAME_ANGLE = -60  # degrees by which names of categories are turned
+# Decades up to which an axis has ticks at 1, 2 and 5 too.
+_FEW_DECADES = 1.5
+# Maximum number of categories that have a label each.
+_MAX_NAMES = 30
+# Degrees by which names of categories are turned.
+_NAME_ANGLE = -60
 _AXIS_TYPES = {"linear": "linear", "log": "log", "category": "category", "time": "date"}
 
 

@@ -23,9 +23,11 @@ from teal.runtime.interruptible import Deadline
 from teal.solvers.candidates import ChosenPaths, choose_paths, representative_matrices
 from teal.solvers.columns import ColumnRound
 
-_REPORT_EVERY_S = 5.0  # seconds between two progress messages
+# Seconds between two progress messages.
+_REPORT_EVERY_S = 5.0
 _LEAST_S = 1e-3
-_LONGEST_S = 300.0  # seconds for the choice at most, after which the best set so far is taken
+# Maximum seconds for the choice; then the best set so far is returned.
+_LONGEST_S = 300.0
 
 
 def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | None:

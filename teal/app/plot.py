@@ -18,7 +18,8 @@ from teal.app.web.layout import positions
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
 
-_MAX_NAMES = 40  # nodes of a network whose names are drawn
+# Maximum number of nodes of a network whose names are drawn.
+_MAX_NAMES = 40
 _OFFSET_SHARE = (
     0.006  # share of the drawing's size by which the two directions of a cable are apart
 )

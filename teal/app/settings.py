@@ -16,7 +16,8 @@ from teal.objectives import Objective, ObjectiveName
 from teal.option import DEVICE, TOPOLOGY, check_options
 from teal.spec import parse_spec
 
-_MOST_PATHS = 255  # of a demand
+# Maximum number of paths of a demand.
+_MOST_PATHS = 255
 
 
 class PathChoice(NamedTuple):

@@ -36,10 +36,12 @@ _EPILOGUE = (
     "warnings stay).  Exit codes: 0 success; 1 no usable result, or a solver failed; 2 wrong "
     "input; 3 a target gap was missed; 4 teal check raised an alarm; 130 interrupted."
 )
-_PACKAGE = "teal-te"  # name of the package under which it is installed
+# Name of the installed package.
+_PACKAGE = "teal-te"
 # Options beside which --resume takes all others from the run that it continues.
 _WITH_RESUME = {"--resume", "--out", "--time-budget", "--max-steps", "--workers", "--worst"}
-_EXIT_INTERRUPTED = 130  # the exit code of shells for Ctrl-C
+# Exit code of shells for Ctrl-C.
+_EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -47,14 +47,15 @@ from teal.schemes import Scheme, make_scheme
 from teal.schemes.models import model_of_each
 from teal.solvers import pdhg
 
-CHILDREN = pdhg.MAX_LANES  # candidates of a generation: as many as PDHG solves together
+# Candidates of a generation: as many as PDHG solves together.
+CHILDREN = pdhg.MAX_LANES
 # Certified gap of the optimum, during the search and for the worst demands.
 _SEARCH_GAP = 5e-3
 _LAST_GAP = 1e-3
-_OPTIMUM_ITERATIONS = (
-    2000  # of PDHG for the optimum, at most; a wider gap only proves a smaller loss
-)
-_PATTERN_DISTANCES = 8  # number of least distances, in links, of the first patterns
+# Maximum iterations of PDHG for the optimum; a wider gap only proves a smaller loss.
+_OPTIMUM_ITERATIONS = 2000
+# Number of minimum distances, in links, of the first patterns.
+_PATTERN_DISTANCES = 8
 # Share of the largest rate that distant demands have in the first patterns.
 _PATTERN_SHARES = (
     0.5,
@@ -77,7 +78,8 @@ _MIN_RATE_SHARE = 1e-9
 # Share of mutations that take a group; range of common values, in powers of ten.
 _GROUPED_SHARE = 0.5
 _VALUE_DECADES = 3.0
-_HOSE_PASSES = 8  # over senders and receivers, in which demands are scaled into the hose limit
+# Passes over senders and receivers that scale demands into the hose limit.
+_HOSE_PASSES = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

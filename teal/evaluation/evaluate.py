@@ -154,7 +154,8 @@ def carried_over(problem: Problem, installed: LazyAllocation) -> Allocation:
 MAX_WARM_UP_S = 60.0
 _MAX_UNCOMPILED_S = 1.0
 
-Before = Callable[[Case], Problem | None]  # the problem of the interval before a case
+# Function that returns the problem of the interval before a case.
+Before = Callable[[Case], Problem | None]
 
 
 @dataclasses.dataclass(eq=False)

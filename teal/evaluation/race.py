@@ -54,15 +54,20 @@ NEXT, CROWD, FAILURES, FIRST = SITUATIONS = (
     "failures",
     "no earlier state",
 )
-TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)  # certified gaps
+# Certified gaps.
+TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)
 # Names of runs; the last follows a scheme's name.
 COLD = "pdhg cold"
 WARM = "pdhg warm"
 FROM = " + pdhg"
-_FAILED_SHARES = (0.01, 0.05)  # range of the share of failed cables
-_EARLIER_GAP = 1e-3  # certified gap of the earlier state
-_MAX_REPEATS = 5  # timed repetitions of a run, at most
-_MAX_REPEAT_S = 2.0  # seconds of timed repetitions, after which no more are made
+# Range of the share of failed cables.
+_FAILED_SHARES = (0.01, 0.05)
+# Certified gap of the earlier state.
+_EARLIER_GAP = 1e-3
+# Maximum number of timed repetitions of a run.
+_MAX_REPEATS = 5
+# Seconds of timed repetitions, after which no more are made.
+_MAX_REPEAT_S = 2.0
 _T = TypeVar("_T")
 
 
@@ -167,7 +172,8 @@ def situations(
     yield FIRST, instance.problem(now), None
 
 
-_Solved = tuple[Allocation, int]  # allocation, iterations
+# Allocation, iterations.
+_Solved = tuple[Allocation, int]
 # Fields of a RaceRun from `scheme` on.
 _RunFigures = tuple[str, float, float, int, float, float, str]
 
@@ -297,7 +303,8 @@ def times_to_gap(runs: Sequence[RaceRun], gap: float = 0.01) -> list[TimeToGap]:
     return results
 
 
-_MIN_DRAWN_GAP = 1e-5  # smaller gaps are drawn at this one, since the axis is logarithmic
+# Smaller gaps are drawn at this one, since the axis is logarithmic.
+_MIN_DRAWN_GAP = 1e-5
 
 
 def time_table(times: Sequence[TimeToGap], gap: float) -> Table:
@@ -413,7 +420,8 @@ def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
 
 
 FILES = TABLE, MANIFEST, PLOT = ("race.csv", "manifest.json", "race.png")
-_DEFAULT_MATRICES = 3  # of each network, where --limit is 0
+# Matrices of each network if --limit is 0.
+_DEFAULT_MATRICES = 3
 
 
 def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[RaceRun]:
@@ -458,4 +466,5 @@ def race_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
     )
 
 
-_TABLE_GAP = 0.01  # certified gap, 1%; the table shows the time that each start needs to reach it
+# Certified gap, 1%; the table shows the time that each start needs to reach it.
+_TABLE_GAP = 0.01

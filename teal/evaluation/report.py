@@ -38,7 +38,8 @@ from teal.runtime.storage import check_out_folder
 
 PLOT = "results.png"
 REPORT = "report.html"
-_MIN_DRAWN_GAP = 1e-4  # per cent: smaller gaps are drawn at this one, since the axis is logarithmic
+# Per cent; smaller gaps are drawn at this one, since the axis is logarithmic.
+_MIN_DRAWN_GAP = 1e-4
 # Axis titles of the charts over levels.
 _LEVEL_TITLES = {
     Protocol.FAILURES: "number of failed cables",
@@ -265,8 +266,10 @@ def _array(rows: Sequence[Row], number: Callable[[Row], float]) -> FloatArray:
     return np.array([number(row) for row in rows], np.float64)
 
 
-_SAME = 5e-4  # relative difference of two qualities that is none: five of ten thousand
-_NEAR = 0.01  # relative loss of quality, up to which a faster scheme is worth naming
+# Relative difference up to which two qualities count as equal.
+_SAME = 5e-4
+# Relative loss of quality up to which a faster scheme is named.
+_NEAR = 0.01
 
 
 def compared(rows: Sequence[Row]) -> str:
@@ -395,7 +398,8 @@ def _list(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
 
 
-_MAX_CASES = 24  # unchanged matrices on a map, and as many changed ones
+# Maximum number of unchanged matrices on a map, and of changed ones.
+_MAX_CASES = 24
 
 
 def network_map(
@@ -450,7 +454,8 @@ def _name(case: ResultKey, time: str) -> str:
     )
 
 
-_MAX_FULL = 3  # links that are named
+# Maximum number of links that are named.
+_MAX_FULL = 3
 
 
 def write_report(path: Path, record: Record) -> None:

@@ -22,7 +22,8 @@ from teal.problem.bounds import gap
 from teal.problem.lines import Lines, records
 from teal.runtime.arrays import FloatArray
 
-REFERENCE_SCHEME = "lp-all"  # whose optima the others are compared with
+# Scheme whose optima the others are compared with.
+REFERENCE_SCHEME = "lp-all"
 LEFT_OUT = (
     "left out"  # begins the note of cases that a scheme was not run on, since it takes too long
 )

@@ -22,7 +22,8 @@ from teal.errors import InputError, did_you_mean
 from teal.learning.settings import TrainConfig
 from teal.option import OVERWRITE, RESUME
 
-DEFAULT_SCHEMES = ("teal", "price-gnn", "lp-all")  # without --scheme
+# Schemes without --scheme.
+DEFAULT_SCHEMES = ("teal", "price-gnn", "lp-all")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

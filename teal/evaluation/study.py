@@ -27,8 +27,10 @@ from teal.runtime.storage import content_key
 from teal.schemes import Scheme, make_scheme, scheme_names
 from teal.schemes.models import model_of_each
 
-_DEFAULT_INTERVAL_S = 300  # seconds from one matrix to the next, for traffic of unknown interval
-_UTILISATION_DECIMALS = 4  # of a utilisation among the entries
+# Seconds from one matrix to the next, for traffic of unknown interval.
+_DEFAULT_INTERVAL_S = 300
+# Decimals of a utilisation in the journal.
+_UTILISATION_DECIMALS = 4
 
 
 class Study:

@@ -39,7 +39,8 @@ RUNS = "runs.csv"
 SUMMARY = "summary.csv"
 MANIFEST = "manifest.json"
 FILES = (RUNS, SUMMARY, MANIFEST, "summary.md", "summary.tex")
-_LEVEL = 0.95  # of the confidence intervals
+# Level of the confidence intervals.
+_LEVEL = 0.95
 _MEASURES = (
     "validation",
     "cut",
@@ -50,7 +51,8 @@ _MEASURES = (
     "gap_known",
     "solve_s",
 )
-_START = "start"  # the row of the model that the runs began from
+# Row of the model that the runs began from.
+_START = "start"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,8 @@ from teal.problem.allocation import Status
 from teal.runtime.bootstrap import interval_of_mean
 
 _BAD = {status.value for status in Status if not status.usable}
-_MAX_NAME_BESIDE_LATENCY = 12  # characters of a scheme's name, with which all columns fit into 80
+# Characters of a scheme's name with which all columns fit into 80.
+_MAX_NAME_BESIDE_LATENCY = 12
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,8 @@ from teal.network import Topology
 COMMAND = "show ip ospf database router json"
 _COMMAND_V3 = "show ipv6 ospf6 database router detail json"
 _OSPF6_KEY = "areaScopedLinkStateDb"
-_MAX_AGE_S = 3600  # RFC 2328 B: MaxAge
+# MaxAge of RFC 2328 B.
+_MAX_AGE_S = 3600
 _STUB = re.compile("stub", re.IGNORECASE)
 _VIRTUAL = re.compile("virtual", re.IGNORECASE)
 _AGE_KEYS = ("lsaAge", "age", "lsAge")

@@ -30,8 +30,10 @@ from teal.planning.study import plan
 from teal.runtime.rounding import percent_at_least, percent_at_most
 from teal.runtime.storage import check_out_folder
 
-_STRANDS = 1e-9  # share of the demand, from which on a failure strands some
-_MAX_FAILURES = 25  # rows of the plot, and failures of a chart
+# Share of the demand from which on a failure strands some.
+_STRANDS = 1e-9
+# Maximum rows of the plot, and failures of a chart.
+_MAX_FAILURES = 25
 
 
 def failure_tables(outages: Sequence[Outage], worst: int, objective: Objective) -> list[Table]:

@@ -12,7 +12,8 @@ import numpy as np
 from teal.network import Topology
 from teal.runtime.arrays import Float32Array, FloatArray, IntArray
 
-_MAX_STRESS_NODES = 300  # nodes, above which the stress layout (Kamada-Kawai) takes too long
+# Nodes above which the stress layout (Kamada-Kawai) takes too long.
+_MAX_STRESS_NODES = 300
 
 
 def drawing(

@@ -36,7 +36,8 @@ from teal.formats.rows import write_csv
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import check_out_folder
 
-_MAX_FAULTS = 50  # listed on the page
+# Maximum number of faults on the page.
+_MAX_FAULTS = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +146,8 @@ def _median_s(scores: Sequence[Score]) -> float:
 
 
 FILES = SCORES, RANKING, PAGE = ("scores.csv", "ranking.csv", "report.html")
-PROOFS = "proofs"  # folder
+# Folder of the proofs.
+PROOFS = "proofs"
 
 
 def set_of(config: BenchConfig, notify: Callable[[str], None]) -> BenchSet:
@@ -259,7 +261,8 @@ def _run_schemes(
             notify(f"{scheme}: {num_missing} cases without explicit paths are skipped")
 
 
-_MAX_LISTED = 5  # results that are not valid, or not proved, each in a line
+# Maximum number of lines of results that are not valid, or not proved.
+_MAX_LISTED = 5
 
 
 def bench_outcome(config: BenchConfig, notify: Notify) -> Outcome:

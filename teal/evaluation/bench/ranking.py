@@ -34,7 +34,8 @@ from teal.errors import InputError
 from teal.evaluation.bench.problems import TRACKS, BenchSet, Case
 from teal.network import Topology
 
-_TOLERANCE = 1e-6  # relative, of capacities and shares
+# Relative tolerance of capacities and shares.
+_TOLERANCE = 1e-6
 HEADER = ("case", "source", "target", "path", "share")
 
 Paths = dict[tuple[int, int], list[tuple[list[int], float]]]
