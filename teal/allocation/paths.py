@@ -21,9 +21,8 @@ from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, check_out_file
 from teal.solvers.columns import ColumnRound, OverAllPaths, improve
 
-_GENERATED = (
-    "gravity:seed=0,count=8"  # matrices for which paths are chosen where no traffic is given
-)
+# Matrices for which paths are chosen without --traffic.
+_GENERATED = "gravity:seed=0,count=8"
 
 
 def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Topology, PathSet]:

@@ -36,9 +36,8 @@ ALLOCATE = "allocate"
 LEARN = "learn"
 COMPARE = "compare and plan"
 INPUT = "look and convert"
-FIRST_SOLVE: Literal["first solve"] = (
-    "first solve"  # kernels that are compiled before a command begins
-)
+# Kernels that are compiled before a command begins.
+FIRST_SOLVE: Literal["first solve"] = "first solve"
 
 # Prints a progress message to the standard error.
 Notify = Callable[[str], None]

@@ -62,10 +62,9 @@ _MAX_ITERATIONS = 2000
 _MAX_MATRICES = 21
 # Minimum number of matrices in the median, however large the network.
 _MIN_MATRICES = 5
-_TARGET_ENTRIES = (
-    200_000  # matrices x demands that are solved together, which bounds memory and time
-)
-# width of the bracket of ln(factor) at which bisection ends: the factor is known to 1 in a million
+# Matrices x demands that are solved together, which bounds memory and time.
+_TARGET_ENTRIES = 200_000
+# Width of the bracket of ln(factor) at which bisection ends: the factor is known to 1 in a million
 _MIN_BRACKET = 1e-6
 # Seconds after which the progress bar of a calibration is shown.
 _SILENT_S = 1.0
@@ -297,7 +296,8 @@ def load_instance(
         InputError: a fault in what the user gave.
         SolverError: the factor of --calibrate was not found in time.
     """
-    _check_device(config)  # a fault is said before anything is read
+    # Report an unavailable device before anything is read.
+    _check_device(config)
     topology, traffic = load_network(config.topology, config.traffic, config, notify, on_topology)
     return instance_of(topology, select(traffic), config, notify, deadline)
 
@@ -612,9 +612,8 @@ def _cached_calibration(
         _CALIBRATION_FORMAT, topology.content_key(), paths.key, traffic.content_key(), share
     )
     file = cache_dir("calibration") / f"{key}.json"
-    with contextlib.suppress(
-        OSError, ValueError, KeyError, TypeError
-    ):  # absent or damaged: computed again
+    # A missing or damaged cache entry is computed again.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return float(json.loads(file.read_text())["factor"])
     factor = calibration_factor(topology, paths, traffic, split.train, share, end)
     with atomic_file(file) as temporary:

@@ -20,9 +20,8 @@ from teal.problem import Allocation, Problem
 
 # Maximum number of nodes of a network whose names are drawn.
 _MAX_NAMES = 40
-_OFFSET_SHARE = (
-    0.006  # share of the drawing's size by which the two directions of a cable are apart
-)
+# Share of the drawing's size by which the two directions of a cable are apart.
+_OFFSET_SHARE = 0.006
 
 
 def network(

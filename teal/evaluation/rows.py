@@ -24,9 +24,8 @@ from teal.runtime.arrays import FloatArray
 
 # Scheme whose optima the others are compared with.
 REFERENCE_SCHEME = "lp-all"
-LEFT_OUT = (
-    "left out"  # begins the note of cases that a scheme was not run on, since it takes too long
-)
+# Begins the note of cases that a scheme was not run on, since it takes too long.
+LEFT_OUT = "left out"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -321,9 +321,8 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
         if Objective(objective).rules.measure_label:
             hidden |= {"cut"}
         columns = {key: column for key, column in columns.items() if key not in hidden}
-        if "cut" in columns and columns["cut"].is_shown(
-            summaries
-        ):  # two lines leave room for the names of schemes
+        # Labels of two lines leave space for the names of schemes.
+        if "cut" in columns and columns["cut"].is_shown(summaries):
             columns = {
                 key: dataclasses.replace(
                     shown_column, label=shown_column.label.replace(" ", "\n", 1)
