@@ -41,11 +41,13 @@ def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:
 
 def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
     """Draw a chart into axes."""
+    # Series.
     drawn: dict[str, Artist] = {}
     for series in chart.series:
         handle = _draw_series(axes, series, styles, is_time=chart.x_scale == "time")
         if series.kind != "points":
             drawn[series.scheme] = handle
+    # Axes.
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
     axes.set_title(_literal(chart.title), fontsize="medium")
     if chart.y_range is not None:
@@ -60,6 +62,7 @@ def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+    # Legend below the axes, in columns of equal width.
     if drawn:
         labels = [_shortened(name, _LEGEND_LETTERS - _MARK_LETTERS) for name in drawn]
         widest = max(map(len, labels)) + _MARK_LETTERS

@@ -218,10 +218,12 @@ def _interface(part: Any) -> str:
 
 def _add_level(level: int, level_lsps: list[_Lsps], where: str, states: LinkStates) -> None:
     """Add the adjacencies of a level to ``states``."""
+    # Names of the routers.
     routers = [lsps for lsps in level_lsps if lsps.name.endswith(".00")]
     name_of_identity = _router_names(routers, where, states)
     states.no_transit |= {lsps.name[:-3] for lsps in routers if lsps.is_overloaded}
     identity_of_name = {name: identity for identity, name in name_of_identity.items()}
+    # Adjacencies that each packet states.
     saturated: list[str] = []
     for lsps in level_lsps:
         owner, _, pseudonode = lsps.name.rpartition(".")

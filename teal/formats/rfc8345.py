@@ -97,6 +97,7 @@ def _network(document: dict[str, Any], where: str, network_id: str) -> dict[str,
 
 def _record(link: dict[str, Any], where: str, field: str) -> LinkRecord:
     field = f"{field} ({link.get('link-id', '')})"
+    # Parts of the link, which may be absent.
     source = object_of(link.get("source"), where, f"{field}: source").get("source-node")
     target = object_of(link.get("destination"), where, f"{field}: destination").get("dest-node")
     l3 = object_of(_get(link, "l3-link-attributes", _L3), where, f"{field}: l3-link-attributes")
@@ -109,6 +110,7 @@ def _record(link: dict[str, Any], where: str, field: str) -> LinkRecord:
         "generic"
     )
     delay_us = first_number(attributes.get("te-delay-metric"), where, f"{field}: te-delay-metric")
+    # The link, in the project's units.
     statuses = (te.get("oper-status"), te.get("admin-status"), attributes.get("admin-status"))
     return LinkRecord(
         text_of(source, where, f"{field}: source-node"),

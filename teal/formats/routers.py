@@ -99,6 +99,7 @@ class Routers(Mapping[str, Router]):
         self._by_name = {router.name: router for router in routers}
         self.where = where
         self._unused = unused
+        # Each SID belongs to one router in one algorithm.
         users: dict[int, str] = {}
         for router in routers:
             igp_sids = [] if router.sid is None else [("", router.sid)]
@@ -111,6 +112,7 @@ class Routers(Mapping[str, Router]):
                     raise InputError(
                         where, f"sid {sid}", expected, f"{users[sid]} and {router.name}{suffix}"
                     )
+        # Each alias belongs to one router.
         self._names = Names()
         for router in routers:
             for alias in (router.name, *router.aliases):

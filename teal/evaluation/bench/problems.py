@@ -170,6 +170,7 @@ def make_set(
     for name in names:
         if name not in _SOURCES:
             raise InputError("--network", "", "one of: " + ", ".join(_SOURCES), repr(name))
+    # Networks, and their rounded traffic.
     networks = {}
     traffic = {}
     for name in names:
@@ -177,6 +178,7 @@ def make_set(
             load_topology(_SOURCES[name].topology), name=name
         )
         traffic[name] = _rounded(load_traffic(_SOURCES[name].traffic, topology))
+    # Solve each case.
     planned = [
         (name, track, row, failed)
         for name in names
