@@ -1,4 +1,4 @@
-"""`teal topology` and `teal traffic`: networks and traffic, looked at and converted.
+"""`teal topology` and `teal traffic`: inspect and convert networks and traffic.
 
 `teal --help` reads the settings: readers of files are imported where they are used.
 """
@@ -19,8 +19,10 @@ from teal.option import OVERWRITE, TOPOLOGY
 if TYPE_CHECKING:
     from teal.network import TrafficMatrices
 
-_MAX_CAPACITIES = 6  # different ones that are listed
-_MIN_DEMAND = 1e-300  # Gbit/s, instead of 0 as a divisor
+# Maximum number of different capacities that are listed.
+_MAX_CAPACITIES = 6
+# Gbit/s, instead of 0 as a divisor.
+_MIN_DEMAND = 1e-300
 # Shares of the capacity of a node's links, outside which the unit of traffic or capacity is
 # probably wrong.
 _MIN_NEED, _MAX_NEED = 1e-3, 5.0
@@ -136,19 +138,21 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
     from teal.formats import topology_of
 
     topology = topology_of(config)
-    cables, names = len(topology.cables()), topology.link_names()
+    num_cables = len(topology.cables())
+    names = topology.link_names()
+    # The most common capacities.
     capacities, counts = np.unique(topology.capacity[topology.capacity > 0], return_counts=True)
     common = np.argsort(-counts, kind="stable")[:_MAX_CAPACITIES]
     listed = ", ".join(f"{counts[i]:,} of {capacities[i]:g}" for i in sorted(common))
-    others = (
+    remainder = (
         f" and {len(capacities) - len(common):,} other values"
         if len(capacities) > len(common)
         else ""
     )
     lines = [
         f"{topology.name}: {topology.num_nodes:,} nodes, {topology.num_links:,} directed links, "
-        f"{cables:,} cables",
-        f"capacity, Gbit/s: {listed}{others}",
+        f"{num_cables:,} cables",
+        f"capacity, Gbit/s: {listed}{remainder}",
         f"latency, ms: {topology.latency.min():g} to {topology.latency.max():g}",
     ]
     if topology.metric is not None:
@@ -160,7 +164,7 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
             "name": topology.name,
             "nodes": topology.num_nodes,
             "links": topology.num_links,
-            "cables": cables,
+            "cables": num_cables,
             "capacity": float(topology.capacity.sum()),
             "components": topology.num_components(),
             "isolated_nodes": [topology.node_names[node] for node in topology.isolated_nodes()],
@@ -195,32 +199,22 @@ def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:
     """`teal topology get` and `teal traffic get`: files, checksums, units and terms, and a command
     that reads them.
     """
-    from teal.formats.published import CATALOGUE, download, published
+    from teal.formats.published import download, published
 
     with_traffic = isinstance(config, TrafficGetConfig)
     if not config.name:
-        known = {
-            name: entry for name, entry in CATALOGUE.items() if entry.traffic or not with_traffic
-        }
-        return Outcome(
-            text="\n".join(
-                f"{name:<22} {entry.series or entry.topology.name}" for name, entry in known.items()
-            ),
-            data={
-                "published": [
-                    {"name": name, "series": entry.series} for name, entry in known.items()
-                ]
-            },
-        )
+        return _catalogue_outcome(with_traffic)
+    # Download the network, and the traffic.
     entry = published(config.name, with_traffic=with_traffic)
     files = {entry.topology: ""}
     if isinstance(config, TrafficGetConfig) and entry.traffic:
         files[entry.traffic] = config.sha256
-    sums = {
+    checksums = {
         file.name: download(file, config.out, mirror=config.mirror, expected=expected)
         for file, expected in files.items()
     }
-    lines = [f"{config.out / name}: SHA-256 {found}" for name, found in sums.items()]
+    # Checksums, units and terms.
+    lines = [f"{config.out / name}: SHA-256 {checksum}" for name, checksum in checksums.items()]
     lines += [
         f"{file.name}: its publisher states no checksum; this one is of what arrived"
         for file in files
@@ -229,6 +223,7 @@ def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:
     if with_traffic:
         lines.append(entry.series)
     lines += [f"capacities and rates in {entry.unit}", entry.terms]
+    # Command that reads the files.
     command = f"teal topology info --topology {config.out / entry.topology.name}"
     if with_traffic and entry.traffic:
         command = (
@@ -239,11 +234,29 @@ def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:
         text="\n".join([*lines, command]),
         data={
             "files": [
-                {"file": str(config.out / name), "sha256": found} for name, found in sums.items()
+                {"file": str(config.out / name), "sha256": checksum}
+                for name, checksum in checksums.items()
             ],
             "unit": entry.unit,
             "terms": entry.terms,
             "series": entry.series,
+        },
+    )
+
+
+def _catalogue_outcome(with_traffic: bool) -> Outcome:
+    """List the published networks, or those with traffic."""
+    from teal.formats.published import CATALOGUE
+
+    entries = {
+        name: entry for name, entry in CATALOGUE.items() if entry.traffic or not with_traffic
+    }
+    return Outcome(
+        text="\n".join(
+            f"{name:<22} {entry.series or entry.topology.name}" for name, entry in entries.items()
+        ),
+        data={
+            "published": [{"name": name, "series": entry.series} for name, entry in entries.items()]
         },
     )
 
@@ -257,22 +270,24 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
 
     topology = topology_of(config)
     traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)
+    # Volumes, the largest demands, and the busiest node.
     mean = traffic.mean()
     largest_tenth = np.sort(mean)[::-1][: max(1, round(len(mean) / 10))]
     totals = np.concatenate([chunk.sum(1) for chunk in traffic.chunks()])
-    low, middle, high = np.quantile(totals, [0.0, 0.5, 1.0])
+    low, median, high = np.quantile(totals, [0.0, 0.5, 1.0])
     share = largest_tenth.sum() / max(mean.sum(), _MIN_DEMAND)
     need, node = busiest_node(topology, traffic.pairs, mean)
     name = topology.node_names[node]
     lines = [
         describe_traffic(traffic),
-        f"total demand of a matrix: {low:.6g} to {high:.6g} Gbit/s, median {middle:.6g}",
+        f"total demand of a matrix: {low:.6g} to {high:.6g} Gbit/s, median {median:.6g}",
         f"largest tenth of the demands: {100 * share:.1f}% of the total demand",
         (
             f"{name} sends or receives {100 * need:.3g}% of the capacity of its links, the most of "
             "all nodes"
         ),
     ]
+    # Doubtful units, and missing matrices.
     if not _MIN_NEED < need < _MAX_NEED:
         lines.append(
             "is the unit right (--traffic-unit Mbit/s, --attributes capacity_unit=Mbit/s)?"
@@ -285,7 +300,7 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
             "matrices": traffic.num_matrices,
             "demands": traffic.num_demands,
             "total_min": low,
-            "total_median": middle,
+            "total_median": median,
             "total_max": high,
             "largest_tenth_share": share,
             "busiest_node": name,

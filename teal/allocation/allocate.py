@@ -150,6 +150,7 @@ class HistoryAllocator:
         problem = problem.with_demand(torch.from_numpy(traffic.read(rows)).to(problem.demand))
         if previous is not None and options.max_churn is not None:
             problem = problem.with_churn_limit(previous, options.max_churn)
+        # Solve, prefer short paths, and round.
         begin = time.perf_counter()
         result = solver.solve(
             problem, gap=options.gap, max_iterations=options.max_iterations, starter=self._starter
@@ -161,6 +162,7 @@ class HistoryAllocator:
         )
         splits = installable(problem, short, options.min_split, options.entries)
         solve_s = time.perf_counter() - begin
+        # Measure the allocation, and what moves.
         allocation = Allocation.of_batch(splits, result.prices, solve_s, result.program_prices)
         assessment = assess(problem, allocation)
         movement = torch.full((len(rows),), math.nan)

@@ -1,4 +1,6 @@
-"""`teal allocate`: the parts of a history that are missing, then the files about all of them."""
+"""`teal allocate`: allocate the missing parts of a history, then write the files about all
+parts.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import dataclasses
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -31,60 +34,36 @@ from teal.runtime.progress import progress_bar
 from teal.runtime.storage import check_out_folder, remove_files
 
 MANIFEST = "manifest.json"
-_MAX_COMPRESSION = 4  # splits compress to a half, seldom to less than a quarter
+# Splits compress to a half, seldom to less than a quarter.
+_MAX_COMPRESSION = 4
 
 
 def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[AllocatedMatrix]:
-    """Allocate what is missing, then write everything; an interrupted run leaves its journal and
+    """Allocate the missing parts, then write all files; an interrupted run leaves its journal and
     its parts.
 
     Raises:
         InputError: a fault in the settings, or results in OUT that must not be replaced.
     """
     out = config.out
-    of_earlier_run = (
-        *out.glob("part-*.parquet"),
-        *out.glob(f"{MATRICES}/*"),
-        *out.glob(f"{PROOFS}/*/*"),
-    )
-    files = (
-        JOURNAL,
-        PATHS,
-        FIGURES_FILE,
-        MANIFEST,
-        *(str(path.relative_to(out)) for path in of_earlier_run),
-    )
+    # Prepare the folder; earlier results are removed once the settings are known to be valid.
+    earlier_files = _earlier_files(out)
     if not config.resume:
-        check_out_folder(out, files, overwrite=config.overwrite, hint=RESUME_HINT)
-    files_of_parts = PartFiles(config, notify)
-    allocator = files_of_parts.allocator
-    if not config.resume:  # only now, when the settings are known to be valid
-        remove_files(out, files)
+        check_out_folder(out, earlier_files, overwrite=config.overwrite, hint=RESUME_HINT)
+    part_files = PartFiles(config, notify)
+    if not config.resume:
+        remove_files(out, earlier_files)
     journal = Journal(out / JOURNAL, config, resume=config.resume)
-    instance = allocator.instance
+    instance = part_files.allocator.instance
     require_same(journal, instance_key(instance), config.topology)
     write_candidates(out / PATHS, instance.topology, instance.paths)
-    finished_parts = {
-        entry["part"]: len(entry["found"])
-        for entry in journal.entries("part")
-        if files_of_parts.file(entry["part"]).is_file()
-    }
-    missing = [part for part in range(allocator.num_parts) if part not in finished_parts]
-    _check_disk_space(files_of_parts, missing, notify)
-    with progress_bar(
-        total=allocator.num_matrices,
-        initial=sum(finished_parts.values()),
-        desc="allocating",
-        unit="matrix",
-    ) as bar:
-        for part, matrices in _allocate_parts(files_of_parts, missing):
-            journal.add(
-                "part", {"part": part, "found": [dataclasses.asdict(matrix) for matrix in matrices]}
-            )
-            bar.update(len(matrices))
-    by_part = {entry["part"]: entry["found"] for entry in journal.entries("part")}
+    # Allocate the missing parts, and write all figures.
+    _complete_parts(part_files, journal, notify)
+    matrices_of_part = {entry["part"]: entry["found"] for entry in journal.entries("part")}
     results = [
-        from_text(AllocatedMatrix, matrix) for part in sorted(by_part) for matrix in by_part[part]
+        from_text(AllocatedMatrix, matrix)
+        for part in sorted(matrices_of_part)
+        for matrix in matrices_of_part[part]
     ]
     write_files(
         out,
@@ -97,10 +76,49 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
     return results
 
 
+def _earlier_files(out: Path) -> tuple[str, ...]:
+    """Return the names of the files that a run writes, with those of an earlier one."""
+    files = (
+        *out.glob("part-*.parquet"),
+        *out.glob(f"{MATRICES}/*"),
+        *out.glob(f"{PROOFS}/*/*"),
+    )
+    return (
+        JOURNAL,
+        PATHS,
+        FIGURES_FILE,
+        MANIFEST,
+        *(str(path.relative_to(out)) for path in files),
+    )
+
+
+def _complete_parts(files: PartFiles, journal: Journal, notify: Callable[[str], None]) -> None:
+    """Allocate the parts that are not finished yet, and add them to the journal."""
+    allocator = files.allocator
+    finished_parts = {
+        entry["part"]: len(entry["found"])
+        for entry in journal.entries("part")
+        if files.file(entry["part"]).is_file()
+    }
+    missing = [part for part in range(allocator.num_parts) if part not in finished_parts]
+    _check_disk_space(files, missing, notify)
+    with progress_bar(
+        total=allocator.num_matrices,
+        initial=sum(finished_parts.values()),
+        desc="allocating",
+        unit="matrix",
+    ) as bar:
+        for part, matrices in _allocate_parts(files, missing):
+            journal.add(
+                "part", {"part": part, "found": [dataclasses.asdict(matrix) for matrix in matrices]}
+            )
+            bar.update(len(matrices))
+
+
 def _allocate_parts(
     files: PartFiles, parts: Sequence[int]
 ) -> Iterator[tuple[int, list[AllocatedMatrix]]]:
-    """Each part as it is done."""
+    """Yield the index and the matrices of each part, in order of completion."""
     if files.config.workers == 0:
         for part in parts:
             yield part, files.write_part(part)
@@ -136,10 +154,12 @@ def _check_disk_space(
 def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
     """`teal allocate`."""
     matrices = run_allocate(config, notify)
+    # Count unusable matrices, and gaps above the target.
     usable = [matrix for matrix in matrices if Status(matrix.status).usable]
     gaps = np.array([matrix.gap for matrix in usable])
     unusable = len(matrices) - len(usable)
     above = int((gaps > config.gap).sum())
+    # Summarise the matrices, and the cost of rounding.
     count, *figures = sentences(matrices)
     lines = [f"{config.out}: {count}"]
     if usable:

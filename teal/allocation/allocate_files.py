@@ -20,8 +20,10 @@ from teal.runtime.storage import atomic_file, json_value
 from teal.schemes.models import named_model
 from teal.solvers.split_table import table_weights
 
-MATRICES = "matrices"  # subfolder of OUT for the files of single matrices
-PROOFS = "proofs"  # subfolder of OUT for a folder of each matrix with its proof
+# Subfolder of OUT with the files of single matrices.
+MATRICES = "matrices"
+# Subfolder of OUT with a folder for the proof of each matrix.
+PROOFS = "proofs"
 
 
 class PartFiles:

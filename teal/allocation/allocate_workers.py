@@ -22,9 +22,8 @@ from teal.errors import InputError
 from teal.network import PathSet
 from teal.runtime.parallel import limit_threads
 
-_MAX_RETRIES = (
-    3  # restarts of a process, and retries of a part, which may be what kills the process
-)
+# Maximum restarts of a process, and retries of a part, which may be what kills the process.
+_MAX_RETRIES = 3
 
 
 class _Worker:

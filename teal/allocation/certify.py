@@ -30,7 +30,8 @@ from teal.solvers.columns import improving
 from teal.solvers.pdhg.solver import solve
 from teal.solvers.projection import project
 
-_MAX_ROUNDS = 30  # of column generation for prices that prove a bound over all paths
+# Maximum rounds of column generation for prices that prove a bound over all paths.
+_MAX_ROUNDS = 30
 
 
 @dataclasses.dataclass(frozen=True)

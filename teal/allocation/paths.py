@@ -21,9 +21,8 @@ from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, check_out_file
 from teal.solvers.columns import ColumnRound, OverAllPaths, improve
 
-_GENERATED = (
-    "gravity:seed=0,count=8"  # matrices for which paths are chosen where no traffic is given
-)
+# Matrices for which paths are chosen without --traffic.
+_GENERATED = "gravity:seed=0,count=8"
 
 
 def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Topology, PathSet]:
@@ -111,6 +110,7 @@ def improve_outcome(config: ImproveConfig, notify: Notify) -> Outcome:
 def compute_outcome(config: PathsConfig, notify: Notify) -> Outcome:
     """`teal paths compute`."""
     topology, paths = run_compute(config, notify)
+    # Number and length of the paths.
     by_demand = paths.mask.sum(1)
     count = int(by_demand.sum())
     longest = int(paths.hops.max())

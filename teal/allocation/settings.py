@@ -92,44 +92,19 @@ class SolveConfig(InstanceConfig):
         return not self.over_all_paths
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a number out of its range, or options that exclude each other."""
         super().__post_init__()
-        require(self, "index", "a whole number of at least 0", self.index >= 0)
+        require(self, "index", "an integer >= 0", self.index >= 0)
         require(
             self,
             "carrying",
             "no --calibrate, which needs all pairs",
             not (self.carrying and self.calibrate),
         )
-        require(
-            self,
-            "max_churn",
-            "a number in [0, 1]",
-            self.max_churn is None or 0 <= self.max_churn <= 1,
-        )
-        is_calm = self.max_churn is not None or self.keep_within > 0
-        require(self, "keep_within", "a number in [0, 1]", 0 <= self.keep_within <= 1)
-        require(
-            self,
-            "previous",
-            "together with --max-churn or --keep-within",
-            (self.previous is not None) == is_calm,
-        )
-        require(
-            self, "prove", "nothing with --max-churn", self.prove is None or self.max_churn is None
-        )
-        if self.prove is not None:
-            require_linear(self, "with --prove", or_in_pieces=True)
-        require(
-            self, "max_churn", "nothing with --protect", self.max_churn is None or not self.protect
-        )
-        require(self, "keep_within", "0 with --protect", not (self.keep_within and self.protect))
+        # Options that exclude each other.
+        self._check_churn_options()
         if self.over_all_paths:
-            require_one_program(self, "with --over-all-paths")
-            require(self, "over_all_paths", "no --previous", self.previous is None)
-            require(self, "over_all_paths", "no --latency-limits", not self.latency_limits)
-            require(self, "over_all_paths", "no --shards and --workers", not self.is_sharded)
-            require(self, "engine", "auto with --over-all-paths", self.engine == "auto")
+            self._check_column_generation_options()
         require_exact_splits(self, self.entries, self.min_split)
         for field in ("entries", "min_split"):
             require(
@@ -141,31 +116,63 @@ class SolveConfig(InstanceConfig):
             "nothing with --shards and --workers",
             self.previous is None or not self.is_sharded,
         )
-        require(self, "shards", "a whole number of at least 1", self.shards >= 1)
-        require(self, "workers", "a whole number of at least 0", self.workers >= 0)
+        require(self, "shards", "an integer >= 1", self.shards >= 1)
+        require(self, "workers", "an integer >= 0", self.workers >= 0)
         if self.is_sharded:
-            require_one_program(self, "with --shards and --workers")
-            require(self, "entries", "0 with --shards and --workers", not self.entries)
-            require(self, "min_split", "0 with --shards and --workers", not self.min_split)
-            require(
-                self, "calibrate", "nothing with --shards and --workers", self.calibrate is None
-            )
-            require(
-                self,
-                "paths",
-                "nothing with --shards and --workers, which find their own",
-                self.paths is None,
-            )
-            require(self, "engine", "auto with --shards and --workers", self.engine == "auto")
-            require(
-                self, "model", "none with --shards and --workers", self.model in ("auto", "none")
-            )
-            require(self, "prove", "nothing with --shards and --workers", self.prove is None)
-            require(
-                self, "device", "cpu with --shards and --workers", self.device in ("auto", "cpu")
-            )
+            self._check_shard_options()
         if self.deadline:
             seconds(self.deadline, "--deadline")
+
+    def _check_churn_options(self) -> None:
+        """Check the options that limit changes, and those that exclude them."""
+        require(
+            self,
+            "max_churn",
+            "a number in [0, 1]",
+            self.max_churn is None or 0 <= self.max_churn <= 1,
+        )
+        limits_changes = self.max_churn is not None or self.keep_within > 0
+        require(self, "keep_within", "a number in [0, 1]", 0 <= self.keep_within <= 1)
+        require(
+            self,
+            "previous",
+            "together with --max-churn or --keep-within",
+            (self.previous is not None) == limits_changes,
+        )
+        require(
+            self, "prove", "nothing with --max-churn", self.prove is None or self.max_churn is None
+        )
+        if self.prove is not None:
+            require_linear(self, "with --prove", or_in_pieces=True)
+        require(
+            self, "max_churn", "nothing with --protect", self.max_churn is None or not self.protect
+        )
+        require(self, "keep_within", "0 with --protect", not (self.keep_within and self.protect))
+
+    def _check_column_generation_options(self) -> None:
+        """Check the options that exclude ``--over-all-paths``."""
+        require_one_program(self, "with --over-all-paths")
+        require(self, "over_all_paths", "no --previous", self.previous is None)
+        require(self, "over_all_paths", "no --latency-limits", not self.latency_limits)
+        require(self, "over_all_paths", "no --shards and --workers", not self.is_sharded)
+        require(self, "engine", "auto with --over-all-paths", self.engine == "auto")
+
+    def _check_shard_options(self) -> None:
+        """Check the options that exclude ``--shards`` and ``--workers``."""
+        require_one_program(self, "with --shards and --workers")
+        require(self, "entries", "0 with --shards and --workers", not self.entries)
+        require(self, "min_split", "0 with --shards and --workers", not self.min_split)
+        require(self, "calibrate", "nothing with --shards and --workers", self.calibrate is None)
+        require(
+            self,
+            "paths",
+            "nothing with --shards and --workers, which find their own",
+            self.paths is None,
+        )
+        require(self, "engine", "auto with --shards and --workers", self.engine == "auto")
+        require(self, "model", "none with --shards and --workers", self.model in ("auto", "none"))
+        require(self, "prove", "nothing with --shards and --workers", self.prove is None)
+        require(self, "device", "cpu with --shards and --workers", self.device in ("auto", "cpu"))
 
     @property
     def is_sharded(self) -> bool:
@@ -173,7 +180,8 @@ class SolveConfig(InstanceConfig):
         return self.shards > 1 or self.workers > 0
 
 
-Each = Literal["none", "json", "parquet", "csv"]  # suffixes of a file of one matrix
+# Suffixes of a file of one matrix.
+Each = Literal["none", "json", "parquet", "csv"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,8 +213,8 @@ class AllocateOptions(ProgramFileConfig):
                 require(self, field, expected, not getattr(self, field))
         require_exact_splits(self, self.entries, self.min_split)
         for field in ("max_iterations", "limit"):
-            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
-        require(self, "part", "a whole number of at least 1", self.part >= 1)
+            require(self, field, "an integer >= 0", getattr(self, field) >= 0)
+        require(self, "part", "an integer >= 1", self.part >= 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -267,7 +275,7 @@ class AllocateConfig(AllocateOptions, InstanceConfig):
         require(
             self,
             "workers",
-            "a whole number of at least 0",
+            "an integer >= 0",
             self.workers is None or self.workers >= 0,
         )
 
@@ -318,7 +326,7 @@ class CertifyConfig(InstanceConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or options that do not go together."""
         super().__post_init__()
-        require(self, "index", "a whole number of at least 0", self.index >= 0)
+        require(self, "index", "an integer >= 0", self.index >= 0)
         if self.deadline:
             seconds(self.deadline, "--deadline")
         if self.over_all_paths:
@@ -357,7 +365,7 @@ class UpdateConfig(TopologyFileConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
-        require(self, "max_steps", "a whole number of at least 1", self.max_steps >= 1)
+        require(self, "max_steps", "an integer >= 1", self.max_steps >= 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -402,4 +410,4 @@ class ImproveConfig(InstanceConfig):
         require_one_program(self, "for new paths")
         require(self, "matrices", "1 to 16", 1 <= self.matrices <= 16)
         require(self, "gap", "a number in (0, 1)", 0 < self.gap < 1)
-        require(self, "rounds", "a whole number of at least 1", self.rounds >= 1)
+        require(self, "rounds", "an integer >= 1", self.rounds >= 1)

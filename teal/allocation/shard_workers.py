@@ -27,10 +27,10 @@ from teal.runtime.parallel import limit_threads
 from teal.runtime.storage import ScratchFolder
 from teal.solvers.pdhg.shards.shards import ShardBackend, ShardDemands, ShardWorker
 
-_MAX_REPLACEMENTS = 3  # of each actor
-_MEMORY_SHARE = (
-    0.5  # of a machine's free memory, for the state of all actors; beyond it, shards are mapped
-)
+# Maximum replacements of each actor.
+_MAX_REPLACEMENTS = 3
+# Share of a machine's free memory for the state of all actors; beyond it, shards are mapped.
+_MEMORY_SHARE = 0.5
 
 
 class _Actor:
@@ -46,7 +46,8 @@ class _Actor:
         threads: int,
         workers: int,
     ) -> None:
-        os.chdir(folder)  # that of the command, because relative paths refer to it
+        # Relative paths refer to the folder of the command.
+        os.chdir(folder)
         limit_threads(threads)
         self._state = ScratchFolder("shards")
         memory = int(_MEMORY_SHARE * available() / workers)
@@ -179,9 +180,8 @@ class RayActors:
 
     def close(self) -> None:
         """End the actors."""
-        with contextlib.suppress(
-            self._ray.exceptions.RayError
-        ):  # actors that died have nothing to close
+        # Actors that died have nothing to close.
+        with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.get([actor.close.remote() for actor in self.actors])
         for actor in self.actors:
             self._ray.kill(actor)

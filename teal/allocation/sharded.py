@@ -36,7 +36,7 @@ from teal.objectives import Objective
 from teal.problem import Problem, Status, all_paths_bound, dual_bound, violations
 from teal.problem.bounds import from_score, gap, usable_prices
 from teal.problem.feasibility import TOLERANCE, overload
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.progress import progress_bar
 from teal.solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
 from teal.solvers.pdhg.shards.shards import Allocated, ShardBackend
@@ -121,6 +121,80 @@ def solve_sharded(
     Raises:
         InputError: a fault in what the user gave.
     """
+    program = _load(config, notify)
+    search = PathSearch(config.first_paths, config.path_method, config.path_weight)
+    num_shards = max(config.shards, config.workers)
+    begin = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        # Find the paths of each shard.
+        backend = stack.enter_context(workers(config.workers, notify)) if workers else None
+        with _bar(num_shards) as report:
+            problem = stack.enter_context(
+                ShardedProblem(
+                    program.topology,
+                    program.pairs,
+                    program.demand,
+                    program.objective,
+                    num_shards=num_shards,
+                    search=search,
+                    capacity=program.capacity,
+                    weight=program.weight,
+                    backend=backend,
+                    report=report,
+                )
+            )
+        build_s = time.perf_counter() - begin
+        notify(f"{problem.num_shards} shards of paths in {build_s:.3g} s")
+        # Solve.
+        result = problem.solve(
+            gap=config.gap,
+            deadline=seconds(config.deadline) - build_s if config.deadline else math.inf,
+            max_iterations=config.max_iterations,
+            report=SolveProgress(notify),
+        )
+        # Measure and write the shards.
+        notify(f"solved in {result.solve_s:.3g} s; measuring and writing the shards")
+        begin = time.perf_counter()
+        network = problem.network
+        parts = problem.apply(
+            finish,
+            program.topology,
+            program.objective,
+            network.capacity[0].numpy(),
+            network.link_cost.numpy(),
+            result.prices,
+            None if config.out is None else config.out.resolve(),
+        )
+    return _report(config, network, parts, result, build_s, time.perf_counter() - begin)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Program:
+    """Inputs of the program of one matrix.
+
+    Attributes:
+        topology: the network.
+        pairs: (D, 2) node pairs.
+        demand: (D,) Gbit/s.
+        objective: the objective.
+        capacity: (E,) without the failed links; None if there are none.
+        weight: weights of the demands, as from :func:`given_weights`.
+    """
+
+    topology: Topology
+    pairs: IntArray
+    demand: FloatArray
+    objective: Objective
+    capacity: FloatArray | None
+    weight: FloatArray | None
+
+
+def _load(config: SolveConfig, notify: Callable[[str], None]) -> _Program:
+    """Load network and traffic, and note which settings do not apply to shards.
+
+    Raises:
+        InputError: a fault in the settings, traffic with classes, or path groups.
+    """
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
     topology, traffic = load_network(config.topology, config.traffic, config, notify)
     if traffic.classes is not None:
@@ -139,44 +213,11 @@ def solve_sharded(
             f"candidate paths: {config.first_paths} a demand; choosing further ones needs all "
             "paths in one process"
         )
-    search = PathSearch(config.first_paths, config.path_method, config.path_weight)
-    count = max(config.shards, config.workers)
-    begin = time.perf_counter()
-    with contextlib.ExitStack() as stack:
-        backend = stack.enter_context(workers(config.workers, notify)) if workers else None
-        with _bar(count) as report:
-            problem = stack.enter_context(
-                ShardedProblem(
-                    topology,
-                    traffic.pairs,
-                    demand,
-                    objective,
-                    num_shards=count,
-                    search=search,
-                    capacity=capacity,
-                    weight=weight,
-                    backend=backend,
-                    report=report,
-                )
-            )
-        build_s = time.perf_counter() - begin
-        notify(f"{problem.num_shards} shards of paths in {build_s:.3g} s")
-        result = problem.solve(
-            gap=config.gap,
-            deadline=seconds(config.deadline) - build_s if config.deadline else math.inf,
-            max_iterations=config.max_iterations,
-            report=SolveProgress(notify),
-        )
-        notify(f"solved in {result.solve_s:.3g} s; measuring and writing the shards")
-        begin = time.perf_counter()
-        network = problem.network
-        arguments = topology, objective, network.capacity[0].numpy(), network.link_cost.numpy()
-        out = None if config.out is None else config.out.resolve()
-        parts = problem.apply(finish, *arguments, result.prices, out)
-    return _report(config, network, parts, result, build_s, time.perf_counter() - begin)
+    return _Program(topology, traffic.pairs, demand, objective, capacity, weight)
 
 
-PART_FILES = "demands-*.parquet"  # the files of all shards
+# Files of all shards.
+PART_FILES = "demands-*.parquet"
 
 
 def part_file(first: int) -> str:
@@ -252,12 +293,14 @@ def _report(
     build_s: float,
     bound_s: float,
 ) -> ShardedReport:
-    """The figures of all shards together."""
+    """Return the figures of all shards together."""
+    # Sum the loads and values of all shards.
     objective = network.objective
     load = torch.from_numpy(np.sum([part.load for part in parts], axis=0))[None]
     largest_utilisation = float(network.utilisation_of(load).amax())
     violation = max(float(overload(network, load)), *(part.violation for part in parts))
     value = objective.rules.value_of_parts([part.value for part in parts], largest_utilisation)
+    # Bounds: the part of the links, and the profits of the demands.
     links_part = _links_part(network, torch.from_numpy(result.prices)[None], max_entries=math.inf)
     bound, bound_all_paths = (
         float(from_score(network, torch.tensor(links_part + sum(profits), dtype=torch.float64)))
@@ -267,6 +310,7 @@ def _report(
     def certified(limit: float) -> float:
         return float(gap(network, *torch.tensor([[value], [limit]], dtype=torch.float64)))
 
+    # Satisfied demand and feasibility.
     demand = sum(part.demand for part in parts)
     carried = sum(part.carried for part in parts)
     is_feasible = violation <= TOLERANCE

@@ -1,10 +1,11 @@
-"""One matrix from settings to a certified allocation, for `teal solve`.
+"""Solve one traffic matrix to a certified gap, for `teal solve`.
 
-Small changes that are not made: demands whose splits hardly differ from those in force keep them.
-
-Each change of a router carries a risk, and a change of a per cent of a demand is seldom worth it.
-Where keeping would overload a link, the demands that are kept on it change after all: with these, a
-link carries no more than in the new allocation, so that at most D rounds end with a feasible one.
+:func:`solve_matrix` loads network and traffic, solves over the candidate paths (or by column
+generation over all paths), rounds the splits to those that routers can install, and measures the
+allocation.  :func:`keep_within` limits churn after the solve: demands whose splits hardly differ
+from those in force keep them, since each change of a router carries a risk.  Where that would
+overload a link, the demands on it change after all, so that at most D rounds end with a feasible
+allocation.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +34,7 @@ from teal.network import Topology, TrafficMatrices
 from teal.network.unreachable import WithoutPath
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
-from teal.problem.assessment import FIGURES, LatencyFigures, latency_figures
+from teal.problem.assessment import FIGURES, Assessment, LatencyFigures, latency_figures
 from teal.problem.bounds import gap
 from teal.problem.churn import ChurnLimit, live_part, share_moved
 from teal.problem.lines import Lines, records, texts
@@ -46,14 +47,16 @@ from teal.runtime.storage import json_value
 from teal.schemes.models import Model, named_model, starter_for
 from teal.solvers.columns import improving
 from teal.solvers.columns import prepare as prepare_columns
-from teal.solvers.pdhg import Stop, prepare, solve, takes_starter
+from teal.solvers.pdhg import PdhgResult, Stop, prepare, solve, takes_starter
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.short_paths import preferred
 from teal.solvers.table_search import installable
 from teal.spec import parse_spec
 
-_EQUAL_SPLIT_TOLERANCE = 1e-9  # share of a demand: what differs by less is rounding
-_CAPACITY_TOLERANCE = 1e-9  # of a link's capacity, by which the sum of kept flows may exceed it
+# Share of a demand; smaller differences of splits are rounding.
+_EQUAL_SPLIT_TOLERANCE = 1e-9
+# Share of a link's capacity by which kept flows may exceed it.
+_CAPACITY_TOLERANCE = 1e-9
 
 
 def changes(problem: Problem, splits: Tensor, previous: Tensor) -> Tensor:
@@ -81,18 +84,20 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
     Raises:
         InputError: a side condition other than a limit on churn, which kept splits may break.
     """
+    # Other conditions may be violated by splits in force.
     for condition in problem.conditions:
         if not isinstance(condition, ChurnLimit):
             raise InputError(
                 "keep_within",
                 condition.name,
-                "none",
-                "a condition that splits in force need not keep",
+                "no side condition other than a limit on churn",
+                "one that splits in force may violate",
             )
     live_splits = live_part(problem.program, previous)
     difference = splits - live_splits
     change = torch.maximum(difference.clamp(min=0).sum(-1), (-difference).clamp(min=0).sum(-1))
     is_kept = change <= share
+    # Give up the splits in force of demands on overloaded links, until none is overloaded.
     while True:
         mixed = torch.where(is_kept[..., None], live_splits, splits)
         is_over = problem.loads(mixed.to(problem.demand)) > problem.capacity * (
@@ -109,8 +114,10 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
 # loaded.
 _MIN_SATISFIED = 0.01
 _MIN_UTILISATION = 0.001
-_MAX_ROUNDS = 1_000  # of column generation; it ends long before where nothing is left to add
-_REPORT_EVERY_S = 2.0  # seconds between two progress messages
+# Maximum rounds of column generation, which ends long before if nothing can be added.
+_MAX_ROUNDS = 1_000
+# Seconds between two progress messages.
+_REPORT_EVERY_S = 2.0
 _ROUNDED = "rounding of the splits (--entries, --min-split, --keep-within)"
 # What ended a search, for messages.
 STOPPED_BY = {
@@ -174,6 +181,7 @@ class SolveFigures(Figures):
 
     def to_json(self) -> dict[str, Any]:
         """All figures; numbers that JSON cannot hold become null."""
+        # Figures of all programs.
         names = (
             *FIGURES,
             "gap_all_paths",
@@ -193,6 +201,7 @@ class SolveFigures(Figures):
             if self.moved_share is None
             else {"moved_share": self.moved_share, "changed": self.changed}
         )
+        # Figures of some programs and options only.
         loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
         loss = {} if loss_gap is None else {"loss_gap": loss_gap}
         names = ("latency_mean", "latency_99", "largest_stretch")
@@ -202,6 +211,7 @@ class SolveFigures(Figures):
         share = (
             {} if self.largest_share is None else dict(zip(names, self.largest_share, strict=True))
         )
+        # All figures in their order.
         entries = {"objective": self.objective.spec, **figures, **lost, **share, **loss, **latency}
         return dict(json_value({**entries, **parts, **moved}))
 
@@ -343,127 +353,95 @@ def solve_matrix(
         instance = load_instance(
             config, notify, partial(selected, config), prepare_kernels, deadline
         )
-        return _solved(config, instance, notify, model)
+        return _solve_instance(config, instance, notify, model)
 
 
-def _solved(
+def _solve_instance(
     config: SolveConfig, instance: Instance, notify: Callable[[str], None], named: Model | None
 ) -> SolveReport:
-    """The rest of :func:`solve_matrix`, on what was loaded."""
+    """Solve one matrix of a loaded instance, and measure the allocation.
+
+    Args:
+        config: the settings.
+        instance: network, candidate paths and traffic.
+        notify: as in :func:`solve_matrix`.
+        named: model to start from; None where the settings name none.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    # Build the problem, and choose the start.
     begin = time.perf_counter()
-    capacity = capacity_in_force(config, instance.topology, notify)
-    if capacity is not None:
-        instance = instance.surviving([np.flatnonzero(capacity == 0).tolist()], notify)
-    stored = None
-    where = str(config.previous)
-    if config.previous is not None:
-        stored = read_allocation(config.previous)
-        if not config.latency_limits:  # a path in force may be longer than a limit
-            in_use = with_stored_paths(
-                stored, instance.topology, instance.paths, where, instance.traffic.classes
-            )
-            instance = dataclasses.replace(instance, paths=in_use)
-    row = 0 if config.carrying else config.index
-    problem = instance.problem(instance.traffic.read([row]), capacity=capacity)
-    in_force = None
-    if stored is not None:
-        in_force = torch.from_numpy(
-            read_splits(stored, instance.topology, problem.paths, where, problem.classes)
-        )
-        if config.max_churn is not None:
-            problem = problem.with_churn_limit(in_force, config.max_churn)
-        elif problem.objective.rules.carries_all:
-            raise InputError(
-                "--keep-within", "", "an objective that maximises a value", problem.objective.name
-            )
-    if problem.ops.backend.name == "cuda":
-        matrix_bytes = bytes_needed(problem.paths, torch.float32)
-        path_bytes = problem.paths.levels.num_bytes
-        needs = (
-            f"paths take about {describe(path_bytes)} of its memory, solving "
-            f"{describe(matrix_bytes)}"
-        )
-        notify(f"{problem.ops.device}: {needs}")
-    else:
-        _ = problem.paths.packed  # computed here, so that its time counts as building
-    model = None if config.over_all_paths else starter_for(config.model, named, problem.paths)
-    build_s = instance.paths_s + time.perf_counter() - begin
-    starter = model if takes_starter(problem) else None
-    if not config.over_all_paths:
-        prepare(problem, gap=config.gap, engine=config.engine, starter=starter)
-    begin = time.perf_counter()
-    bound_all_paths = None
+    setup = _build_problem(config, instance, notify)
+    _prepare_backend(setup.problem, notify)
+    model = None if config.over_all_paths else starter_for(config.model, named, setup.problem.paths)
+    build_s = setup.instance.paths_s + time.perf_counter() - begin
+    starter = model if takes_starter(setup.problem) else None
+    # Compile and load the kernels, which does not count as solving.
     if config.over_all_paths:
-        prepare_columns(problem, config.gap)
-        begin = time.perf_counter()
-        last = complete(
-            improving(
-                problem,
-                target=config.gap,
-                max_rounds=_MAX_ROUNDS,
-                max_iterations=config.max_iterations,
-                deadline=instance.end,
-                report=RoundsProgress(notify, _REPORT_EVERY_S),
-            )
-        )
-        added = int(last.paths.mask.sum()) - int(problem.paths.mask.sum())
-        notify(f"{added:,} paths added, at most {last.paths.num_paths} a demand")
-        problem = problem.with_paths(last.paths)
-        result = last.result
-        bound_all_paths = last.bound_all_paths
-        target_gap = last.gap_all_paths
+        prepare_columns(setup.problem, config.gap)
     else:
-        result = solve(
-            problem,
-            gap=config.gap,
-            deadline=instance.end.remaining,
-            starter=starter,
-            max_iterations=config.max_iterations,
-            engine=config.engine,
-            report=SolveProgress(notify),
-        )
-        target_gap = result.gap
-    is_possible = result.largest_share is None  # else splits are of a share of all demand
-    short = result.splits
-    if is_possible and not config.previous:
-        short = preferred(problem, short, config.prefer)
+        prepare(setup.problem, gap=config.gap, engine=config.engine, starter=starter)
+    # Solve, over all paths of the network or over the candidate paths.
+    begin = time.perf_counter()
+    if config.over_all_paths:
+        search = _search_over_all_paths(config, setup, notify)
+    else:
+        search = _search_over_candidates(config, setup, starter, notify)
+    preferred_splits = search.result.splits
+    if search.result.largest_share is None and not config.previous:
+        preferred_splits = preferred(search.problem, preferred_splits, config.prefer)
     solve_s = time.perf_counter() - begin
-    splits = short
-    if is_possible:
-        splits = installable(problem, short, config.min_split, config.entries)
-    if splits is not short:
-        notify(_cost_of(problem, short, splits, "--min-split and --entries"))
-    moved_share = None
-    changed = None
-    if in_force is not None:
-        if config.keep_within:
-            steady = keep_within(problem, splits, in_force, config.keep_within)
-            notify(_cost_of(problem, splits, steady, "--keep-within"))
-            splits = steady
-        moved_share = float(share_moved(problem.program, splits.to(problem.demand), in_force)[0])
-        changed = int(changes(problem, splits, in_force).sum())
+    # Round the splits to those that routers can install, and measure them.
+    installation = _round_splits(config, search, preferred_splits, setup.in_force, notify)
+    return _report(
+        config,
+        search,
+        installation,
+        build_s=build_s,
+        solve_s=solve_s,
+        is_rounded=installation.splits is not preferred_splits,
+    )
+
+
+def _report(
+    config: SolveConfig,
+    search: _Search,
+    installation: _Installation,
+    *,
+    build_s: float,
+    solve_s: float,
+    is_rounded: bool,
+) -> SolveReport:
+    """Measure the allocation, and report its figures.
+
+    Args:
+        config: the settings.
+        search: result of the search.
+        installation: splits to install.
+        build_s: seconds for paths, problem and model.
+        solve_s: seconds to solve.
+        is_rounded: whether the splits differ from those of the search.
+    """
+    problem = search.problem
+    result = search.result
+    splits = installation.splits
+    # Measure the allocation, and its gap to the optimum over all paths.
     allocation = dataclasses.replace(
         Allocation.of_batch(splits, result.prices, solve_s, result.program_prices),
         status=result.allocation.status,
     )
     assessment = assess(problem, allocation)
     begin = time.perf_counter()
-    gap_all_paths = math.nan
-    if (
-        bound_all_paths is None
-        and not problem.objective.rules.is_sequence
-        and not problem.conditions
-    ):
-        bound_all_paths = all_paths_bound(problem, result.prices)
-    if bound_all_paths is not None:
-        gap_all_paths = float(gap(problem, assessment.value, bound_all_paths)[0])
+    gap_all_paths = _measure_gap_all_paths(search, assessment)
     bound_s = time.perf_counter() - begin
+    # Compare the gap with its target, before and after rounding.
     figures = assessment.figures(0)
-    was_reached = bool(target_gap[0] <= config.gap)
-    is_rounded = (
-        splits is not short
-        and (gap_all_paths if config.over_all_paths else figures.gap) > config.gap
+    was_reached = bool(search.target_gap[0] <= config.gap)
+    lost_by_rounding = (
+        is_rounded and (gap_all_paths if config.over_all_paths else figures.gap) > config.gap
     )
+    stopped_by = STOPPED_BY[result.stopped_by[0]]
     return SolveReport(
         problem=problem,
         objective=problem.objective,
@@ -475,10 +453,10 @@ def _solved(
         solve_s=solve_s,
         bound_s=bound_s,
         status=assessment.status[0].value,
-        reached=was_reached and not is_rounded,
-        stopped_by=_ROUNDED if was_reached and is_rounded else STOPPED_BY[result.stopped_by[0]],
-        moved_share=moved_share,
-        changed=changed,
+        reached=was_reached and not lost_by_rounding,
+        stopped_by=_ROUNDED if was_reached and lost_by_rounding else stopped_by,
+        moved_share=installation.moved_share,
+        changed=installation.changed,
         latency=latency_figures(problem, splits[0]),
         lines=assessment.lines,
         over_all_paths=config.over_all_paths,
@@ -493,6 +471,192 @@ def _solved(
         ),
         **vars(figures),
     )
+
+
+class _Setup(NamedTuple):
+    """Problem of one matrix, with the inputs that it was built from.
+
+    Attributes:
+        instance: network, candidate paths and traffic, without the failed links.
+        problem: the problem, B = 1.
+        in_force: (D, K) splits in force; None without ``--previous``.
+    """
+
+    instance: Instance
+    problem: Problem
+    in_force: Tensor | None
+
+
+def _build_problem(
+    config: SolveConfig, instance: Instance, notify: Callable[[str], None]
+) -> _Setup:
+    """Build the problem of the requested matrix: failed links, splits in force, limit on churn.
+
+    Raises:
+        InputError: an unknown failed link, an unreadable allocation in force, or an objective that
+            ``--keep-within`` does not support.
+    """
+    # Remove the failed links.
+    capacity = capacity_in_force(config, instance.topology, notify)
+    if capacity is not None:
+        instance = instance.surviving([np.flatnonzero(capacity == 0).tolist()], notify)
+    # Add the paths of the allocation in force.
+    stored = None
+    location = str(config.previous)
+    if config.previous is not None:
+        stored = read_allocation(config.previous)
+        # A path in force may be longer than a limit.
+        if not config.latency_limits:
+            paths = with_stored_paths(
+                stored, instance.topology, instance.paths, location, instance.traffic.classes
+            )
+            instance = dataclasses.replace(instance, paths=paths)
+    row = 0 if config.carrying else config.index
+    problem = instance.problem(instance.traffic.read([row]), capacity=capacity)
+    if stored is None:
+        return _Setup(instance, problem, None)
+    # Limit the volume that moves away from the splits in force.
+    in_force = torch.from_numpy(
+        read_splits(stored, instance.topology, problem.paths, location, problem.classes)
+    )
+    if config.max_churn is not None:
+        problem = problem.with_churn_limit(in_force, config.max_churn)
+    elif problem.objective.rules.carries_all:
+        raise InputError(
+            "--keep-within", "", "an objective that maximises a value", problem.objective.name
+        )
+    return _Setup(instance, problem, in_force)
+
+
+def _prepare_backend(problem: Problem, notify: Callable[[str], None]) -> None:
+    """Report the memory that a GPU needs, or pack the paths for the CPU."""
+    if problem.ops.backend.name == "cuda":
+        matrix_bytes = bytes_needed(problem.paths, torch.float32)
+        path_bytes = problem.paths.levels.num_bytes
+        needs = (
+            f"paths take about {describe(path_bytes)} of its memory, solving "
+            f"{describe(matrix_bytes)}"
+        )
+        notify(f"{problem.ops.device}: {needs}")
+    else:
+        # Computed here, so that its time counts as building.
+        _ = problem.paths.packed
+
+
+class _Search(NamedTuple):
+    """Result of a search, with the problem that it ended with.
+
+    Attributes:
+        problem: the problem, B = 1, with the paths that were added.
+        result: splits and prices over its paths.
+        target_gap: (B,) certified gap that ``--gap`` refers to.
+        bound_all_paths: (B,) bound on the optimum over all paths; None if it is still unknown.
+    """
+
+    problem: Problem
+    result: PdhgResult
+    target_gap: Tensor
+    bound_all_paths: Tensor | None
+
+
+def _search_over_all_paths(
+    config: SolveConfig, setup: _Setup, notify: Callable[[str], None]
+) -> _Search:
+    """Solve by column generation, to the gap to the optimum over all paths of the network."""
+    problem = setup.problem
+    last = complete(
+        improving(
+            problem,
+            target=config.gap,
+            max_rounds=_MAX_ROUNDS,
+            max_iterations=config.max_iterations,
+            deadline=setup.instance.end,
+            report=RoundsProgress(notify, _REPORT_EVERY_S),
+        )
+    )
+    added = int(last.paths.mask.sum()) - int(problem.paths.mask.sum())
+    notify(f"{added:,} paths added, at most {last.paths.num_paths} a demand")
+    return _Search(
+        problem.with_paths(last.paths), last.result, last.gap_all_paths, last.bound_all_paths
+    )
+
+
+def _search_over_candidates(
+    config: SolveConfig, setup: _Setup, starter: Model | None, notify: Callable[[str], None]
+) -> _Search:
+    """Solve over the candidate paths."""
+    result = solve(
+        setup.problem,
+        gap=config.gap,
+        deadline=setup.instance.end.remaining,
+        starter=starter,
+        max_iterations=config.max_iterations,
+        engine=config.engine,
+        report=SolveProgress(notify),
+    )
+    return _Search(setup.problem, result, result.gap, None)
+
+
+class _Installation(NamedTuple):
+    """Splits that routers can install, and the changes against those in force.
+
+    Attributes:
+        splits: (1, D, K); the very tensor that the search preferred if nothing was rounded.
+        moved_share: share of the routable demand that moves; None without splits in force.
+        changed: number of demands above 0 whose splits change; None without splits in force.
+    """
+
+    splits: Tensor
+    moved_share: float | None = None
+    changed: int | None = None
+
+
+def _round_splits(
+    config: SolveConfig,
+    search: _Search,
+    preferred_splits: Tensor,
+    in_force: Tensor | None,
+    notify: Callable[[str], None],
+) -> _Installation:
+    """Apply ``--entries``, ``--min-split`` and ``--keep-within``, and report their cost.
+
+    Args:
+        config: the settings.
+        search: result of the search.
+        preferred_splits: (1, D, K) splits of the search, with the preferred paths.
+        in_force: (D, K) splits in force; None if there are none.
+        notify: as in :func:`solve_matrix`.
+    """
+    problem = search.problem
+    # Without a feasible allocation, the splits carry a share of all demand and stay unchanged.
+    splits = preferred_splits
+    if search.result.largest_share is None:
+        splits = installable(problem, preferred_splits, config.min_split, config.entries)
+    if splits is not preferred_splits:
+        notify(_cost_of(problem, preferred_splits, splits, "--min-split and --entries"))
+    if in_force is None:
+        return _Installation(splits)
+    # Keep splits in force that hardly change.
+    if config.keep_within:
+        steady_splits = keep_within(problem, splits, in_force, config.keep_within)
+        notify(_cost_of(problem, splits, steady_splits, "--keep-within"))
+        splits = steady_splits
+    return _Installation(
+        splits,
+        moved_share=float(share_moved(problem.program, splits.to(problem.demand), in_force)[0]),
+        changed=int(changes(problem, splits, in_force).sum()),
+    )
+
+
+def _measure_gap_all_paths(search: _Search, assessment: Assessment) -> float:
+    """Return the certified gap to the optimum over all paths; NaN where no bound is known."""
+    problem = search.problem
+    bound = search.bound_all_paths
+    if bound is None and not problem.objective.rules.is_sequence and not problem.conditions:
+        bound = all_paths_bound(problem, search.result.prices)
+    if bound is None:
+        return math.nan
+    return float(gap(problem, assessment.value, bound)[0])
 
 
 def signed_percent(share: float) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from teal.allocation.certify import prove
 from teal.allocation.settings import SolveConfig
 from teal.allocation.sharded import PART_FILES, Workers, part_file, solve_sharded
-from teal.allocation.solve import SolveFigures, solve_matrix
+from teal.allocation.solve import SolveFigures, SolveReport, solve_matrix
 from teal.app.command import EXIT_FAILED, EXIT_GAP, EXIT_OK, Notify, Outcome
 from teal.app.warm_up import compile_first
 from teal.errors import InputError
@@ -30,23 +31,8 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
         check_out_file(config.out, ALLOCATION_SUFFIXES, overwrite=config.overwrite)
     report = solve_matrix(config, notify, partial(compile_first, notify))
     if config.out:
-        problem = report.problem
-        demand = problem.demand[0].cpu().numpy()
-        splits = report.splits.cpu().numpy()
-        weights = None
-        if config.entries:
-            weights = table_weights(report.splits[None], config.entries)[0].cpu().numpy()
-        rows = write_allocation(
-            config.out,
-            problem.topology,
-            problem.paths,
-            demand,
-            splits,
-            weights,
-            report.to_json(),
-            problem.classes,
-        )
-        notify(f"{config.out}: {rows:,} paths that carry traffic")
+        num_paths = _write_allocation(config.out, report, config.entries)
+        notify(f"{config.out}: {num_paths:,} paths that carry traffic")
     if config.prove and report.largest_share is not None:
         notify(f"{config.prove}: no proof: there is no allocation of all demand")
     elif config.prove:
@@ -64,6 +50,32 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
     return report
 
 
+def _write_allocation(file: Path, report: SolveReport, entries: int) -> int:
+    """Write the allocation with its figures; return the number of paths with traffic.
+
+    Args:
+        file: output file.
+        report: the solved matrix.
+        entries: number of entries of a split table, for integer weights; 0 for none.
+    """
+    problem = report.problem
+    demand = problem.demand[0].cpu().numpy()
+    splits = report.splits.cpu().numpy()
+    weights = None
+    if entries:
+        weights = table_weights(report.splits[None], entries)[0].cpu().numpy()
+    return write_allocation(
+        file,
+        problem.topology,
+        problem.paths,
+        demand,
+        splits,
+        weights,
+        report.to_json(),
+        problem.classes,
+    )
+
+
 def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
     """Solve in shards, each of which is written to a file of its own."""
     if config.out:
@@ -71,15 +83,15 @@ def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFig
             raise InputError(
                 str(config.out), "out", "a folder, for a file of each shard", repr(config.out.name)
             )
-        earlier = sorted(file.name for file in config.out.glob(PART_FILES))
-        check_out_folder(config.out, tuple(earlier) or (part_file(0),), overwrite=config.overwrite)
-        remove_files(config.out, earlier)
+        earlier_files = sorted(file.name for file in config.out.glob(PART_FILES))
+        check_out_folder(
+            config.out, tuple(earlier_files) or (part_file(0),), overwrite=config.overwrite
+        )
+        remove_files(config.out, earlier_files)
     workers: Workers | None = None
     if config.workers:
-        # Ray is imported only where it was asked for.
-        from teal.allocation.shard_workers import (
-            actors,
-        )
+        # Ray is imported only where it is needed.
+        from teal.allocation.shard_workers import actors
 
         workers = actors
     report = solve_sharded(config, notify, workers)

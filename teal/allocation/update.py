@@ -38,15 +38,15 @@ from teal.errors import SolverError
 from teal.formats import topology_of
 from teal.formats.allocations import read_allocation, stored_paths
 from teal.network import Topology
-from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.lp import solve_lp
 from teal.runtime.storage import atomic_file, check_out_folder, remove_files
 
 MAX_STEPS = 6
-_WHOLE_SHARE = 1 - 1e-6  # rho from which nothing counts as shed
-_CAPACITY_TOLERANCE = (
-    1e-9  # share of a capacity by which a link may be over it in a given allocation
-)
+# Values of rho from which nothing counts as shed.
+_WHOLE_SHARE = 1 - 1e-6
+# Share of a capacity by which a given allocation may exceed it.
+_CAPACITY_TOLERANCE = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,10 +115,10 @@ def plan_update(
         return Update(np.stack([before, after]), 1.0)
     best: Update | None = None
     for steps in range(2, max_steps + 1):
-        steps_found = _in_steps(paths, before, after, steps)
-        if best is None or steps_found.kept > best.kept * (1 + 1e-6):
-            best = steps_found
-        if steps_found.kept >= _WHOLE_SHARE:
+        update = _in_steps(paths, before, after, steps)
+        if best is None or update.kept > best.kept * (1 + 1e-6):
+            best = update
+        if update.kept >= _WHOLE_SHARE:
             break
     if best is None:
         raise SolverError(f"update: not possible in {max_steps} step")
@@ -126,8 +126,8 @@ def plan_update(
 
 
 def _in_steps(paths: NamedPaths, before: FloatArray, after: FloatArray, steps: int) -> Update:
-    """The program of the module for s steps, solved, repaired and measured."""
-    middle = _solved(paths, before, after, steps)
+    """Solve the program of the module for s steps, repair the flows, and measure them."""
+    middle = _solve_program(paths, before, after, steps)
     if middle is None:
         middle = np.stack([np.minimum(before, after)] * (steps - 1))
     flows = np.vstack([before, _within_capacities(paths, before, middle, after), after])
@@ -160,10 +160,10 @@ def _within_capacities(
     """
     middle = middle.copy()
     for step, flows in ((0, before), (-1, after)):
-        stays = np.minimum(middle[step], flows)
-        more = np.maximum(middle[step] - flows, 0)
+        unchanged = np.minimum(middle[step], flows)
+        increase = np.maximum(middle[step] - flows, 0)
         residual = np.maximum(paths.capacity - paths.through @ flows, 0)
-        middle[step] = stays + more * _share(paths, residual, more)
+        middle[step] = unchanged + increase * _share(paths, residual, increase)
     for step in range(len(middle) - 1):
         share = _share(paths, paths.capacity, np.maximum(middle[step], middle[step + 1]))
         middle[step : step + 2] *= share
@@ -171,7 +171,9 @@ def _within_capacities(
 
 
 def _share(paths: NamedPaths, residual: FloatArray, flows: FloatArray) -> FloatArray:
-    """(P,) share of the flow of each path at which all loads are at most ``room`` (E,)."""
+    """Return (P,) the share of the flow of each path at which all loads are at most ``residual``
+    (E,).
+    """
     load = paths.through @ flows
     of_link = np.where(load > residual, residual / np.where(load > 0, load, 1), 1.0)
     share = np.ones(len(flows))
@@ -180,70 +182,118 @@ def _share(paths: NamedPaths, residual: FloatArray, flows: FloatArray) -> FloatA
     return share
 
 
-def _solved(
+def _solve_program(
     paths: NamedPaths, before: FloatArray, after: FloatArray, steps: int
 ) -> FloatArray | None:
-    """(s - 1, P) flows between by the linear program; None if it was not solved.
+    """Solve the linear program for (s - 1, P) intermediate flows; None if it was not solved.
 
     Variables are f_1 .. f_{s-1}, m_1 .. m_s, rho.  Solvers have absolute tolerances: flows are
     shares of the larger of what the demand carries before and after, loads shares of the capacity.
     """
-    count = len(before)
-    inner = steps - 1
-    of_demand = _by_demand(paths)
-    carried = np.stack([of_demand @ before, of_demand @ after])
+    num_paths = len(before)
+    num_inner = steps - 1
+    paths_of_demand = _by_demand(paths)
+    carried = np.stack([paths_of_demand @ before, paths_of_demand @ after])
     volume = carried.max(0)
-    min_carried = carried.min(0)
-    unit = volume[paths.demand]  # Gbit/s of each path's variables
+    # Gbit/s of each path's variables.
+    unit = volume[paths.demand]
     per_unit = np.where(unit > 0, 1 / np.where(unit > 0, unit, 1), 0)
-    is_live = paths.capacity > 0
-    inverse = np.where(is_live, 1 / np.where(is_live, paths.capacity, 1), 0)
-    through = sp.csr_array(paths.through.multiply(inverse[:, None]).multiply(unit[None]))[is_live]
-    is_broken = (
-        (paths.through[~is_live].sum(0) > 0) if (~is_live).any() else np.zeros(count, dtype=bool)
-    )
-    demands = len(volume)
-    width = count * (inner + steps) + 1
-    eye = sp.eye_array(count, format="csr")
-
-    def block(rows: sp.csr_array, number: int) -> sp.csr_array:
-        """``rows`` on the variables of one f (0 .. inner - 1) or m (inner ..)."""
-        selector = sp.csr_array(([1.0], ([0], [number])), shape=(1, inner + steps))
-        return sp.csr_array(sp.hstack([sp.kron(selector, rows), sp.csr_array((rows.shape[0], 1))]))
-
+    through = _scaled_loads(paths, unit)
+    variables = _Variables(num_paths, num_inner, steps)
     a_ub = []
     b_ub = []
-    for a in range(steps):
-        a_ub.append(block(through, inner + a))
-        b_ub.append(np.maximum(1, through @ (before * per_unit)))  # before may be over by rounding
-        for flow, end_flow in ((a - 1, before), (a, after)):
-            if 0 <= flow < inner:
-                a_ub.append(block(eye, flow) - block(eye, inner + a))
-                b_ub.append(np.zeros(count))
+    # Load of the larger flows of each step, which are at least the flows before and after it.
+    eye = sp.eye_array(num_paths, format="csr")
+    for step in range(steps):
+        a_ub.append(variables.larger_flow(through, step))
+        # The flows before may exceed a capacity by rounding.
+        b_ub.append(np.maximum(1, through @ (before * per_unit)))
+        for flow, end_flow in ((step - 1, before), (step, after)):
+            if 0 <= flow < num_inner:
+                a_ub.append(variables.flow(eye, flow) - variables.larger_flow(eye, step))
+                b_ub.append(np.zeros(num_paths))
             else:
-                a_ub.append(-block(eye, inner + a))
+                a_ub.append(-variables.larger_flow(eye, step))
                 b_ub.append(-end_flow * per_unit)
-    share = np.where(volume > 0, min_carried / np.where(volume > 0, volume, 1), 0)
-    last = (np.arange(demands), np.full(demands, width - 1))
-    for a in range(inner):
-        a_ub.append(
-            sp.csr_array(-block(of_demand, a) + sp.csr_array((share, last), shape=(demands, width)))
-        )
-        b_ub.append(np.zeros(demands))
-    cost = np.zeros(width)
+    # Every demand keeps the share rho of what both allocations carry.
+    num_demands = len(volume)
+    min_share = np.where(volume > 0, carried.min(0) / np.where(volume > 0, volume, 1), 0)
+    rho_column = (np.arange(num_demands), np.full(num_demands, variables.num_variables - 1))
+    rho_rows = sp.csr_array((min_share, rho_column), shape=(num_demands, variables.num_variables))
+    for step in range(num_inner):
+        a_ub.append(sp.csr_array(-variables.flow(paths_of_demand, step) + rho_rows))
+        b_ub.append(np.zeros(num_demands))
+    # Maximise rho; paths over failed links carry nothing.
+    cost = np.zeros(variables.num_variables)
     cost[-1] = -1.0
-    upper = np.append(np.tile(np.where((unit > 0) & ~is_broken, np.inf, 0), inner + steps), 1.0)
+    is_usable = (unit > 0) & ~_is_broken(paths)
+    upper = np.append(np.tile(np.where(is_usable, np.inf, 0), num_inner + steps), 1.0)
     result = solve_lp(cost, (sp.vstack(a_ub, format="csr"), np.concatenate(b_ub)), high=upper)
     if result.x is None or not result.is_solved:
         return None
-    return np.maximum(result.x[: count * inner].reshape(inner, count), 0) * unit
+    flows = result.x[: num_paths * num_inner].reshape(num_inner, num_paths)
+    return np.maximum(flows, 0) * unit
+
+
+def _scaled_loads(paths: NamedPaths, unit: FloatArray) -> sp.csr_array:
+    """Return the matrix of loads as shares of the capacities of the live links.
+
+    Args:
+        paths: P paths.
+        unit: (P,) Gbit/s of each path's variables.
+    """
+    is_live = paths.capacity > 0
+    inverse = np.where(is_live, 1 / np.where(is_live, paths.capacity, 1), 0)
+    return sp.csr_array(paths.through.multiply(inverse[:, None]).multiply(unit[None]))[is_live]
+
+
+def _is_broken(paths: NamedPaths) -> BoolArray:
+    """Return (P,) whether a path uses a failed link."""
+    has_failed = ~(paths.capacity > 0)
+    if not has_failed.any():
+        return np.zeros(len(paths.demand), dtype=bool)
+    is_broken: BoolArray = paths.through[has_failed].sum(0) > 0
+    return is_broken
+
+
+@dataclasses.dataclass(frozen=True)
+class _Variables:
+    """Variables of the program, in the order f_1 .. f_{s-1}, m_1 .. m_s, rho.
+
+    Attributes:
+        num_paths: P, the number of variables of an f or m.
+        num_inner: s - 1.
+        steps: s.
+    """
+
+    num_paths: int
+    num_inner: int
+    steps: int
+
+    @property
+    def num_variables(self) -> int:
+        """Number of all variables."""
+        return self.num_paths * (self.num_inner + self.steps) + 1
+
+    def flow(self, rows: sp.csr_array, index: int) -> sp.csr_array:
+        """Return the matrix with ``rows`` (n, P) on the variables of f_{index + 1}."""
+        num_blocks = self.num_inner + self.steps
+        selector = sp.csr_array(([1.0], ([0], [index])), shape=(1, num_blocks))
+        return sp.csr_array(sp.hstack([sp.kron(selector, rows), sp.csr_array((rows.shape[0], 1))]))
+
+    def larger_flow(self, rows: sp.csr_array, index: int) -> sp.csr_array:
+        """Return the matrix with ``rows`` (n, P) on the variables of m_{index + 1}."""
+        return self.flow(rows, self.num_inner + index)
 
 
 _PATTERN = "step-*.json"
-_MIN_SHARE = 1e-9  # share of a path's largest flow below which it is left out of a step's file
+# Share of a path's largest flow; smaller flows are not written to the file of a step.
+_MIN_SHARE = 1e-9
 
-_Demand = tuple[str, str, str]  # router, target, class ("" for none)
-_Key = tuple[_Demand, tuple[int, ...]]  # demand, links of a path
+# Router, target, class ("" for none).
+_Demand = tuple[str, str, str]
+# Demand, links of a path.
+_Key = tuple[_Demand, tuple[int, ...]]
 
 
 def run_update(config: UpdateConfig) -> Update:

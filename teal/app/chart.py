@@ -22,7 +22,8 @@ COLOURS = (
 _WIDEST = 3.6
 _NARROWEST = 1.4
 _NARROWER = 0.6
-_SHARE_RANGE = 0.0, 103.0  # per cent: a line at 100% stays clear of the border
+# Per cent; a line at 100% stays clear of the border.
+_SHARE_RANGE = 0.0, 103.0
 
 Kind = Literal["line", "marked", "points", "mean"]
 Scale = Literal["linear", "log", "category", "time"]
@@ -113,7 +114,8 @@ class Styles:
         return looks[(number + number // len(COLOURS)) % len(looks)]
 
 
-MAX_POINTS = 400  # points of a scheme in a chart; more are thinned out evenly
+# Points of a scheme in a chart; more are thinned out evenly.
+MAX_POINTS = 400
 
 
 def distribution(scheme: str, values: FloatArray) -> Series:

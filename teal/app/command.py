@@ -36,11 +36,11 @@ ALLOCATE = "allocate"
 LEARN = "learn"
 COMPARE = "compare and plan"
 INPUT = "look and convert"
-FIRST_SOLVE: Literal["first solve"] = (
-    "first solve"  # kernels that are compiled before a command begins
-)
+# Kernels that are compiled before a command begins.
+FIRST_SOLVE: Literal["first solve"] = "first solve"
 
-Notify = Callable[[str], None]  # prints a message about the progress to the standard error
+# Prints a progress message to the standard error.
+Notify = Callable[[str], None]
 
 
 def seldom(notify: Notify, every_s: float = 2.0) -> Notify:

@@ -18,13 +18,18 @@ from teal.app.chart import Chart, Series, Styles
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("-", "--", ":", "-.")
-_POINTS_PER_PIXEL = 0.5  # points of a line in a file for a pixel on a page
-_PANEL_INCHES = (5.5, 4.2)  # width and height of one plot
+# Points of a line in a file for each pixel on a page.
+_POINTS_PER_PIXEL = 0.5
+# Width and height of one plot.
+_PANEL_INCHES = (5.5, 4.2)
 _FORMATS = (".svg", ".pdf")
-_BELOW_AXES = (0.5, -0.16)  # place of a legend, in parts of the axes, where it covers no line
+# Position of a legend, in parts of the axes, where it covers no line.
+_BELOW_AXES = (0.5, -0.16)
 _LEGEND_COLUMNS = 3
-_LEGEND_LETTERS = 80  # of a line of the legend, with its marks, in the width of one plot
-_MARK_LETTERS = 8  # width of the mark of a series and the space around it, in letters
+# Letters of a line of the legend, with its marks, in the width of one plot.
+_LEGEND_LETTERS = 80
+# Width of the mark of a series and the space around it, in letters.
+_MARK_LETTERS = 8
 
 
 def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:
@@ -36,11 +41,13 @@ def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:
 
 def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
     """Draw a chart into axes."""
+    # Series.
     drawn: dict[str, Artist] = {}
     for series in chart.series:
         handle = _draw_series(axes, series, styles, is_time=chart.x_scale == "time")
         if series.kind != "points":
             drawn[series.scheme] = handle
+    # Axes.
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
     axes.set_title(_literal(chart.title), fontsize="medium")
     if chart.y_range is not None:
@@ -55,6 +62,7 @@ def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+    # Legend below the axes, in columns of equal width.
     if drawn:
         labels = [_shortened(name, _LEGEND_LETTERS - _MARK_LETTERS) for name in drawn]
         widest = max(map(len, labels)) + _MARK_LETTERS
@@ -83,11 +91,13 @@ def _literal(text: str) -> str:
 
 
 def _draw_series(axes: Axes, series: Series, styles: Styles, *, is_time: bool) -> Artist:
+    # Data and style.
     name = series.scheme
     colour = styles.colour(series.scheme)
     x = np.array(series.x, dtype="datetime64[s]") if is_time else series.x
     y = [np.nan if value is None else value for value in series.y]
     marker = styles.pick(name, MARKERS)
+    # Marks or lines.
     match series.kind:
         case "points":
             return axes.scatter(x, y, s=9, alpha=0.25, color=colour, marker=marker, linewidths=0)

@@ -50,21 +50,24 @@ from teal.runtime.storage import atomic_file, cache_dir, content_key
 from teal.solvers import pdhg
 from teal.spec import parse_spec
 
-_TARGET_GAP = 1e-3  # relative certified gap at which PDHG stops for each optimum
+# Relative certified gap at which PDHG stops for each optimum.
+_TARGET_GAP = 1e-3
 # Absolute error of the satisfied share; the optima are not known better.
 _TOLERANCE = _TARGET_GAP / 2
-_MAX_GAP = 1e-2  # largest relative gap of an optimum that is accepted when the iterations run out
-_MAX_ITERATIONS = 2000  # of PDHG for each optimum; usual ones take below 100
-_MAX_MATRICES = (
-    21  # largest number of matrices in the median; odd, so that the median is one of them
-)
-_MIN_MATRICES = 5  # smallest number of matrices in the median, however large the network
-_TARGET_ENTRIES = (
-    200_000  # matrices x demands that are solved together, which bounds memory and time
-)
-# width of the bracket of ln(factor) at which bisection ends: the factor is known to 1 in a million
+# Maximum relative gap of an optimum when the iterations run out.
+_MAX_GAP = 1e-2
+# Maximum iterations of PDHG for each optimum; usual ones take below 100.
+_MAX_ITERATIONS = 2000
+# Maximum number of matrices in the median; odd, so that the median is one of them.
+_MAX_MATRICES = 21
+# Minimum number of matrices in the median, however large the network.
+_MIN_MATRICES = 5
+# Matrices x demands that are solved together, which bounds memory and time.
+_TARGET_ENTRIES = 200_000
+# Width of the bracket of ln(factor) at which bisection ends: the factor is known to 1 in a million
 _MIN_BRACKET = 1e-6
-_SILENT_S = 1.0  # seconds after which the bar of a calibration is shown
+# Seconds after which the progress bar of a calibration is shown.
+_SILENT_S = 1.0
 
 
 def calibration_factor(
@@ -158,14 +161,14 @@ class _Search:
         )
         if self._end.is_over:
             raise SolverError(
-                "--calibrate: the factor was not found before the deadline: a longer one, or none"
+                "--calibrate: no factor before the deadline: use a longer deadline, or none"
             )
         largest_gap = float(result.gap.max())
         if largest_gap > _MAX_GAP:
             raise SolverError(
-                f"--calibrate: an optimum is known only to {100 * largest_gap:.1f}% after "
-                f"{result.iterations} iterations, {100 * _MAX_GAP:.0f}% is needed: try another "
-                "share or fewer demands"
+                f"--calibrate: the certified gap is {100 * largest_gap:.1f}% after "
+                f"{result.iterations} iterations, but must be at most {100 * _MAX_GAP:.0f}%: try "
+                "another share or fewer demands"
             )
         self._state = result.state
         self._bar.update()
@@ -173,12 +176,17 @@ class _Search:
         return float(((result.value + result.bound) / 2 / problem.demand.sum(1)).median())
 
 
-_CALIBRATION_FORMAT = 2  # part of the cache key: raise it when calibration changes
-_CABLES = "cables"  # every cable is a group
-_RANDOM = "random"  # weights that are drawn
-_USUAL_WEIGHTS = f"{_RANDOM}:seed=0"  # of weighted_flow
+# Part of the cache key: increment it when calibration changes.
+_CALIBRATION_FORMAT = 2
+# Every cable is a group.
+_CABLES = "cables"
+# Weights that are drawn.
+_RANDOM = "random"
+# Default weights of weighted_flow.
+_USUAL_WEIGHTS = f"{_RANDOM}:seed=0"
 _WEIGHT = Column("weight", Kind.NUMBER, required=True)
-_PRIORITIES = (1.0, 2.0, 4.0)  # weights that `random:seed=N` gives to demands
+# Weights that `random:seed=N` draws from.
+_PRIORITIES = (1.0, 2.0, 4.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -258,9 +266,10 @@ class Instance:
         )
         if paths is self.paths:
             return self
-        count = int(paths.mask.sum()) - int(self.paths.mask.sum())
+        num_added = int(paths.mask.sum()) - int(self.paths.mask.sum())
         notify(
-            f"{count:,} paths more, of demands that the network connects and no candidate path does"
+            f"{num_added:,} paths added, for demands that the network connects but their candidate "
+            "paths do not"
         )
         more = dataclasses.replace(self, paths=paths, protection=None)
         protected = None if self.protection is None else _protection(more, self.protection.groups)
@@ -287,7 +296,8 @@ def load_instance(
         InputError: a fault in what the user gave.
         SolverError: the factor of --calibrate was not found in time.
     """
-    _check_device(config)  # a fault is said before anything is read
+    # Report an unavailable device before anything is read.
+    _check_device(config)
     topology, traffic = load_network(config.topology, config.traffic, config, notify, on_topology)
     return instance_of(topology, select(traffic), config, notify, deadline)
 
@@ -326,7 +336,7 @@ def instance_of(
     notify: Callable[[str], None] = lambda _: None,
     deadline: float = math.inf,
 ) -> Instance:
-    """The instance of a network and its traffic, over candidate paths.
+    """Build the instance of a network and its traffic, over candidate paths.
 
     Args:
         topology: the network.
@@ -343,51 +353,61 @@ def instance_of(
     objective = Objective(config.objective)
     split = traffic.split()
     end = Deadline.after(deadline)
+    # Candidate paths of the pairs, each pair once.
     begin = time.perf_counter()
     pairs = traffic.pairs if traffic.classes is None else np.unique(traffic.pairs, axis=0)
-    first = candidate_paths(config, topology, pairs)
+    pair_paths = candidate_paths(config, topology, pairs)
     paths_s = time.perf_counter() - begin
-    if (
-        config.calibrate is not None
-    ):  # over these paths, so that the demands do not depend on a choice for them
-        factor = _cached_calibration(
-            topology,
-            of_classes(config, topology, traffic, first),
-            traffic,
-            split,
-            config.calibrate,
-            end,
-        )
+    # Scale the demands over these paths, so that they do not depend on a choice of paths for them.
+    if config.calibrate is not None:
+        paths = of_classes(config, topology, traffic, pair_paths)
+        factor = _cached_calibration(topology, paths, traffic, split, config.calibrate, end)
         notify(
             f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median "
             "training matrix"
         )
         traffic = traffic.scaled(factor)
+    # Weights and bandwidth functions.
     weight = given_weights(config, topology, traffic, notify)
     functions = None
     if config.functions is not None:
         functions = read_bandwidth_functions(
             config.functions, topology, traffic.pairs, traffic.classes
         )
+    # Choose further paths, and assign the paths of the pairs to their demands.
     begin = time.perf_counter()
     if config.paths is None and config.chooses_paths and not end.is_over:
-        first = chosen_paths(config, topology, traffic, first, objective, weight, notify, end)
-    paths = of_classes(config, topology, traffic, first)
+        pair_paths = chosen_paths(
+            config, topology, traffic, pair_paths, objective, weight, notify, end
+        )
+    paths = of_classes(config, topology, traffic, pair_paths)
     paths_s += time.perf_counter() - begin
-    path_count = paths.mask.sum(1)
-    without = int((path_count == 0).sum())
-    notify(
-        f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {without} demands "
-        "without a path"
-    )
-    device = _device_of(config, paths)
+    _notify_of_paths(paths, notify)
     instance = Instance(
-        topology, traffic, paths, objective, weight, split, device, paths_s, functions=functions
+        topology,
+        traffic,
+        paths,
+        objective,
+        weight,
+        split,
+        _device_of(config, paths),
+        paths_s,
+        functions=functions,
     )
     instance = dataclasses.replace(
         instance, end=end, max_latency=_latency_limits(config, traffic)
     ).surviving([()], notify)
     return with_protection(instance, config.protect, notify) if config.protect else instance
+
+
+def _notify_of_paths(paths: PathSet, notify: Callable[[str], None]) -> None:
+    """Report the number of paths, trie nodes, and demands without a path."""
+    path_count = paths.mask.sum(1)
+    num_without = int((path_count == 0).sum())
+    notify(
+        f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {num_without} "
+        "demands without a path"
+    )
 
 
 def _latency_limits(config: ProgramConfig, traffic: TrafficMatrices) -> FloatArray | None:
@@ -420,11 +440,11 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
     groups = failing_links("" if protect == _CABLES else protect, instance.topology)
     problem = instance.problem(np.zeros((1, instance.paths.num_demands)))
     protection = _protection(instance, groups)
-    without = int(protection.unprotected(problem.under(protection).program).sum())
+    num_unprotected = int(protection.unprotected(problem.under(protection).program).sum())
     kind = "cable" if protect == _CABLES else "group"
     notify(
-        f"promises survive the failure of any one of {len(groups)} {kind}s; {without:,} demands "
-        "can have none"
+        f"guarantees survive the failure of any one of {len(groups)} {kind}s; {num_unprotected:,} "
+        "demands cannot be protected"
     )
     return dataclasses.replace(instance, protection=protection)
 
@@ -553,7 +573,7 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
     if text.partition(":")[0] == _RANDOM:
         seed = int(parse_spec(text).parse_options(seed=0)["seed"])
         if seed < 0:
-            raise InputError(text, "seed", "a whole number of at least 0", seed)
+            raise InputError(text, "seed", "an integer >= 0", seed)
         # One draw for every pair of nodes, so that a pair's weight does not depend on which pairs
         # have traffic.
         draws = np.random.default_rng(seed).integers(
@@ -592,9 +612,8 @@ def _cached_calibration(
         _CALIBRATION_FORMAT, topology.content_key(), paths.key, traffic.content_key(), share
     )
     file = cache_dir("calibration") / f"{key}.json"
-    with contextlib.suppress(
-        OSError, ValueError, KeyError, TypeError
-    ):  # absent or damaged: computed again
+    # A missing or damaged cache entry is computed again.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return float(json.loads(file.read_text())["factor"])
     factor = calibration_factor(topology, paths, traffic, split.train, share, end)
     with atomic_file(file) as temporary:

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from teal.runtime import shipped_kernels
 
-WORK = Path(__file__).parents[2] / "build" / "machine_code"  # forms of earlier runs
+# Machine code of earlier runs.
+WORK = Path(__file__).parents[2] / "build" / "machine_code"
 _CALL = """
 import sys
 from teal.app.warm_up import all_tasks, warm_up
@@ -65,7 +66,8 @@ def _compiled(level: str, tasks: Sequence[str], work: Path) -> list[Path]:
     return [file for file in used if file.suffix in (".nbc", ".done")]
 
 
-_CLOCK_S = 0.1  # more than between two ticks of the clock of a file system
+# Longer than the time between two ticks of a file system's clock.
+_CLOCK_S = 0.1
 
 
 def _call(level: str, tasks: Sequence[str], work: Path) -> None:

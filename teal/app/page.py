@@ -19,35 +19,23 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 # Beside the least and largest value of a logarithmic axis: share, decades.
 _MARGIN = 0.04
 _MIN_MARGIN = 0.02
-_FEW_DECADES = 1.5  # up to which an axis has ticks at 1, 2 and 5 too
-_MAX_NAMES = 30  # of categories, which have a label each
-_NAME_ANGLE = -60  # degrees by which names of categories are turned
+# Decades up to which an axis has ticks at 1, 2 and 5 too.
+_FEW_DECADES = 1.5
+# Maximum number of categories that have a label each.
+_MAX_NAMES = 30
+# Degrees by which names of categories are turned.
+_NAME_ANGLE = -60
 _AXIS_TYPES = {"linear": "linear", "log": "log", "category": "category", "time": "date"}
 
 
 def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
-    """The figure; colours of text, axes and background are the page's, see report.js."""
-    x_axis: dict[str, Any] = {
-        "title": {"text": chart.x_label},
-        "type": _AXIS_TYPES[chart.x_scale],
-        "automargin": True,
-        "nticks": 8,
-        "tickangle": 0,
-    }
+    """Return the figure; colours of text, axes and background are the page's, see report.js."""
     legend: dict[str, Any] = {"orientation": "h", "y": -0.22, "yanchor": "top"}
-    top = 28
+    top_margin = 28
     if chart.x_scale == "category":
-        # Names, such as those of cables, are long: turned, each of them has room, and the legend
-        # has it above the plot.
-        x_axis |= {"nticks": _MAX_NAMES, "tickangle": _NAME_ANGLE, "tickfont": {"size": 10}}
+        # The legend is above the plot, since long names are below it.
         legend |= {"y": 1.02, "yanchor": "bottom"}
-        top = 56
-    if chart.x_scale == "log":
-        x_axis |= {
-            "exponentformat": "none",
-            "minor": {"showgrid": True, "dtick": "D1"},
-            **_log_range(chart),
-        }
+        top_margin = 56
     y_axis: dict[str, Any] = {"title": {"text": chart.y_label}, "automargin": True}
     if chart.y_range is not None:
         y_axis["range"] = list(chart.y_range)
@@ -63,16 +51,37 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
             for series in chart.series
         ],
         "layout": {
-            "margin": {"l": 58, "r": 10, "t": top, "b": 46},
+            "margin": {"l": 58, "r": 10, "t": top_margin, "b": 46},
             "hovermode": "closest"
             if any(series.kind == "points" for series in chart.series)
             else "x unified",
             "legend": {**legend, "font": {"size": 11}},
             "font": {"size": 12},
-            "xaxis": x_axis,
+            "xaxis": _x_axis(chart),
             "yaxis": y_axis,
         },
     }
+
+
+def _x_axis(chart: Chart) -> dict[str, Any]:
+    """Return the horizontal axis."""
+    x_axis: dict[str, Any] = {
+        "title": {"text": chart.x_label},
+        "type": _AXIS_TYPES[chart.x_scale],
+        "automargin": True,
+        "nticks": 8,
+        "tickangle": 0,
+    }
+    if chart.x_scale == "category":
+        # Names, such as those of cables, are long: they are turned.
+        x_axis |= {"nticks": _MAX_NAMES, "tickangle": _NAME_ANGLE, "tickfont": {"size": 10}}
+    if chart.x_scale == "log":
+        x_axis |= {
+            "exponentformat": "none",
+            "minor": {"showgrid": True, "dtick": "D1"},
+            **_log_range(chart),
+        }
+    return x_axis
 
 
 def _log_range(chart: Chart) -> dict[str, Any]:
@@ -92,6 +101,7 @@ def _log_range(chart: Chart) -> dict[str, Any]:
 
 
 def _trace(series: Series, styles: Styles, chart: Chart, *, is_named: bool) -> dict[str, Any]:
+    # Attributes of all kinds of series.
     name = series.scheme
     colour = styles.colour(series.scheme)
     marker: dict[str, Any] = {"color": colour, "symbol": styles.pick(name, _SYMBOLS)}
@@ -108,6 +118,7 @@ def _trace(series: Series, styles: Styles, chart: Chart, *, is_named: bool) -> d
         "marker": marker,
         "hovertemplate": hover + f"<extra>{_safe(name)}</extra>",
     }
+    # Marks or lines.
     match series.kind:
         case "points":
             return trace | {"mode": "markers", "marker": marker | {"size": 5, "opacity": 0.6}}
@@ -180,6 +191,7 @@ def write_page(path: Path, heading: str, introduction: str, sections: Sequence[S
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS), autoescape=True, trim_blocks=True
     )
+    # Charts; a scheme has one style in all of them.
     styles = Styles(
         tuple(
             dict.fromkeys(
@@ -195,6 +207,7 @@ def write_page(path: Path, heading: str, introduction: str, sections: Sequence[S
         for number, section in enumerate(sections)
         for i, chart in enumerate(section.charts)
     }
+    # Render the template.
     page = environment.get_template("report.html").render(
         heading=heading,
         introduction=introduction.split("`"),

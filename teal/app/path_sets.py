@@ -20,12 +20,14 @@ from teal.network.traffic import spread
 from teal.objectives import Objective, ObjectiveName
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
-from teal.solvers.candidates import choose_paths, representative_matrices
+from teal.solvers.candidates import ChosenPaths, choose_paths, representative_matrices
 from teal.solvers.columns import ColumnRound
 
-_REPORT_EVERY_S = 5.0  # seconds between two progress messages
+# Seconds between two progress messages.
+_REPORT_EVERY_S = 5.0
 _LEAST_S = 1e-3
-_LONGEST_S = 300.0  # seconds for the choice at most, after which the best set so far is taken
+# Maximum seconds for the choice; then the best set so far is returned.
+_LONGEST_S = 300.0
 
 
 def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | None:
@@ -135,15 +137,17 @@ def chosen_paths(
     choice = config.choice
     if choice is None:
         return paths
+    # The matrices to choose paths for.
     if not representative_matrices(paths):
         notify(
             f"candidate paths: {paths.num_demands:,} demands are too many to choose further paths "
-            "for in little time"
+            "quickly"
         )
         return paths
     demand = _representative(traffic, paths)
     if not len(demand):
         return paths
+    # Demands of several classes between the same nodes count together, without weights.
     if traffic.classes is not None and objective.name == ObjectiveName.WEIGHTED_FLOW:
         objective = Objective()
         weight = None
@@ -161,21 +165,43 @@ def chosen_paths(
             column_round, f"candidate paths, matrix {row + 1} of {len(demand)}, "
         ),
     )
-    worst = float(chosen.gaps.max())
+    _notify_of_choice(chosen, paths, len(demand), choice.most, notify)
+    return chosen.paths
+
+
+def _notify_of_choice(
+    chosen: ChosenPaths,
+    paths: PathSet,
+    num_matrices: int,
+    max_paths: int,
+    notify: Callable[[str], None],
+) -> None:
+    """Report how many paths were added to ``paths`` for some matrices, and their certified gap.
+
+    Args:
+        chosen: the chosen paths.
+        paths: the paths before.
+        num_matrices: number of matrices that they were chosen for.
+        max_paths: maximum number of paths of a demand.
+        notify: called with the text.
+    """
+    max_gap = float(chosen.gaps.max())
     text = (
-        f"within {100 * worst:.2g}% of the optimum over all paths"
-        if worst < 1
+        f"within {100 * max_gap:.2g}% of the optimum over all paths"
+        if max_gap < 1
         else "nothing certified"
     )
-    matrices = "1 training matrix" if len(demand) == 1 else f"{len(demand)} training matrices"
-    count = int(chosen.paths.mask.sum()) - int(paths.mask.sum())
-    notify(f"candidate paths: {count:,} more than {int(paths.mask.sum()):,} for {matrices}: {text}")
+
+    matrices = "1 training matrix" if num_matrices == 1 else f"{num_matrices} training matrices"
+    num_added = int(chosen.paths.mask.sum()) - int(paths.mask.sum())
+    notify(
+        f"candidate paths: {num_added:,} added to {int(paths.mask.sum()):,} for {matrices}: {text}"
+    )
     if chosen.limited:
         notify(
-            f"at most {choice.most} paths a demand leave out used ones of {chosen.limited:,} "
-            "demands (--num-paths auto:most=N)"
+            f"the limit of {max_paths} paths for each demand removes used paths of "
+            f"{chosen.limited:,} demands (--num-paths auto:most=N)"
         )
-    return chosen.paths
 
 
 def _seconds(end: Deadline) -> float:

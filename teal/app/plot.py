@@ -18,10 +18,10 @@ from teal.app.web.layout import positions
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
 
-_MAX_NAMES = 40  # nodes of a network whose names are drawn
-_OFFSET_SHARE = (
-    0.006  # share of the drawing's size by which the two directions of a cable are apart
-)
+# Maximum number of nodes of a network whose names are drawn.
+_MAX_NAMES = 40
+# Share of the drawing's size by which the two directions of a cable are apart.
+_OFFSET_SHARE = 0.006
 
 
 def network(
@@ -40,6 +40,7 @@ def network(
     """
     topology = problem.topology
     ax = _axes(ax, (8, 5.5))
+    # Draw each direction beside the line between the nodes.
     where = positions(topology.coordinates, topology.link_source, topology.link_target)
     a = where[topology.link_source]
     b = where[topology.link_target]
@@ -49,6 +50,7 @@ def network(
     )
     shift = _OFFSET_SHARE * np.ptp(where, 0).max() * normal
     lines = LineCollection(np.stack([a + shift, b + shift], 1).tolist(), linewidths=1.8, zorder=1)
+    # Colour the links by utilisation.
     if allocation is None:
         lines.set_color("#8a94a0")
     else:
@@ -62,6 +64,7 @@ def network(
         lines.set_cmap("viridis_r")
         lines.set_norm(Normalize(0, max(100.0, float(100 * utilisation.max(initial=0)))))
         ax.figure.colorbar(lines, ax=ax, label="link utilisation (%)", pad=0.02)
+    # Draw links, nodes and names.
     ax.add_collection(lines)
     ax.scatter(where[:, 0], where[:, 1], s=18, color="#1c2430", zorder=2)
     if topology.num_nodes <= _MAX_NAMES:

@@ -99,8 +99,10 @@ def _processor() -> str:
 
 
 JOURNAL = "journal.jsonl"
-TRAINER = "trainer.safetensors"  # state of a training run
-_READ_BYTES = 1 << 16  # block of the backward search for the last newline; longer than most lines
+# State of a training run.
+TRAINER = "trainer.safetensors"
+# Block of the backward search for the last newline; longer than most lines.
+_READ_BYTES = 1 << 16
 # Settings that may differ when a run is resumed, because no entry depends on them: where the run is
 # written, how many of the worst cases are printed, how many processes work.
 _CHANGEABLE_SETTINGS = ("out", "resume", "overwrite", "worst", "workers")
@@ -308,7 +310,8 @@ def stored_settings(kind: type[_Config], out: Path) -> _Config | None:
     return None
 
 
-RESUME_HINT = "--resume or --overwrite"  # what a message suggests where OUT contains an earlier run
+# Options that a message suggests where OUT contains an earlier run.
+RESUME_HINT = "--resume or --overwrite"
 
 
 def write_files(

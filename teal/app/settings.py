@@ -16,7 +16,8 @@ from teal.objectives import Objective, ObjectiveName
 from teal.option import DEVICE, TOPOLOGY, check_options
 from teal.spec import parse_spec
 
-_MOST_PATHS = 255  # of a demand
+# Maximum number of paths of a demand.
+_MOST_PATHS = 255
 
 
 class PathChoice(NamedTuple):
@@ -67,7 +68,7 @@ class PathConfig:
             return None
         spec = parse_spec(self.num_paths)
         if spec.name != "auto":
-            raise InputError("--num-paths", "", "a whole number, or auto", self.num_paths)
+            raise InputError("--num-paths", "", "an integer, or auto", self.num_paths)
         options = spec.parse_options(gap=0.01, most=USUAL_MOST_PATHS)
         gap = float(options["gap"])
         most = int(options["most"])
@@ -357,4 +358,4 @@ class WarmUpConfig:
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
-        require(self, "workers", "a whole number of at least 0", self.workers >= 0)
+        require(self, "workers", "an integer >= 0", self.workers >= 0)

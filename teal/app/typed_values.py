@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-_SHOWN = 80  # characters of a value in a message
+# Maximum characters of a value in a message.
+_SHOWN = 80
 
 
 class SettingTypeError(ValueError):

@@ -39,7 +39,8 @@ from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.solvers.short_paths import preferred
 
 _TASKS: dict[str, Callable[[], None]] = {}
-_FIRST = ("engine", "paths", "interior points")  # what a first solve needs
+# Kernels that a first solve needs.
+_FIRST = ("engine", "paths", "interior points")
 _FIRST_OF_LARGE = ("engine", "paths", "samples")
 # Schemes with kernels of their own, and their tasks.
 _MODELS = {"teal": "flow gnn", "price-gnn": "price gnn"}
@@ -50,7 +51,8 @@ _LARGE_DEMANDS = 10_000
 # (Germany50).
 _INTERPRETED_DEMANDS = 1_000
 _SERVICE = "teal.serving.engine.warm_up"
-_IMPORT = b"from teal.runtime.parallel import"  # in every file with kernels
+# Text in every file with kernels.
+_IMPORT = b"from teal.runtime.parallel import"
 
 
 def _task(function: Callable[[], None]) -> Callable[[], None]:

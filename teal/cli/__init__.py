@@ -36,10 +36,12 @@ _EPILOGUE = (
     "warnings stay).  Exit codes: 0 success; 1 no usable result, or a solver failed; 2 wrong "
     "input; 3 a target gap was missed; 4 teal check raised an alarm; 130 interrupted."
 )
-_PACKAGE = "teal-te"  # name of the package under which it is installed
+# Name of the installed package.
+_PACKAGE = "teal-te"
 # Options beside which --resume takes all others from the run that it continues.
 _WITH_RESUME = {"--resume", "--out", "--time-budget", "--max-steps", "--workers", "--worst"}
-_EXIT_INTERRUPTED = 130  # the exit code of shells for Ctrl-C
+# Exit code of shells for Ctrl-C.
+_EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,48 +64,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str] | None) -> int:
     """Run one command, as :func:`main`; BrokenPipeError where nobody reads the output."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    config = None
+    # Options of every command.
     is_quiet = "--quiet" in arguments
     as_json = "--json" in arguments
     arguments = [word for word in arguments if word not in ("--quiet", "--json")]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     # The standard error before --quiet redirects it.
-    of_warnings = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    warning_console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
 
     def notify(text: str) -> None:
-        (of_warnings if text.startswith(WARNING) else console).print(text, markup=False)
+        (warning_console if text.startswith(WARNING) else console).print(text, markup=False)
 
+    config = None
     try:
-        if arguments in (["--version"], ["-V"]):
-            sys.stdout.write(f"teal {version(_PACKAGE)}\n")
+        # Information about Teal and its commands.
+        text = _information(arguments)
+        if text is not None:
+            sys.stdout.write(text)
             return EXIT_OK
-        if arguments[:1] == ["--completion"]:
-            sys.stdout.write(completion(COMMANDS, arguments[1:]))
-            return EXIT_OK
+        # Settings, then the command.
         name, remaining = _command(arguments)
-        if not name:
-            sys.stdout.write(_overview())
-            return EXIT_OK
         command = COMMANDS[name]
-        if {"--help", "-h", "--help-all"} & set(remaining):
-            sys.stdout.write(
-                command_help(name, command.settings, _EPILOGUE, has_all="--help-all" in remaining)
-            )
-            return EXIT_OK
-        if command.first_word and remaining and not remaining[0].startswith("-"):
-            remaining = [f"--{command.first_word}", *remaining]
-        check_options(name, COMMANDS, remaining)
-        remaining = [
-            "--from_" if word == "--from" else word.replace("--from=", "--from_=", 1)
-            for word in remaining
-        ]
-        config = tyro.cli(
-            command.settings,
-            prog=f"teal {name}",
-            args=remaining,
-            default=_resumed(command, remaining),
-            config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction),
-        )
+        config = _parse_settings(name, command, remaining)
         with _noted_warnings(notify), _silent() if is_quiet else contextlib.nullcontext():
             return _run(command, config, notify, as_json=as_json)
     except TealError as error:
@@ -121,8 +103,53 @@ def _main(arguments: Sequence[str] | None) -> int:
         return _EXIT_INTERRUPTED
 
 
+def _information(arguments: list[str]) -> str | None:
+    """Return the version, completion script, overview or help that is asked for; None for a command
+    to run.
+
+    Raises:
+        InputError: an unknown command or shell.
+    """
+    if arguments in (["--version"], ["-V"]):
+        return f"teal {version(_PACKAGE)}\n"
+    if arguments[:1] == ["--completion"]:
+        return completion(COMMANDS, arguments[1:])
+    name, remaining = _command(arguments)
+    if not name:
+        return _overview()
+    if {"--help", "-h", "--help-all"} & set(remaining):
+        return command_help(
+            name, COMMANDS[name].settings, _EPILOGUE, has_all="--help-all" in remaining
+        )
+    return None
+
+
+def _parse_settings(name: str, command: Command, arguments: list[str]) -> Any:
+    """Parse the options of a command into its settings.
+
+    Raises:
+        InputError: an unknown option, or an invalid value.
+        SystemExit: an error that tyro has printed.
+    """
+    if command.first_word and arguments and not arguments[0].startswith("-"):
+        arguments = [f"--{command.first_word}", *arguments]
+    check_options(name, COMMANDS, arguments)
+    # ``from`` is a keyword of Python.
+    arguments = [
+        "--from_" if word == "--from" else word.replace("--from=", "--from_=", 1)
+        for word in arguments
+    ]
+    return tyro.cli(
+        command.settings,
+        prog=f"teal {name}",
+        args=arguments,
+        default=_resumed(command, arguments),
+        config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction),
+    )
+
+
 def _is_unread(stream: TextIO) -> bool:
-    """Whether the other end of a pipe is closed."""
+    """Return whether the other end of a pipe is closed."""
     poll = select.poll()
     poll.register(stream, select.POLLERR)
     return any(events & select.POLLERR for _, events in poll.poll(0))
@@ -130,7 +157,7 @@ def _is_unread(stream: TextIO) -> bool:
 
 @contextlib.contextmanager
 def _noted_warnings(notify: Notify) -> Iterator[None]:
-    """Every :class:`InputWarning` is printed as a line, which ``--quiet`` does not hide."""
+    """Print every :class:`InputWarning` of the block as a line, which ``--quiet`` does not hide."""
     with warnings.catch_warnings():
         show_others = warnings.showwarning
 
@@ -149,13 +176,13 @@ def _noted_warnings(notify: Notify) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Progress and notes go nowhere; warnings and errors are printed outside of it."""
+    """Discard the standard error of the block: progress and notes."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
         yield
 
 
 def _command(arguments: list[str]) -> tuple[str, list[str]]:
-    """The command's name, of one or two words, and its arguments; no name if help is asked for.
+    """Split off the command's name, of one or two words; "" for the overview.
 
     Raises:
         InputError: an unknown name.
@@ -180,8 +207,8 @@ def _command(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def _resumed(command: Command, arguments: Sequence[str]) -> Any:
-    """The settings of the run that ``--resume`` continues, if its options are not repeated; else no
-    default.
+    """Return the settings of the run that ``--resume`` continues, if its options are not repeated;
+    else tyro's marker of no default.
     """
     options = {
         word.partition("=")[0]: word.partition("=")[2]
@@ -212,8 +239,9 @@ def _run(command: Command, config: Any, notify: Notify, *, as_json: bool) -> int
     if command.kernels != "none":
         from teal.formats import check_topology_name
 
-        named = getattr(config, "topology", None) or ()
-        for text in (named,) if isinstance(named, str) else named:  # before seconds of compilation
+        # Check the names before seconds of compilation.
+        topologies = getattr(config, "topology", None) or ()
+        for text in (topologies,) if isinstance(topologies, str) else topologies:
             check_topology_name(text)
         from teal.app.warm_up import compile_first
 
@@ -225,8 +253,8 @@ def _run(command: Command, config: Any, notify: Notify, *, as_json: bool) -> int
 
 
 def _resume_hint(config: Any) -> str:
-    """How to continue an interrupted run; ``""`` for a command that cannot be resumed or has saved
-    no state.
+    """Return a hint how to continue an interrupted run; "" for a command that cannot be resumed or
+    has saved no state.
     """
     if not hasattr(config, "resume"):
         return ""

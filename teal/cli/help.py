@@ -30,7 +30,8 @@ from teal.app.settings import (
 from teal.errors import InputError, did_you_mean
 from teal.option import field_options
 
-_MAX_COLUMNS = 100  # of the text; longer lines are hard to read
+# Maximum columns of the text; longer lines are hard to read.
+_MAX_COLUMNS = 100
 _BY_BASE = {
     ObjectiveConfig: "program",
     CalibratedConfig: "program",
@@ -39,8 +40,10 @@ _BY_BASE = {
     PathConfig: "candidate paths",
     CandidateConfig: "candidate paths",
 }
-_FIRST = "network and traffic"  # title of the first group
-_EXPERTS = "for experts"  # title of the group that --help leaves to --help-all
+# Title of the first group.
+_FIRST = "network and traffic"
+# Title of the group that --help leaves to --help-all.
+_EXPERTS = "for experts"
 _LAST = ("candidate paths", "output", _EXPERTS)
 _NETWORK = (
     "topology",
@@ -72,6 +75,7 @@ def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: b
         epilogue: printed at the end.
         has_all: whether options for experts are among the others.
     """
+    # Usage, with the required options.
     width = _width()
     kinds = typing.get_type_hints(config)
     texts = _docstrings(config) | {
@@ -85,6 +89,7 @@ def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: b
         " ".join([f"usage: teal {name}", *required, "[options]"]), width, subsequent_indent="    "
     )
     lines = [usage, "", *_paragraphs(inspect.getdoc(config) or "", width)]
+    # Options by group; those for experts are only named.
     groups = _groups(config)
     experts = [] if has_all else groups.pop(_EXPERTS, [])
     for title, fields in groups.items():

@@ -427,7 +427,7 @@ def _encode_rates(rates: Array) -> bytes:
 
 
 def _decode_allocation(response: httpx.Response, entries: int) -> ServedAllocation:
-    """Allocation in an Arrow response."""
+    """Decode the allocation in an Arrow response; ``entries`` is the size of the split tables."""
     with pa.ipc.open_stream(pa.BufferReader(response.content)) as stream:
         table = stream.read_all()
     metadata = json.loads(table.schema.metadata[b"teal"])

@@ -1,4 +1,4 @@
-r"""The demands under which a scheme loses most against the optimum, found by search.
+r"""Search for the demands under which a scheme loses most against the optimum.
 
 Within a set U of demands, around the measured matrices or between 0 and one limit, the search
 raises
@@ -47,14 +47,15 @@ from teal.schemes import Scheme, make_scheme
 from teal.schemes.models import model_of_each
 from teal.solvers import pdhg
 
-CHILDREN = pdhg.MAX_LANES  # candidates of a generation: as many as PDHG solves together
+# Candidates of a generation: as many as PDHG solves together.
+CHILDREN = pdhg.MAX_LANES
 # Certified gap of the optimum, during the search and for the worst demands.
 _SEARCH_GAP = 5e-3
 _LAST_GAP = 1e-3
-_OPTIMUM_ITERATIONS = (
-    2000  # of PDHG for the optimum, at most; a wider gap only proves a smaller loss
-)
-_PATTERN_DISTANCES = 8  # number of least distances, in links, of the first patterns
+# Maximum iterations of PDHG for the optimum; a wider gap only proves a smaller loss.
+_OPTIMUM_ITERATIONS = 2000
+# Number of minimum distances, in links, of the first patterns.
+_PATTERN_DISTANCES = 8
 # Share of the largest rate that distant demands have in the first patterns.
 _PATTERN_SHARES = (
     0.5,
@@ -77,7 +78,8 @@ _MIN_RATE_SHARE = 1e-9
 # Share of mutations that take a group; range of common values, in powers of ten.
 _GROUPED_SHARE = 0.5
 _VALUE_DECADES = 3.0
-_HOSE_PASSES = 8  # over senders and receivers, in which demands are scaled into the hose limit
+# Passes over senders and receivers that scale demands into the hose limit.
+_HOSE_PASSES = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -210,64 +212,118 @@ def audit(
     """
     begin = time.perf_counter()
     mutations = _Mutations(instance, allowed, np.random.default_rng(seed))
-    count = instance.traffic.num_matrices
-    rows = np.unique(np.linspace(0, count - 1, min(CHILDREN, count)).round().astype(int))
+    # Start from measured matrices, evenly spaced.
+    num_matrices = instance.traffic.num_matrices
+    num_parents = min(CHILDREN, num_matrices)
+    rows = np.unique(np.linspace(0, num_matrices - 1, num_parents).round().astype(int))
     parents = np.stack([allowed.within(rates) for rates in instance.traffic.read(rows)])
-    problem = instance.problem(parents)
     total_capacity = float(instance.topology.capacity.sum()) if of_capacity else 0.0
-    tried = 0
-    share = _FIRST_SHARE
-    history = list[Generation]()
-    best = np.full(3, -np.inf)
-    demand = parents[0]
+    incumbent = _Incumbent(
+        instance.problem(parents), schemes, total_capacity, parents[0], begin, report
+    )
 
-    def note() -> None:
-        elapsed = time.perf_counter() - begin
-        loss, value, optimum = map(float, best)
-        history.append(
-            Generation(
-                evaluations=tried, elapsed_s=elapsed, loss=loss, value=value, optimum=optimum
-            )
+    def may_continue() -> bool:
+        return time.perf_counter() - begin < seconds and (
+            not max_matrices or incumbent.evaluations < max_matrices
         )
-        report(history[-1])
 
-    def may_go_on() -> bool:
-        return time.perf_counter() - begin < seconds and (not max_matrices or tried < max_matrices)
-
-    def improved(matrices: FloatArray) -> bool:
-        """Try some matrices; whether one of them is worse for the scheme than all before."""
-        nonlocal tried, best, demand
-        losses = _losses(problem.with_demand(matrices), schemes, total_capacity)
-        tried += len(matrices)
-        at = int(np.nan_to_num(losses[:, 0], nan=-np.inf).argmax())
-        if not losses[at, 0] > best[0]:
-            return False
-        best = losses[at]
-        demand = matrices[at]
-        note()
-        return True
-
-    if not improved(parents):
+    if not incumbent.improve(parents):
         raise SolverError("audit: the scheme has no usable allocation of the measured matrices")
     patterns = _patterns(instance, allowed)
+    share = _FIRST_SHARE
     try:
+        # Demands under which heuristics fail.
         for first in range(0, len(patterns), CHILDREN):
-            if may_go_on():
-                improved(patterns[first : first + CHILDREN])
-        while may_go_on():
-            children = np.stack([mutations.of(demand, share) for _ in range(CHILDREN)])
+            if may_continue():
+                incumbent.improve(patterns[first : first + CHILDREN])
+        # Evolution strategy: mutate the incumbent, and adapt the share of demands that change.
+        while may_continue():
+            children = np.stack([mutations.of(incumbent.demand, share) for _ in range(CHILDREN)])
             share = (
                 min(_MAX_SHARE, share * _CHANGE_GROWTH)
-                if improved(children)
-                else max(1 / len(demand), share * _CHANGE_SHRINKAGE)
+                if incumbent.improve(children)
+                else max(1 / len(incumbent.demand), share * _CHANGE_SHRINKAGE)
             )
     except KeyboardInterrupt:
         pass
-    last = _losses(problem.with_demand(demand[None]), schemes, total_capacity, _LAST_GAP)[0]
-    if last[0] > best[0]:
-        best = last
-        note()
-    return Audit(demand, tuple(history))
+    incumbent.tighten()
+    return Audit(incumbent.demand, tuple(incumbent.generations))
+
+
+class _Incumbent:
+    """Worst demands so far, and the proven loss under them.
+
+    Args:
+        problem: network, paths and objective; its demands do not matter.
+        schemes: at least one.
+        total_capacity: Gbit/s, of which a loss is a share; 0 for the optimum of each matrix.
+        demand: (D,) demands before any are tried.
+        begin: start of the search, by ``time.perf_counter``.
+        report: called with every improvement.
+
+    Attributes:
+        demand: (D,) Gbit/s, the worst demands.
+        evaluations: number of matrices that were tried.
+        generations: the improvements, in order.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        schemes: Sequence[Scheme],
+        total_capacity: float,
+        demand: FloatArray,
+        begin: float,
+        report: Callable[[Generation], None],
+    ) -> None:
+        self._problem = problem
+        self._schemes = schemes
+        self._total_capacity = total_capacity
+        self._begin = begin
+        self._report = report
+        # Loss, mean value of the schemes, and optimum under the worst demands.
+        self._figures: FloatArray = np.full(3, -np.inf)
+        self.demand = demand
+        self.evaluations = 0
+        self.generations = list[Generation]()
+
+    def improve(self, matrices: FloatArray) -> bool:
+        """Try matrices (B, D); return whether the loss under one of them exceeds all before."""
+        losses = self._losses_of(matrices, _SEARCH_GAP)
+        self.evaluations += len(matrices)
+        row = int(np.nan_to_num(losses[:, 0], nan=-np.inf).argmax())
+        if not losses[row, 0] > self._figures[0]:
+            return False
+        self._figures = losses[row]
+        self.demand = matrices[row]
+        self._record()
+        return True
+
+    def tighten(self) -> None:
+        """Measure the loss under the worst demands again, with a smaller gap of the optimum."""
+        figures = self._losses_of(self.demand[None], _LAST_GAP)[0]
+        if figures[0] > self._figures[0]:
+            self._figures = figures
+            self._record()
+
+    def _losses_of(self, matrices: FloatArray, gap: float) -> FloatArray:
+        problem = self._problem.with_demand(matrices)
+        return _losses(problem, self._schemes, self._total_capacity, gap)
+
+    def _record(self) -> None:
+        """Append the figures to the improvements, and report them."""
+        elapsed_s = time.perf_counter() - self._begin
+        loss, value, optimum = map(float, self._figures)
+        self.generations.append(
+            Generation(
+                evaluations=self.evaluations,
+                elapsed_s=elapsed_s,
+                loss=loss,
+                value=value,
+                optimum=optimum,
+            )
+        )
+        self._report(self.generations[-1])
 
 
 class _Mutations:
@@ -295,7 +351,7 @@ class _Mutations:
             share: share of the demands that change, about.
         """
         rng = self._rng
-        chosen = self._chosen(len(demand), share)
+        chosen = self._choose(len(demand), share)
         changed = demand.copy()
         low = self._allowed.low[chosen]
         high = self._allowed.high[chosen]
@@ -316,15 +372,15 @@ class _Mutations:
                 changed[chosen] = rng.permutation(changed[chosen])
         return self._allowed.within(changed)
 
-    def _chosen(self, count: int, share: float) -> Int64Array:
-        """Numbers of the demands to change: a share of all, or of one of the groups."""
+    def _choose(self, num_demands: int, share: float) -> Int64Array:
+        """Draw the indices of the demands to change: a share of all, or of one of the groups."""
         rng = self._rng
-        among = np.arange(count, dtype=np.int64)
+        candidates = np.arange(num_demands, dtype=np.int64)
         if self._groups and rng.random() < _GROUPED_SHARE:
-            among = self._groups[rng.integers(len(self._groups))]
+            candidates = self._groups[rng.integers(len(self._groups))]
             share = rng.uniform(share, 1)
-        chosen = among[rng.random(len(among)) < share]
-        return chosen if len(chosen) else rng.choice(among, 1)
+        chosen = candidates[rng.random(len(candidates)) < share]
+        return chosen if len(chosen) else rng.choice(candidates, 1)
 
 
 def _patterns(instance: Instance, allowed: AllowedDemands) -> FloatArray:
@@ -336,8 +392,8 @@ def _patterns(instance: Instance, allowed: AllowedDemands) -> FloatArray:
     """
     hops = instance.paths.hops[:, 0]
     distances = np.unique(hops[hops > 1])
-    places = np.unique(np.linspace(0, len(distances) - 1, _PATTERN_DISTANCES).round().astype(int))
-    sample = distances[places] if len(distances) else []
+    indices = np.unique(np.linspace(0, len(distances) - 1, _PATTERN_DISTANCES).round().astype(int))
+    sample = distances[indices] if len(distances) else []
     span = allowed.high - allowed.low
     patterns = [
         allowed.within(
@@ -373,7 +429,7 @@ def _groups(instance: Instance) -> list[Int64Array]:
 
 
 def _losses(
-    problem: Problem, schemes: Sequence[Scheme], total_capacity: float, gap: float = _SEARCH_GAP
+    problem: Problem, schemes: Sequence[Scheme], total_capacity: float, gap: float
 ) -> FloatArray:
     """(B, 3) loss, mean value and optimum of each matrix; NaN where a scheme has no usable
     allocation.
@@ -381,8 +437,8 @@ def _losses(
     Args:
         problem: B matrices.
         schemes: at least one.
-        whole: Gbit/s of which a loss is a share; 0 for the optimum of each matrix.
-        gap: certified, of the optimum.
+        total_capacity: Gbit/s, of which a loss is a share; 0 for the optimum of each matrix.
+        gap: certified gap of the optimum.
     """
     optimum = pdhg.solve(problem, gap=gap, max_iterations=_OPTIMUM_ITERATIONS).value.tolist()
     losses = np.full((problem.batch, 3), np.nan)
@@ -429,6 +485,7 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
     Raises:
         InputError: a fault in the settings, or results in OUT that must not be replaced.
     """
+    # Load the instance and the schemes.
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
     instance = load_instance(config, notify)
     if instance.objective.rules.carries_all or instance.objective.rules.is_sequence:
@@ -436,12 +493,13 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
     model_by_scheme = model_of_each(config.scheme, config.model, notify)
     schemes = [make_scheme(scheme, model_by_scheme[scheme]) for scheme in config.scheme]
 
-    def say(generation: Generation) -> None:
+    def report_generation(generation: Generation) -> None:
         notify(
             f"{generation.evaluations:,} matrices, {generation.elapsed_s:.0f} s: loses "
             f"{100 * generation.loss:.2f}%"
         )
 
+    # Search.
     allowed = demand_set(instance, config.box, hose=config.hose, up_to=config.up_to)
     result = audit(
         instance,
@@ -450,8 +508,9 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
         seconds(config.time_budget),
         config.seed,
         of_capacity=config.measure == "capacity",
-        report=say,
+        report=report_generation,
     )
+    # Write the results.
     write_files(
         config.out,
         {
@@ -488,9 +547,8 @@ def audit_outcome(config: AuditConfig, notify: Notify) -> Outcome:
     unit = "" if config.measure == "optimum" else " of the sum of all capacities"
     return Outcome(
         text=f"{', '.join(config.scheme)} loses at least {100 * last.loss:.2f}%{unit} "
-        f"({last.value:.6g} of "
-        f"{last.optimum:.6g} Gbit/s); on the matrices given, within the limits, "
-        f"{100 * first.loss:.2f}%",
+        f"({last.value:.6g} of {last.optimum:.6g} Gbit/s); on the matrices given, within the "
+        f"limits, {100 * first.loss:.2f}%",
         written=", ".join(str(config.out / name) for name in FILES),
         data={
             "loss": last.loss,

@@ -89,11 +89,11 @@ class Timeline:
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
-        self._number = -1  # of the current interval
+        # Index of the current interval.
+        self._number = -1
         self._installed: LazyAllocation | None = None
-        self._computing: tuple[float, LazyAllocation] | None = (
-            None  # time when it is ready, and the allocation
-        )
+        # Time when it is ready, and the allocation.
+        self._computing: tuple[float, LazyAllocation] | None = None
 
     def step(self, allocation: LazyAllocation, seconds: float) -> list[Piece]:
         """Go through the next interval.
@@ -154,7 +154,8 @@ def carried_over(problem: Problem, installed: LazyAllocation) -> Allocation:
 MAX_WARM_UP_S = 60.0
 _MAX_UNCOMPILED_S = 1.0
 
-Before = Callable[[Case], Problem | None]  # the problem of the interval before a case
+# Function that returns the problem of the interval before a case.
+Before = Callable[[Case], Problem | None]
 
 
 @dataclasses.dataclass(eq=False)
@@ -185,8 +186,10 @@ class SchemeRunner:
 
     def __post_init__(self) -> None:
         self._timeline = Timeline(self.interval_s)
-        self._busy_s = 0.0  # wall-clock seconds of the last call
-        self._warm_up_result: Allocation | None = None  # of a warm-up that is not repeated
+        # Wall-clock seconds of the last call.
+        self._busy_s = 0.0
+        # Result of a warm-up that is not repeated.
+        self._warm_up_result: Allocation | None = None
 
     def warm_up(self, problem: Problem, case: Case, *, has_worked: bool) -> InputError | None:
         """Solve a case without counting it, so that compilation and caches are not timed.
@@ -313,9 +316,8 @@ class SchemeRunner:
             return row
         try:
             parts = [assess(problem, carried_over(problem, piece.installed)) for piece in pieces]
-        except (
-            Exception
-        ) as error:  # an allocation of an earlier part of the run is computed again, and may fail
+        # An allocation of an earlier part of the run is computed again, and may fail.
+        except Exception as error:
             unknown = dict.fromkeys(
                 ("value", "satisfied_demand", "bound", "gap", "gap_known"), math.nan
             )
@@ -325,25 +327,38 @@ class SchemeRunner:
                 note=one_line(error),
                 **unknown,  # type: ignore[arg-type]
             )
-        shares: Sequence[float] = [piece.share for piece in pieces]
-        value = weighted_mean(shares, [part.value for part in parts])
-        best_bound = row.value / (1 - row.gap_known) if row.gap_known < 1 else math.nan
-        return dataclasses.replace(
-            row,
-            value=value,
-            satisfied_demand=weighted_mean(shares, [part.satisfied_demand for part in parts]),
-            gap=gap_of(problem, value, row.bound),
-            gap_known=gap_of(problem, value, best_bound),
-            max_link_utilisation=max(float(part.max_link_utilisation[0]) for part in parts),
-            max_violation=max(float(part.max_violation[0]) for part in parts),
-            cut_demand=math.nan,
-            cut_gap=math.nan,
-            proved_gap=math.nan,
-            least_share=math.nan,
-            status=Status.FEASIBLE.value
-            if all(part.status[0].usable for part in parts)
-            else row.status,
-        )
+        return _interval_row(problem, row, [piece.share for piece in pieces], parts)
+
+
+def _interval_row(
+    problem: Problem, row: Row, shares: Sequence[float], parts: Sequence[Assessment]
+) -> Row:
+    """Return the row of an interval in which several allocations were installed.
+
+    Args:
+        problem: problem of the matrix.
+        row: row of the online protocol, with the bounds of the matrix.
+        shares: share of the interval for which each allocation was installed.
+        parts: assessment of each allocation.
+    """
+    value = weighted_mean(shares, [part.value for part in parts])
+    best_bound = row.value / (1 - row.gap_known) if row.gap_known < 1 else math.nan
+    return dataclasses.replace(
+        row,
+        value=value,
+        satisfied_demand=weighted_mean(shares, [part.satisfied_demand for part in parts]),
+        gap=gap_of(problem, value, row.bound),
+        gap_known=gap_of(problem, value, best_bound),
+        max_link_utilisation=max(float(part.max_link_utilisation[0]) for part in parts),
+        max_violation=max(float(part.max_violation[0]) for part in parts),
+        cut_demand=math.nan,
+        cut_gap=math.nan,
+        proved_gap=math.nan,
+        least_share=math.nan,
+        status=Status.FEASIBLE.value
+        if all(part.status[0].usable for part in parts)
+        else row.status,
+    )
 
 
 def _model_alone(problem: Problem, scheme: Scheme) -> CutOnly | None:
@@ -367,12 +382,10 @@ def one_line(error: Exception) -> str:
     )
 
 
-_GAP_IN_FORCE = (
-    1e-3  # of the allocation of the matrix before, which is in force when a case under churn begins
-)
-_REFRESH_AFTER_S = (
-    0.5  # seconds without an update, after which the progress bar is redrawn for a new text
-)
+# Gap of the allocation of the matrix before, which is in force when a case under churn begins.
+_GAP_IN_FORCE = 1e-3
+# Seconds without an update, after which the progress bar is redrawn for a new text.
+_REFRESH_AFTER_S = 0.5
 
 
 @dataclasses.dataclass(eq=False)
@@ -423,15 +436,15 @@ class Evaluation:
             for name, scheme in self.schemes.items()
         }
         self._capacity = self.instance.topology.capacity
-        self._problem: Problem | None = None  # of the last case; others share its path operations
+        # Problem of the last case; others share its path operations.
+        self._problem: Problem | None = None
         # Index of a case, and the problem before it.
         self._last_before: tuple[int, Problem | None] = (
             -1,
             None,
         )
-        self._last_in_force: tuple[int, Tensor] | None = (
-            None  # index of a case, and the splits before it
-        )
+        # Index of a case, and the splits before it.
+        self._last_in_force: tuple[int, Tensor] | None = None
 
     @property
     def excluded(self) -> dict[str, str]:

@@ -101,6 +101,7 @@ def _networks(
     """The networks that are not complete, all loaded, so that no fault shows after hours of
     measuring.
     """
+    # Networks of an interrupted run.
     complete = {entry["network"] for entry in entries.entries("complete")}
     entry_by_network = {entry["network"]: entry for entry in entries.entries("network")}
     names = [(entry["topology"], entry["traffic"]) for entry in entry_by_network.values()]
@@ -111,11 +112,13 @@ def _networks(
         pairs = topology.num_nodes * (topology.num_nodes - 1)
         compile_first(notify, pairs, chosen_schemes(config))
 
+    # Load each network that is not complete.
     for number, of_network in enumerate(config.instances()):
         if number in complete:
             continue
         loaded = load_instance(of_network, notify, on_topology=compile_kernels)
         instance, cases = study.prepared(loaded)
+        # The network must be that of the interrupted run, or a new one.
         if number in entry_by_network:
             if entry_by_network[number]["content"] != study.content(instance):
                 expected = "the topology, traffic and paths of the interrupted run"

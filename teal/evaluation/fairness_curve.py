@@ -17,13 +17,14 @@ OBJECTIVES = (
     *(f"alpha_fair:alpha={alpha:g}" for alpha in (0, 0.5, 1, 2, 4, 8, 16)),
     "max_concurrent_flow",
 )
-# to which each alpha is solved; its shares differ by less than what can be seen in a chart
+# Gap to which each alpha is solved; its shares differ by less than what can be seen in a chart.
 _GAP = 1e-3
-_DEADLINE_S = 5.0  # seconds for one alpha, after which its allocation stands as it is
+# Seconds for one alpha, after which its allocation stands as it is.
+_DEADLINE_S = 5.0
 _MAX_ITERATIONS = 5000
-_REFILL_ROUNDS = (
-    20  # beyond the least shares a large alpha does not care: what is left over is handed out
-)
+# Rounds that hand out the remaining capacity, since a large alpha is indifferent beyond the least
+# shares.
+_REFILL_ROUNDS = 20
 
 
 @dataclasses.dataclass(frozen=True)

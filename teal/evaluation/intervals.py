@@ -19,7 +19,8 @@ from teal.runtime.bootstrap import interval_of_mean
 
 SUMMARY = "summary.csv"
 DIFFERENCES = "differences.csv"
-OF_OPTIMUM = "of_optimum"  # value over that of LP-all's optimal row of the same case
+# Value over that of LP-all's optimal row of the same case.
+OF_OPTIMUM = "of_optimum"
 _MEASURES = (
     "satisfied_demand",
     OF_OPTIMUM,

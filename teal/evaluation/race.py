@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -54,15 +54,20 @@ NEXT, CROWD, FAILURES, FIRST = SITUATIONS = (
     "failures",
     "no earlier state",
 )
-TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)  # certified gaps
+# Certified gaps.
+TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)
 # Names of runs; the last follows a scheme's name.
 COLD = "pdhg cold"
 WARM = "pdhg warm"
 FROM = " + pdhg"
-_FAILED_SHARES = (0.01, 0.05)  # range of the share of failed cables
-_EARLIER_GAP = 1e-3  # certified gap of the earlier state
-_MAX_REPEATS = 5  # timed repetitions of a run, at most
-_MAX_REPEAT_S = 2.0  # seconds of timed repetitions, after which no more are made
+# Range of the share of failed cables.
+_FAILED_SHARES = (0.01, 0.05)
+# Certified gap of the earlier state.
+_EARLIER_GAP = 1e-3
+# Maximum number of timed repetitions of a run.
+_MAX_REPEATS = 5
+# Seconds of timed repetitions, after which no more are made.
+_MAX_REPEAT_S = 2.0
 _T = TypeVar("_T")
 
 
@@ -167,7 +172,8 @@ def situations(
     yield FIRST, instance.problem(now), None
 
 
-_Solved = tuple[Allocation, int]  # allocation, iterations
+# Allocation, iterations.
+_Solved = tuple[Allocation, int]
 # Fields of a RaceRun from `scheme` on.
 _RunFigures = tuple[str, float, float, int, float, float, str]
 
@@ -297,7 +303,8 @@ def times_to_gap(runs: Sequence[RaceRun], gap: float = 0.01) -> list[TimeToGap]:
     return results
 
 
-_MIN_DRAWN_GAP = 1e-5  # smaller gaps are drawn at this one, since the axis is logarithmic
+# Smaller gaps are drawn at this one, since the axis is logarithmic.
+_MIN_DRAWN_GAP = 1e-5
 
 
 def time_table(times: Sequence[TimeToGap], gap: float) -> Table:
@@ -335,9 +342,7 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(*shape, squeeze=False, sharey=True)
     schemes = list(dict.fromkeys(run.scheme for run in runs))
-    # A model and PDHG from that model have one colour; PDHG without a model is dashed.
-    bases = list(dict.fromkeys([COLD, WARM, *(scheme.removesuffix(FROM) for scheme in schemes)]))
-    handles = {}
+    handles: dict[str, Any] = {}
     for line, group in zip(panels, groups, strict=True):
         for axes, situation in zip(line, SITUATIONS, strict=True):
             panel_runs = [
@@ -345,24 +350,7 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
                 for run in runs
                 if (run.topology, run.traffic) == group and run.situation == situation
             ]
-            for scheme in schemes:
-                points = _points([run for run in panel_runs if run.scheme == scheme])
-                number = bases.index(scheme.removesuffix(FROM))
-                is_single = len(points) == 1
-                if points:
-                    (handles[scheme],) = axes.plot(
-                        *zip(*points, strict=True),
-                        color=COLOURS[number % len(COLOURS)],
-                        linestyle="--" if scheme in (COLD, WARM) else "-",
-                        marker="*" if is_single else MARKERS[number % len(MARKERS)],
-                        markersize=11 if is_single else 4,
-                    )
-            axes.set(xscale="log", yscale="log", title=situation)
-            axes.title.set_fontsize("medium")
-            plain_log_axis(axes.xaxis, subs=(1.0, 2.0, 5.0))
-            plain_log_axis(axes.yaxis)
-            axes.grid(alpha=0.3)
-            axes.spines[["top", "right"]].set_visible(False)
+            handles |= _plot_panel(axes, panel_runs, schemes, situation)
         line[0].set_ylabel(f"{group[0]}\n{group[1]}\ncertified gap (%)", fontsize="small")
     for axes in panels[-1]:
         axes.set_xlabel("time (ms)")
@@ -370,6 +358,41 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
         handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small"
     )
     figure.savefig(path, dpi=130)
+
+
+def _plot_panel(
+    axes: Any, runs: Sequence[RaceRun], schemes: Sequence[str], situation: str
+) -> dict[str, Any]:
+    """Draw the lines of a panel; return them by scheme.
+
+    Args:
+        axes: axes of the panel.
+        runs: runs of the panel.
+        schemes: all schemes, in the order of their colours.
+        situation: title of the panel.
+    """
+    # A model and PDHG from that model have one colour; PDHG without a model is dashed.
+    bases = list(dict.fromkeys([COLD, WARM, *(scheme.removesuffix(FROM) for scheme in schemes)]))
+    handles = {}
+    for scheme in schemes:
+        points = _points([run for run in runs if run.scheme == scheme])
+        index = bases.index(scheme.removesuffix(FROM))
+        is_single = len(points) == 1
+        if points:
+            (handles[scheme],) = axes.plot(
+                *zip(*points, strict=True),
+                color=COLOURS[index % len(COLOURS)],
+                linestyle="--" if scheme in (COLD, WARM) else "-",
+                marker="*" if is_single else MARKERS[index % len(MARKERS)],
+                markersize=11 if is_single else 4,
+            )
+    axes.set(xscale="log", yscale="log", title=situation)
+    axes.title.set_fontsize("medium")
+    plain_log_axis(axes.xaxis, subs=(1.0, 2.0, 5.0))
+    plain_log_axis(axes.yaxis)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    return handles
 
 
 def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
@@ -397,7 +420,8 @@ def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
 
 
 FILES = TABLE, MANIFEST, PLOT = ("race.csv", "manifest.json", "race.png")
-_DEFAULT_MATRICES = 3  # of each network, where --limit is 0
+# Matrices of each network if --limit is 0.
+_DEFAULT_MATRICES = 3
 
 
 def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[RaceRun]:
@@ -442,4 +466,5 @@ def race_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
     )
 
 
-_TABLE_GAP = 0.01  # certified gap, 1%; the table shows the time that each start needs to reach it
+# Certified gap, 1%; the table shows the time that each start needs to reach it.
+_TABLE_GAP = 0.01

@@ -172,6 +172,7 @@ class Record:
         networks: dict[tuple[str, str], NetworkRecord] = {}
         utilisation: dict[ResultKey, Float32Array] = {}
         for folder in folders:
+            # Read the tables of a folder.
             rows |= {ResultKey.of(row): row for row in read_csv(folder / ROWS, Row)}
             try:
                 listed = json.loads((folder / NETWORKS).read_text(encoding="utf-8"))
@@ -186,6 +187,7 @@ class Record:
                 ]
             except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
                 raise InputError(str(folder), "", "what teal evaluate wrote", str(error)) from None
+            # Networks of the same name must be equal.
             for name, network in listed_networks.items():
                 if name in networks and networks[name].content != network.content:
                     expected = (

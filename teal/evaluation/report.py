@@ -38,7 +38,8 @@ from teal.runtime.storage import check_out_folder
 
 PLOT = "results.png"
 REPORT = "report.html"
-_MIN_DRAWN_GAP = 1e-4  # per cent: smaller gaps are drawn at this one, since the axis is logarithmic
+# Per cent; smaller gaps are drawn at this one, since the axis is logarithmic.
+_MIN_DRAWN_GAP = 1e-4
 # Axis titles of the charts over levels.
 _LEVEL_TITLES = {
     Protocol.FAILURES: "number of failed cables",
@@ -120,6 +121,7 @@ class Charts:
         )
 
     def _fairness(self, rows: list[Row], curve: Sequence[FairnessPoint]) -> Chart:
+        # The curve, and the means of the schemes.
         lowest, total = (
             [100 * getattr(point, name) for point in curve]
             for name in ("least_share", "total_share")
@@ -135,6 +137,7 @@ class Charts:
             ]
             if np.isfinite(x).all()
         ]
+        # Chart of both.
         names = [point.objective.removeprefix("alpha_fair:alpha=") for point in curve]
         return Chart(
             "fairness",
@@ -263,8 +266,10 @@ def _array(rows: Sequence[Row], number: Callable[[Row], float]) -> FloatArray:
     return np.array([number(row) for row in rows], np.float64)
 
 
-_SAME = 5e-4  # relative difference of two qualities that is none: five of ten thousand
-_NEAR = 0.01  # relative loss of quality, up to which a faster scheme is worth naming
+# Relative difference up to which two qualities count as equal.
+_SAME = 5e-4
+# Relative loss of quality up to which a faster scheme is named.
+_NEAR = 0.01
 
 
 def compared(rows: Sequence[Row]) -> str:
@@ -305,46 +310,57 @@ def findings(rows: list[Row]) -> list[str]:
 
 
 def _of_unchanged(rows: list[Row]) -> Iterator[str]:
+    """Yield sentences on the schemes under the unchanged matrices: the best, the fastest, the
+    narrowest gap, latencies.
+    """
     objective = rows[0].objective
-    summaries = summarise(rows)
-    ranked = _ranked(summaries, objective)
+    ranked = _ranked(summarise(rows), objective)
     if not ranked:
         yield "No scheme gave a usable allocation."
         return
+    # The best schemes.
     best = [summary for summary in ranked if _behind(summary, ranked[0], objective) <= _SAME]
     names = _list([summary.scheme for summary in best])
     yield f"Best: {names}, {_text(ranked[0], objective)}" + (
         " (no more than 0.05% apart)." if len(best) > 1 else "."
     )
-    near = [
-        summary
-        for summary in ranked
-        if _behind(summary, ranked[0], objective) <= _NEAR and not math.isnan(summary.total_s)
-    ]
-    if near and len(ranked) > 1:
-        fast = min(near, key=lambda summary: summary.total_s)
-        slow = max(
-            (summary for summary in ranked if not math.isnan(summary.total_s)),
-            key=lambda summary: summary.total_s,
-        )
-        yield (
-            f"Fastest of those within 1% of it: {fast.scheme}, {time_text(fast.total_s)} a matrix "
-            "in the median; the "
-            f"slowest of all is {slow.scheme}, {time_text(slow.total_s)}."
-        )
+    # The fastest scheme near the best one.
+    yield from _time_sentence(ranked, objective)
+    # The narrowest gap.
     proven = [summary for summary in ranked if not math.isnan(summary.gap)]
     if proven:
         tight = min(proven, key=lambda summary: summary.gap)
         yield f"Narrowest certified gap on average: {tight.scheme}, {percent(tight.gap)}."
-    timed = [summary for summary in ranked if not math.isnan(summary.latency_mean)]
-    if len(timed) > 1:
+    # Latencies.
+    with_latency = [summary for summary in ranked if not math.isnan(summary.latency_mean)]
+    if len(with_latency) > 1:
         low, high = (
-            choose(timed, key=lambda summary: summary.latency_mean) for choose in (min, max)
+            choose(with_latency, key=lambda summary: summary.latency_mean) for choose in (min, max)
         )
         yield (
             f"Mean latency lies between {milliseconds(low.latency_mean)} ({low.scheme}) and "
             f"{milliseconds(high.latency_mean)} ({high.scheme})."
         )
+
+
+def _time_sentence(ranked: list[Summary], objective: str) -> Iterator[str]:
+    """Yield a sentence on the fastest scheme near the best one, and the slowest of all."""
+    near = [
+        summary
+        for summary in ranked
+        if _behind(summary, ranked[0], objective) <= _NEAR and not math.isnan(summary.total_s)
+    ]
+    if not near or len(ranked) == 1:
+        return
+    fast = min(near, key=lambda summary: summary.total_s)
+    slow = max(
+        (summary for summary in ranked if not math.isnan(summary.total_s)),
+        key=lambda summary: summary.total_s,
+    )
+    yield (
+        f"Fastest of those within 1% of it: {fast.scheme}, {time_text(fast.total_s)} a matrix in "
+        f"the median; the slowest of all is {slow.scheme}, {time_text(slow.total_s)}."
+    )
 
 
 def _ranked(summaries: Sequence[Summary], objective: str) -> list[Summary]:
@@ -382,7 +398,8 @@ def _list(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
 
 
-_MAX_CASES = 24  # unchanged matrices on a map, and as many changed ones
+# Maximum number of unchanged matrices on a map, and of changed ones.
+_MAX_CASES = 24
 
 
 def network_map(
@@ -437,7 +454,8 @@ def _name(case: ResultKey, time: str) -> str:
     )
 
 
-_MAX_FULL = 3  # links that are named
+# Maximum number of links that are named.
+_MAX_FULL = 3
 
 
 def write_report(path: Path, record: Record) -> None:

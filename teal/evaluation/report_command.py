@@ -86,6 +86,7 @@ def run_report(config: ReportConfig) -> Written:
     """
     if config.out is not None:
         check_out_file(config.out, (".html",), overwrite=config.overwrite)
+    # Read the results, which must be of one kind.
     kinds = {_kind_of(folder) for folder in config.results}
     if len(kinds) > 1:
         raise InputError(
@@ -95,6 +96,7 @@ def run_report(config: ReportConfig) -> Written:
             " and ".join(f"{kind}.csv" for kind in sorted(kinds)),
         )
     reported = KINDS[kinds.pop()](config.results)
+    # Write tables and charts to a folder.
     figures = []
     if config.figures is not None:
         check = partial(check_out_folder, overwrite=config.overwrite)

@@ -22,10 +22,10 @@ from teal.problem.bounds import gap
 from teal.problem.lines import Lines, records
 from teal.runtime.arrays import FloatArray
 
-REFERENCE_SCHEME = "lp-all"  # whose optima the others are compared with
-LEFT_OUT = (
-    "left out"  # begins the note of cases that a scheme was not run on, since it takes too long
-)
+# Scheme whose optima the others are compared with.
+REFERENCE_SCHEME = "lp-all"
+# Begins the note of cases that a scheme was not run on, since it takes too long.
+LEFT_OUT = "left out"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,54 +194,74 @@ class CaseResult:
 def make_rows(
     instance: Instance, case: Case, problem: Problem, results: Mapping[str, SchemeResult]
 ) -> list[Row]:
-    """One row for each scheme, with the best bound of all of them in ``gap_known``."""
-    best_bound, all_paths = best_bounds(problem, results)
+    """Return one row for each scheme, with the best bound of all of them in ``gap_known``."""
+    best_bound, all_paths_bound = best_bounds(problem, results)
     own_gaps = gaps_of_sequence(problem, results)
     fairness = fairness_of(problem, results)
     rows = []
     for name, result in results.items():
-        (parallel_s,) = result.allocation.parallel_s or (None,)
-        bound = best_bound if result.allocation.paths is None else all_paths
-        lines = result.assessment.lines
-        latency = _latency(problem, result)
+        # Gap by the best bound over the paths of the scheme.
+        bound = best_bound if result.allocation.paths is None else all_paths_bound
+        gap_known = own_gaps.get(name, float(gap(problem, result.assessment.value, bound)[0]))
         rows.append(
-            Row(
-                scheme=name,
-                topology=instance.topology.name,
-                traffic=instance.traffic.name,
-                protocol=case.protocol.value,
-                level=case.level,
-                draw=case.draw,
-                index=case.index,
-                timestamp=str(instance.traffic.timestamps[case.index]),
-                objective=str(problem.objective.spec),
-                gap_known=own_gaps.get(
-                    name, float(gap(problem, result.assessment.value, bound)[0])
-                ),
-                build_s=result.allocation.build_s[0],
-                solve_s=result.allocation.solve_s[0],
-                parallel_s=float("nan") if parallel_s is None else parallel_s,
-                status=result.assessment.status[0].value,
-                note=result.note,
-                classes=_json_of(lines, "classes"),
-                fairness=fairness.get(name, float("nan")),
-                levels=_json_of(lines, "levels"),
-                latency_mean=latency.mean,
-                latency_99=latency.tail,
-                largest_stretch=latency.stretch,
-                wall_s=result.wall_s,
-                cut_demand=math.nan
-                if result.model_alone is None
-                else float(result.model_alone.satisfied_demand[0]),
-                cut_gap=math.nan
-                if result.model_alone is None
-                else float(result.model_alone.gap[0]),
-                proved_gap=result.proved_gap,
-                least_share=_least_share(problem, result),
-                **vars(result.assessment.figures(0)),
-            )
+            _row(instance, case, problem, name, result, gap_known, fairness.get(name, math.nan))
         )
     return rows
+
+
+def _row(
+    instance: Instance,
+    case: Case,
+    problem: Problem,
+    name: str,
+    result: SchemeResult,
+    gap_known: float,
+    fairness: float,
+) -> Row:
+    """Build the row of a scheme.
+
+    Args:
+        instance: network and traffic.
+        case: the case.
+        problem: its problem, B = 1.
+        name: name of the scheme.
+        result: its allocation, measured.
+        gap_known: gap by the best bound of all schemes.
+        fairness: fairness against the best scheme; NaN where it is not measured.
+    """
+    (parallel_s,) = result.allocation.parallel_s or (None,)
+    lines = result.assessment.lines
+    latency = _latency(problem, result)
+    model_alone = result.model_alone
+    return Row(
+        scheme=name,
+        topology=instance.topology.name,
+        traffic=instance.traffic.name,
+        protocol=case.protocol.value,
+        level=case.level,
+        draw=case.draw,
+        index=case.index,
+        timestamp=str(instance.traffic.timestamps[case.index]),
+        objective=str(problem.objective.spec),
+        gap_known=gap_known,
+        build_s=result.allocation.build_s[0],
+        solve_s=result.allocation.solve_s[0],
+        parallel_s=math.nan if parallel_s is None else parallel_s,
+        status=result.assessment.status[0].value,
+        note=result.note,
+        classes=_json_of(lines, "classes"),
+        fairness=fairness,
+        levels=_json_of(lines, "levels"),
+        latency_mean=latency.mean,
+        latency_99=latency.tail,
+        largest_stretch=latency.stretch,
+        wall_s=result.wall_s,
+        cut_demand=math.nan if model_alone is None else float(model_alone.satisfied_demand[0]),
+        cut_gap=math.nan if model_alone is None else float(model_alone.gap[0]),
+        proved_gap=result.proved_gap,
+        least_share=_least_share(problem, result),
+        **vars(result.assessment.figures(0)),
+    )
 
 
 def _json_of(lines: Lines | None, parts: str) -> str:

@@ -22,7 +22,8 @@ from teal.errors import InputError, did_you_mean
 from teal.learning.settings import TrainConfig
 from teal.option import OVERWRITE, RESUME
 
-DEFAULT_SCHEMES = ("teal", "price-gnn", "lp-all")  # without --scheme
+# Schemes without --scheme.
+DEFAULT_SCHEMES = ("teal", "price-gnn", "lp-all")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ class StudyOptions(ProgramFileConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
-        require(self, "limit", "a whole number of at least 0", self.limit >= 0)
+        require(self, "limit", "an integer >= 0", self.limit >= 0)
 
     @property
     def models(self) -> tuple[Path | None, ...]:
@@ -156,8 +157,8 @@ class EvaluateOptions(StudyOptions):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
-        require(self, "seed", "a whole number of at least 0", self.seed >= 0)
-        require(self, "draws", "a whole number of at least 1", self.draws >= 1)
+        require(self, "seed", "an integer >= 0", self.seed >= 0)
+        require(self, "draws", "an integer >= 1", self.draws >= 1)
         seconds(self.time_limit, "--time-limit")
         if self.interval:
             require(
@@ -268,10 +269,10 @@ class AuditConfig(InstanceConfig):
         """Raise InputError for a number out of its range."""
         super().__post_init__()
         require_linear(self, "for an audit, which measures flow")
-        require(self, "box", "a number of at least 0", self.box >= 0)
+        require(self, "box", "a number >= 0", self.box >= 0)
         require(self, "scheme", "at least one", bool(self.scheme))
-        require(self, "up_to", "a number of at least 0", self.up_to >= 0)
-        require(self, "seed", "a whole number of at least 0", self.seed >= 0)
+        require(self, "up_to", "a number >= 0", self.up_to >= 0)
+        require(self, "seed", "an integer >= 0", self.seed >= 0)
         seconds(self.time_budget, "--time-budget")
 
 
@@ -385,8 +386,8 @@ class SweepConfig(TrainConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or a setting that train does not have."""
         super().__post_init__()
-        require(self, "seeds", "a whole number of at least 1", self.seeds >= 1)
-        require(self, "limit", "a whole number of at least 0", self.limit >= 0)
+        require(self, "seeds", "an integer >= 1", self.seeds >= 1)
+        require(self, "limit", "an integer >= 0", self.limit >= 0)
         require(self, "workers", "0: runs of a sweep use this process", self.workers == 0)
         for _ in self.combinations():
             pass

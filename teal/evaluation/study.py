@@ -27,8 +27,10 @@ from teal.runtime.storage import content_key
 from teal.schemes import Scheme, make_scheme, scheme_names
 from teal.schemes.models import model_of_each
 
-_DEFAULT_INTERVAL_S = 300  # seconds from one matrix to the next, for traffic of unknown interval
-_UTILISATION_DECIMALS = 4  # of a utilisation among the entries
+# Seconds from one matrix to the next, for traffic of unknown interval.
+_DEFAULT_INTERVAL_S = 300
+# Decimals of a utilisation in the journal.
+_UTILISATION_DECIMALS = 4
 
 
 class Study:
@@ -106,6 +108,7 @@ class Study:
         Raises:
             InputError: a scheme that does not suit, where that is an error.
         """
+        # Restore the state of an interrupted run.
         finished = {
             entry["key"]: [from_text(Row, row) for row in entry["rows"]]
             for entry in self._of_network("case", number)
@@ -114,6 +117,7 @@ class Study:
             entry["scheme"]: entry["reason"] for entry in self._of_network("left_out", number)
         }
         is_described = any(self._of_network("network", number))
+        # Evaluate the cases, and record each result in the journal.
         evaluation = Evaluation(
             instance,
             dict(schemes),
@@ -140,6 +144,7 @@ class Study:
                         excluded[scheme] = reason
                         self._add("left_out", number, {"scheme": scheme, "reason": reason})
                 self._add("case", number, _case_entry(result))
+        # Record the fairness curve, and that the network is complete.
         self._add("fairness", number, {"points": self._fairness(instance, cases)})
         self._add("complete", number, {})
 

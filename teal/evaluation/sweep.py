@@ -39,7 +39,8 @@ RUNS = "runs.csv"
 SUMMARY = "summary.csv"
 MANIFEST = "manifest.json"
 FILES = (RUNS, SUMMARY, MANIFEST, "summary.md", "summary.tex")
-_LEVEL = 0.95  # of the confidence intervals
+# Level of the confidence intervals.
+_LEVEL = 0.95
 _MEASURES = (
     "validation",
     "cut",
@@ -50,7 +51,8 @@ _MEASURES = (
     "gap_known",
     "solve_s",
 )
-_START = "start"  # the row of the model that the runs began from
+# Row of the model that the runs began from.
+_START = "start"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,30 +156,19 @@ def _run(
     seed: int,
     notify: Callable[[str], None],
 ) -> SweepRun:
-    """A run, or what is left of it, and its evaluation."""
-    folder = (
-        config.out
-        / "".join(c if c.isalnum() or c in "=,.-" else "-" for c in name)
-        / f"seed-{seed}"
-    )
-    shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
-    is_begun = config.resume and (folder / TRAINER).is_file()
-    training = TrainConfig(
-        **{
-            **shared,
-            **settings,
-            "seed": seed,
-            "out": folder,
-            "resume": is_begun,
-            "overwrite": not is_begun,
-        }
-    )
-    results = folder / "results"
+    """Train and evaluate, or continue where an earlier run ended; return the figures of the run."""
+    # Train.
+    folder_name = "".join(c if c.isalnum() or c in "=,.-" else "-" for c in name)
+    folder = config.out / folder_name / f"seed-{seed}"
+    training = _training_settings(config, settings, seed, folder)
     if not (config.resume and (folder / RUN).is_file()):
         run_train(training, notify)
     stored = json.loads((folder / RUN).read_text(encoding="utf-8"))
-    if stored["gain"] is None:  # no validation had a finite score: there is no model
+    # Without a finite score in any validation there is no model.
+    if stored["gain"] is None:
         return SweepRun(name, seed, stored["step"], 0, *[math.nan] * 9)
+    # Evaluate.
+    results = folder / "results"
     if not (config.resume and (results / ROWS).is_file()):
         _evaluate(config, training, results, notify)
     trained, start = stored["gain"]["rows"][:2]
@@ -196,6 +187,31 @@ def _run(
         _mean(rows, "value"),
         _mean(rows, "gap_known"),
         float(np.median([row.solve_s for row in rows])),
+    )
+
+
+def _training_settings(
+    config: SweepConfig, settings: dict[str, Any], seed: int, folder: Path
+) -> TrainConfig:
+    """Return the settings of a training run, which continues the one in ``folder`` with --resume.
+
+    Args:
+        config: settings of the sweep.
+        settings: settings that differ in this run.
+        seed: seed of the run.
+        folder: output folder of the run.
+    """
+    shared = {field.name: getattr(config, field.name) for field in dataclasses.fields(TrainConfig)}
+    resumes = config.resume and (folder / TRAINER).is_file()
+    return TrainConfig(
+        **{
+            **shared,
+            **settings,
+            "seed": seed,
+            "out": folder,
+            "resume": resumes,
+            "overwrite": not resumes,
+        }
     )
 
 
@@ -242,7 +258,7 @@ def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
     for measure in ("cut", "own_gap"):
         values = [getattr(run, f"start_{measure}") for run in runs]
         # One model, measured once for each run; of random weights one for each seed.
-        summaries.append(_summary(_START, measure, values, kept=len(set(values)) == 1))
+        summaries.append(_summary(_START, measure, values, is_one_model=len(set(values)) == 1))
     for settings in dict.fromkeys(run.settings for run in runs):
         setting_runs = [run for run in runs if run.settings == settings]
         num_unfinished = sum(not run.best_step for run in setting_runs)
@@ -254,22 +270,26 @@ def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
             )
             summaries.append(
                 dataclasses.replace(
-                    _summary(settings, measure, values, kept=is_one_model),
+                    _summary(settings, measure, values, is_one_model=is_one_model),
                     kept_start=num_unfinished,
                 )
             )
     return summaries
 
 
-def _summary(name: str, measure: str, values: Sequence[float], *, kept: bool) -> SweepSummary:
-    """Mean and interval of some values; ``kept`` for those of one model, which have none."""
+def _summary(
+    name: str, measure: str, values: Sequence[float], *, is_one_model: bool
+) -> SweepSummary:
+    """Return mean and interval of some values; those of one model have no interval."""
     mean = float(np.mean(values))
     half = math.nan
     count = len(values)
-    if count > 1 and not kept:
+    if count > 1 and not is_one_model:
         spread = float(np.std(values, ddof=1)) / math.sqrt(count)
         half = float(stats.t.ppf(0.5 + _LEVEL / 2, count - 1)) * spread
-    return SweepSummary(name, measure, count, count if kept else 0, mean, mean - half, mean + half)
+    return SweepSummary(
+        name, measure, count, count if is_one_model else 0, mean, mean - half, mean + half
+    )
 
 
 def sweep_outcome(config: SweepConfig, notify: Notify) -> Outcome:
@@ -283,26 +303,29 @@ def sweep_outcome(config: SweepConfig, notify: Notify) -> Outcome:
 
 
 def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
-    of = {(summary.settings, summary.measure): summary for summary in summaries}
+    summary_of = {(summary.settings, summary.measure): summary for summary in summaries}
 
     def interval(label: str, measure: str, show: Callable[[float], str]) -> Column:
         def text(settings: str) -> str:
-            summary = of.get((settings, measure))
+            summary = summary_of.get((settings, measure))
             if summary is None:
                 return "-"
             if math.isnan(summary.low):
                 return show(summary.mean)
             return f"{show(summary.mean)} ({show(summary.low)}, {show(summary.high)})"
 
-        return Column(label, lambda settings: _mean_of(of.get((settings, measure))), text=text)
+        return Column(
+            label, lambda settings: _mean_of(summary_of.get((settings, measure))), text=text
+        )
 
-    def kept(settings: str) -> str:
-        summary = of[settings, "cut"]
+    def kept_text(settings: str) -> str:
+        summary = summary_of[settings, "cut"]
         return "-" if settings == _START else f"{summary.kept_start} of {summary.runs}"
 
+    # One row for each settings, one column for each measure.
     columns = (
         Column("settings", str),
-        Column("kept the start", kept),
+        Column("kept the start", kept_text),
         interval("best step", "best_step", digits(3)),
         interval("cut only", "cut", percent),
         interval("own gap", "own_gap", percent),

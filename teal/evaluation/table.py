@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from teal.problem.allocation import Status
 from teal.runtime.bootstrap import interval_of_mean
 
 _BAD = {status.value for status in Status if not status.usable}
-_MAX_NAME_BESIDE_LATENCY = 12  # characters of a scheme's name, with which all columns fit into 80
+# Characters of a scheme's name with which all columns fit into 80.
+_MAX_NAME_BESIDE_LATENCY = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,56 +99,63 @@ class Summary:
 
 
 def summarise(rows: list[Row]) -> list[Summary]:
-    """One summary a scheme, in order of appearance.  Optima are those of LP-all's optimal rows."""
-    share_of = shares_of_optimum(rows)
-    summaries = []
-    for scheme in dict.fromkeys(row.scheme for row in rows):
-        all_rows = [row for row in rows if row.scheme == scheme]
-        usable = [row for row in all_rows if not math.isnan(row.value)]
-        # A scheme that never worked has no mean.
-        counted = [row for row in all_rows if row.was_run] if usable else []
-        shares = [(row.index, share_of[id(row)]) for row in counted]
-        shares = [(index, share) for index, share in shares if not math.isnan(share)]
-        ratios = [share for _, share in shares]
-        is_known = bool(ratios) and all(map(math.isfinite, ratios))
-        interval = interval_of_mean(shares) if is_known else None
-        worst = (min if Objective(all_rows[0].objective).rules.sense > 0 else max)(
-            ratios, default=math.nan
-        )
-        counts = Counter(row.status for row in all_rows)
-        summaries.append(
-            Summary(
-                scheme,
-                _mean([row.counted("value") for row in counted]),
-                _mean(ratios),
-                worst,
-                _mean([row.counted("satisfied_demand") for row in counted]),
-                _mean([row.counted("gap") for row in counted]),
-                _mean(
-                    [value for row in counted if not math.isnan(value := row.counted("gap_known"))]
-                ),
-                max((row.max_violation for row in usable), default=math.nan),
-                _median([row.build_s for row in usable]),
-                _median([row.solve_s for row in usable]),
-                _median([row.total_s for row in usable]),
-                _median([row.parallel_s for row in usable if not math.isnan(row.parallel_s)]),
-                ", ".join(f"{count} {status}" for status, count in counts.items()),
-                _classes(usable),
-                _known_mean(usable, "fairness"),
-                _known_mean(usable, "latency_mean"),
-                _known_mean(usable, "latency_99"),
-                max(
-                    (row.largest_stretch for row in usable if not math.isnan(row.largest_stretch)),
-                    default=math.nan,
-                ),
-                _known_mean(usable, "cut_demand"),
-                _known_mean(usable, "cut_gap"),
-                len(ratios),
-                math.nan if interval is None else interval.low,
-                math.nan if interval is None else interval.high,
-            )
-        )
-    return summaries
+    """Return one summary for each scheme, in order of appearance.  Optima are those of LP-all's
+    optimal rows.
+    """
+    share_of_row = shares_of_optimum(rows)
+    return [
+        _summary(scheme, [row for row in rows if row.scheme == scheme], share_of_row)
+        for scheme in dict.fromkeys(row.scheme for row in rows)
+    ]
+
+
+def _summary(scheme: str, rows: list[Row], share_of_row: Mapping[int, float]) -> Summary:
+    """Summarise the rows of a scheme.
+
+    Args:
+        scheme: name of the scheme.
+        rows: its rows, at least one.
+        share_of_row: share of the optimum by ``id`` of a row; NaN where there is no optimum.
+    """
+    usable = [row for row in rows if not math.isnan(row.value)]
+    # A scheme that never worked has no mean.
+    counted = [row for row in rows if row.was_run] if usable else []
+    # Shares of the optimum, with the interval of their mean.
+    shares = [(row.index, share_of_row[id(row)]) for row in counted]
+    shares = [(index, share) for index, share in shares if not math.isnan(share)]
+    ratios = [share for _, share in shares]
+    are_finite = bool(ratios) and all(map(math.isfinite, ratios))
+    interval = interval_of_mean(shares) if are_finite else None
+    worst = (min if Objective(rows[0].objective).rules.sense > 0 else max)(ratios, default=math.nan)
+    counts = Counter(row.status for row in rows)
+    return Summary(
+        scheme,
+        _mean([row.counted("value") for row in counted]),
+        _mean(ratios),
+        worst,
+        _mean([row.counted("satisfied_demand") for row in counted]),
+        _mean([row.counted("gap") for row in counted]),
+        _mean([value for row in counted if not math.isnan(value := row.counted("gap_known"))]),
+        max((row.max_violation for row in usable), default=math.nan),
+        _median([row.build_s for row in usable]),
+        _median([row.solve_s for row in usable]),
+        _median([row.total_s for row in usable]),
+        _median([row.parallel_s for row in usable if not math.isnan(row.parallel_s)]),
+        ", ".join(f"{count} {status}" for status, count in counts.items()),
+        _classes(usable),
+        _known_mean(usable, "fairness"),
+        _known_mean(usable, "latency_mean"),
+        _known_mean(usable, "latency_99"),
+        max(
+            (row.largest_stretch for row in usable if not math.isnan(row.largest_stretch)),
+            default=math.nan,
+        ),
+        _known_mean(usable, "cut_demand"),
+        _known_mean(usable, "cut_gap"),
+        len(ratios),
+        math.nan if interval is None else interval.low,
+        math.nan if interval is None else interval.high,
+    )
 
 
 def _classes(rows: list[Row]) -> tuple[ClassSummary, ...]:
@@ -313,9 +321,8 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
         if Objective(objective).rules.measure_label:
             hidden |= {"cut"}
         columns = {key: column for key, column in columns.items() if key not in hidden}
-        if "cut" in columns and columns["cut"].is_shown(
-            summaries
-        ):  # two lines leave room for the names of schemes
+        # Labels of two lines leave space for the names of schemes.
+        if "cut" in columns and columns["cut"].is_shown(summaries):
             columns = {
                 key: dataclasses.replace(
                     shown_column, label=shown_column.label.replace(" ", "\n", 1)
@@ -350,17 +357,7 @@ _WIDE = {
 
 def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
     """All columns, by a short name."""
-    rules = Objective(objective).rules
-    if rules.measure_label:
-        quality = {
-            "quality": Column(rules.measure_label, "value", _number, most_is_best=rules.sense > 0),
-            "carried": Column("satisfied", "satisfied_demand", percent, most_is_best=True),
-        }
-    else:
-        quality = {
-            "quality": Column("satisfied", "satisfied_demand", percent, most_is_best=True),
-            "value": Column("value, Gbit/s", "value", _number, most_is_best=True),
-        }
+    quality = _quality_columns(objective)
     classes = dict.fromkeys(class_figures.name for s in summaries for class_figures in s.classes)
     return {
         "scheme": Column("scheme", "scheme"),
@@ -390,6 +387,20 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
         "parallel": Column("if parallel", "parallel_s", time_text, optional=True),
         "latency": Column("latency", "latency_mean", milliseconds, optional=True),
         "status": Column("status", "status"),
+    }
+
+
+def _quality_columns(objective: str) -> dict[str, Column]:
+    """Return the columns of the value and the satisfied demand."""
+    rules = Objective(objective).rules
+    if rules.measure_label:
+        return {
+            "quality": Column(rules.measure_label, "value", _number, most_is_best=rules.sense > 0),
+            "carried": Column("satisfied", "satisfied_demand", percent, most_is_best=True),
+        }
+    return {
+        "quality": Column("satisfied", "satisfied_demand", percent, most_is_best=True),
+        "value": Column("value, Gbit/s", "value", _number, most_is_best=True),
     }
 
 

@@ -171,6 +171,7 @@ def topology_from(topology: Any, settings: FileSettings) -> Topology:
 
 
 def _load_topology(text: Any, default_capacity: float | None, names: Attributes) -> Topology:
+    # Objects.
     if hasattr(text, "columns"):
         return link_tables.topology_from_link_frame(text, default_capacity, names)
     if not isinstance(text, str | Path):
@@ -182,6 +183,7 @@ def _load_topology(text: Any, default_capacity: float | None, names: Attributes)
                 type(text).__name__,
             )
         return topology_from_graph(text, default_capacity, names)
+    # Names of networks.
     text = str(text)
     if is_named(text):
         require_attributes(names, (), text)
@@ -189,6 +191,7 @@ def _load_topology(text: Any, default_capacity: float | None, names: Attributes)
         return topohub_names.load_topohub(text)
     if text.lower() in BUILT_IN:
         return read_node_link(packaged(BUILT_IN[text.lower()]))
+    # Files.
     path = Path(text).expanduser()
     check_topology_name(text)
     file_format = topology_format(path)
@@ -228,8 +231,15 @@ def load_traffic(
     if not isinstance(text, str | Path):
         factor = gbps_per_unit(unit, "unit") if unit else 1.0
         return traffic_from_object(text, topology, class_order, unit).scaled(factor)
-    text = str(text)
+    return _load_named_traffic(str(text), topology, progress, unit, class_order)
+
+
+def _load_named_traffic(
+    text: str, topology: Topology, progress: bool, unit: str, class_order: Sequence[str]
+) -> TrafficMatrices:
+    """Load traffic matrices from a file, folder or name; arguments as for :func:`load_traffic`."""
     path = Path(text).expanduser()
+    # Options that the format does not have.
     if class_order and path.suffix.lower() not in (".csv", ".tsv", ".parquet"):
         raise InputError(
             "--classes", "", f"shares, for {text}, which has no classes", ",".join(class_order)
@@ -245,6 +255,7 @@ def load_traffic(
         raise InputError(
             "--traffic-unit", "", f"nothing for {text}, which has a unit of its own", repr(unit)
         )
+    # Formats with a unit of their own.
     if text.partition(":")[0] == "gravity":
         # Imported here: it loads the shortest-path kernels, and thus the compiler.
         from teal.formats import gravity
@@ -258,6 +269,7 @@ def load_traffic(
         raise InputError(text, "traffic", _EXPECTED_TRAFFIC, "no such file or name")
     if file_format is not None:
         return file_format.traffic(path, topology)
+    # Tables and arrays in the given unit.
     factor = gbps_per_unit(unit, "--traffic-unit") if unit else 1.0
     match path.suffix.lower():
         case ".npz":

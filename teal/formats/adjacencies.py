@@ -87,6 +87,7 @@ def topology_of_states(path: Path, states: LinkStates, default_capacity: float |
     Raises:
         InputError: no adjacency of two routers, or an error of :func:`topology_from_records`.
     """
+    # Links between routers, stated by both ends.
     between_routers = _expand_networks(states)
     if not between_routers:
         raise InputError(str(path), "", "at least one adjacency of two routers", "none")
@@ -94,6 +95,7 @@ def topology_of_states(path: Path, states: LinkStates, default_capacity: float |
     nodes = dict.fromkeys(
         name for adjacency in between_routers for name in (adjacency.source, adjacency.target)
     )
+    # Notes on missing delays and unused links.
     num_without_delay = sum(adjacency.latency is None for adjacency in links)
     if num_without_delay:
         states.notes.append(
@@ -108,6 +110,7 @@ def topology_of_states(path: Path, states: LinkStates, default_capacity: float |
             "read as out of service"
         ),
     )
+    # Build the network.
     records = [_record(adjacency) for adjacency in links]
     return topology_from_records(
         path.stem,
@@ -168,10 +171,12 @@ def _merge_statements(adjacencies: list[Adjacency], states: LinkStates) -> list[
     """Merge the statements about each link: interfaces distinguish parallel links, and statements
     without one are about one link.
     """
+    # Group the statements by nodes and interface.
     by_ends: dict[tuple[str, str], dict[str, list[Adjacency]]] = {}
     for adjacency in adjacencies:
         by_interface = by_ends.setdefault((adjacency.source, adjacency.target), {})
         by_interface.setdefault(adjacency.interface, []).append(adjacency)
+    # Merge the statements about each interface.
     links: list[Adjacency] = []
     merged: list[str] = []
     for (source, target), by_interface in by_ends.items():
@@ -214,8 +219,10 @@ def _select_level(over_networks: list[list[Adjacency]]) -> list[list[Adjacency]]
 
 def _merge(statements: list[Adjacency]) -> Adjacency:
     """Merge statements about a link: the first by rank, completed by the others."""
-    merged, *others = sorted(statements, key=lambda adjacency: (adjacency.rank, adjacency.metric))
-    for adjacency in others:
+    merged, *lower_ranked = sorted(
+        statements, key=lambda adjacency: (adjacency.rank, adjacency.metric)
+    )
+    for adjacency in lower_ranked:
         merged = merged._replace(
             capacity=adjacency.capacity if merged.capacity is None else merged.capacity,
             te_metric=adjacency.te_metric if merged.te_metric is None else merged.te_metric,

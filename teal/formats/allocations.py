@@ -146,45 +146,84 @@ def _demands_by_router(
     source = paths.pairs[by_source, 0]
     first_rows = np.flatnonzero(np.diff(source, prepend=-1))
     for start, end in itertools.pairwise([*first_rows.tolist(), len(source)]):
+        # Paths of the router's demands.
         rows = by_source[start:end]
         demand_index, k = np.nonzero(is_used[rows])
         path_links = links_along(topology, paths, rows[demand_index], k)
-        nodes = node_names[path_links.nodes].tolist()
-        links = link_names[path_links.links].tolist()
-        node_starts = path_links.node_starts.tolist()
-        link_starts = path_links.link_starts.tolist()
         split = splits[rows[demand_index], k]
         flow = split * demand[rows[demand_index]]
-        entries: list[list[dict[str, Any]]] = [[] for _ in rows]
+        entries = _path_entries(path_links, node_names, link_names, split, flow)
+        entries_of_demand: list[list[dict[str, Any]]] = [[] for _ in rows]
         for i, row in enumerate(demand_index.tolist()):
-            entry = {
-                "nodes": nodes[node_starts[i] : node_starts[i + 1]],
-                "links": links[link_starts[i] : link_starts[i + 1]],
-                "split": float(split[i]),
-                "rate": float(flow[i]),
-            }
             if weights is not None:
-                entry["weight"] = int(weights[rows[row], k[i]])
-            entries[row].append(entry)
-        targets = paths.pairs[rows, 1].tolist()
-        rates = demand[rows].tolist()
-        demands: list[dict[str, Any]] = []
-        for row, target, rate, entry_row in zip(
-            rows.tolist(), targets, rates, entries, strict=True
-        ):
-            admitted = sum(entry["rate"] for entry in entry_row)
-            entry_of_demand = {
-                "target": names[target],
-                "demand": rate,
-                "admitted": admitted,
-                "shed": max(0.0, rate - admitted),
-            }
-            demands.append(
-                entry_of_demand
-                | ({} if class_names is None else {"class": class_names[row]})
-                | {"paths": entry_row}
+                entries[i]["weight"] = int(weights[rows[row], k[i]])
+            entries_of_demand[row].append(entries[i])
+        # One entry for each demand.
+        demand_entries = [
+            _demand_entry(
+                names[target], rate, None if class_names is None else class_names[row], demand_paths
             )
-        yield names[source[start]], demands
+            for row, target, rate, demand_paths in zip(
+                rows.tolist(),
+                paths.pairs[rows, 1].tolist(),
+                demand[rows].tolist(),
+                entries_of_demand,
+                strict=True,
+            )
+        ]
+        yield names[source[start]], demand_entries
+
+
+def _path_entries(
+    path_links: PathLinks,
+    node_names: npt.NDArray[Any],
+    link_names: npt.NDArray[Any],
+    split: FloatArray,
+    flow: FloatArray,
+) -> list[dict[str, Any]]:
+    """Return the entry of each of R paths.
+
+    Args:
+        path_links: nodes and links along the paths.
+        node_names: (N,) names of all nodes.
+        link_names: (E,) names of all links.
+        split: (R,) share of the demand on each path.
+        flow: (R,) Gbit/s.
+    """
+    nodes = node_names[path_links.nodes].tolist()
+    links = link_names[path_links.links].tolist()
+    node_starts = path_links.node_starts.tolist()
+    link_starts = path_links.link_starts.tolist()
+    return [
+        {
+            "nodes": nodes[node_starts[i] : node_starts[i + 1]],
+            "links": links[link_starts[i] : link_starts[i + 1]],
+            "split": float(split[i]),
+            "rate": float(flow[i]),
+        }
+        for i in range(len(split))
+    ]
+
+
+def _demand_entry(
+    target: str, rate: float, class_name: str | None, paths: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the entry of a demand.
+
+    Args:
+        target: name of its target.
+        rate: Gbit/s.
+        class_name: name of its class; None without classes.
+        paths: entries of its paths.
+    """
+    admitted = sum(path["rate"] for path in paths)
+    entry = {
+        "target": target,
+        "demand": rate,
+        "admitted": admitted,
+        "shed": max(0.0, rate - admitted),
+    }
+    return entry | ({} if class_name is None else {"class": class_name}) | {"paths": paths}
 
 
 def read_allocation(file: Path) -> dict[str, Any]:
@@ -214,6 +253,7 @@ def _from_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
         )
     if "demands" not in _required(dict, allocations[0], where, "allocations"):
         raise InputError(where, "form", "an answer by name (form: named)", "arrays")
+    # Demands by ingress router; links by name.
     links = _link_names(_member(list, allocations[0], "utilisation", where), where)
     routers: dict[str, list[dict[str, Any]]] = {}
     for demand in _member(list, allocations[0], "demands", where):
@@ -224,6 +264,7 @@ def _from_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
         stored = [
             _required(dict, path, where, "paths") for path in _member(list, demand, "paths", where)
         ]
+        # Splits, from integer weights where there are any.
         weights = sum(amount_of(path.get("weight", 0), where, "weight") for path in stored)
         paths = []
         for path in stored:
@@ -278,7 +319,7 @@ def stored_paths(
 
     Raises:
         InputError: another format; an unknown node or link; links that do not form a path of their
-            demand; a value that is not a number of at least 0; a repeated demand or path.
+            demand; a value that is not a number >= 0; a repeated demand or path.
     """
     link_index = {name: link for link, name in enumerate(topology.link_names())}
     node_index = topology.node_index()
@@ -343,10 +384,8 @@ def _required(expected_type: type, value: Any, where: str, field: str) -> Any:
     return value
 
 
-def amount_of(
-    value: Any, where: str, field: str, expected: str = "a number of at least 0"
-) -> float:
-    """Parse a finite number of at least 0; raise InputError for anything else."""
+def amount_of(value: Any, where: str, field: str, expected: str = "a number >= 0") -> float:
+    """Parse a finite number >= 0; raise InputError for anything else."""
     try:
         amount = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -151,6 +151,7 @@ class _Updates:
                     self.read_gobgp(part)
 
     def _read_path(self, path: dict[str, Any], nlri: dict[str, Any]) -> None:
+        # Link-state attributes.
         attributes = list_of(path.get("attrs"), self.where, f"{self.location}: attrs")
         link_attributes = [
             attribute
@@ -158,12 +159,14 @@ class _Updates:
             if isinstance(attribute, dict) and attribute.get("type") == _LINK_STATE
         ]
         is_withdrawn = bool(_value(path, "withdrawal", "iswithdraw"))
+        # A node has no remote end, a prefix is not used.
         local = self._gobgp_router(nlri["local_node_desc"])
         if "remote_node_desc" not in nlri:
             node = _attribute_part(link_attributes, "node")
             if "prefix_desc" not in nlri:
                 self._update_node(local, _value(node, "name"), _value(node, "flags"))
             return
+        # A link.
         ends = local, self._gobgp_router(nlri["remote_node_desc"])
         link = _attribute_part(link_attributes, "link")
         self._update_link(
@@ -182,12 +185,14 @@ class _Updates:
 
     def read_exabgp(self, document: Any) -> None:
         """Read an update of ExaBGP."""
+        # Attributes, and withdrawn objects.
         update = _find_value(document, "update") or document
         if not isinstance(update, dict):
             return
         attributes = object_of(update.get("attribute"), self.where, f"{self.location}: attribute")
         attribute = object_of(attributes.get("bgp-ls"), self.where, f"{self.location}: bgp-ls")
         withdrawn = {id(nlri) for nlri in _nlris(update.get("withdraw"))}
+        # Nodes and links.
         for nlri in _nlris(update):
             kind = nlri["ls-nlri-type"]
             if kind in _NODES and id(nlri) not in withdrawn:
@@ -257,7 +262,27 @@ class _Updates:
         if is_withdrawn:
             self._links.pop(key, None)
             return
-        # Attributes in the project's units.
+        families = {
+            "6" if ":" in address else "4" for address in _scalars(descriptor, "interfaceaddr")
+        }
+        has_one_family = len(families) == 1 and not topologies
+        self._links[key] = _Link(
+            self._adjacency(ends, interface, protocol, attributes),
+            is_standard,
+            families.pop() if has_one_family else "",
+        )
+
+    def _adjacency(
+        self, ends: tuple[str, str], interface: str, protocol: str, attributes: dict[str, Any]
+    ) -> Adjacency:
+        """Build the adjacency of a link, with attributes in the project's units.
+
+        Args:
+            ends: router or broadcast network at either end.
+            interface: interface of the first end; "" if unknown.
+            protocol: number of the protocol.
+            attributes: attributes by name.
+        """
         metric = first_number(attributes["metric"], self.where, f"{self.location}: metric")
         te_metric = first_number(attributes["te_metric"], self.where, f"{self.location}: TE metric")
         delay = attributes.get("delay")
@@ -267,7 +292,7 @@ class _Updates:
             f"{self.location}: delay",
         )
         bandwidth = first_number(attributes["bandwidth"], self.where, f"{self.location}: bandwidth")
-        adjacency = Adjacency(
+        return Adjacency(
             *ends,
             1.0 if metric is None else metric,
             interface,
@@ -277,11 +302,6 @@ class _Updates:
             self._affinities(attributes["group"]),
             delay_us / _US_PER_MS if delay_us else None,
         )
-        families = {
-            "6" if ":" in address else "4" for address in _scalars(descriptor, "interfaceaddr")
-        }
-        has_one_family = len(families) == 1 and not topologies
-        self._links[key] = _Link(adjacency, is_standard, families.pop() if has_one_family else "")
 
     def _affinities(self, mask: Any) -> frozenset[str]:
         """Return the bit names of an administrative group, a number or a list of one (TLV 1088)."""

@@ -116,11 +116,13 @@ def network_of_costs(
     Raises:
         InputError: a number out of range, or an error of :class:`teal.Topology`.
     """
+    # Validate nodes and costs.
     if nodes > _MAX_NODES:
         raise InputError(where, "nodes", f"at most {_MAX_NODES:,}", nodes)
     _require_nodes(ends, nodes, where, "arc")
     if not bool((np.isfinite(cost) & (cost >= 0)).all()):
         raise InputError(where, "cost", "finite costs >= 0", float(cost.min(initial=np.nan)))
+    # Drop self-loops.
     is_proper = ends[:, 0] != ends[:, 1]
     if not is_proper.all():
         num_loops = int((~is_proper).sum())
@@ -128,6 +130,7 @@ def network_of_costs(
         ends = ends[is_proper]
         cost = cost[is_proper]
         capacity = capacity[is_proper]
+    # Latencies are costs, but positive.
     positive_costs = cost[cost > 0]
     min_latency = _MIN_RELATIVE_LATENCY * float(
         positive_costs.min(initial=np.inf) if len(positive_costs) else 1.0

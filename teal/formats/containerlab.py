@@ -74,6 +74,7 @@ def read_containerlab(
     where = str(path)
     document = _mapping(_read_yaml(path), where, "the file")
     topology = _mapping(document.get("topology"), where, "topology")
+    # Nodes: kinds, and names, which labels may override.
     nodes = {
         name: _mapping(node, where, f"nodes: {name}")
         for name, node in _nodes(topology, where).items()
@@ -87,51 +88,17 @@ def read_containerlab(
         raise InputError(
             where,
             f"nodes: labels: {_NAME_LABEL}",
-            "a different one for each node",
-            "one that is there twice",
+            "distinct labels",
+            "a repeated label",
         )
-    records = list[LinkRecord]()
-    num_skipped = 0
-    members = dict[str, list[tuple[LinkRecord, ...]]]()
-    # Number of links with template variables, which are not read.
-    num_with_vars = 0
-    # Cables between routers; those to bridges are collected by bridge.
+    # Cables between routers, then links between the routers on each bridge.
+    links = _Links()
     for index, entry in enumerate(topology["links"]):
         field = f"links[{index}]"
-        link = _mapping(entry, where, field)
-        ends = _ends(link.get("endpoints", []), where, field)
-        num_with_vars += _has_vars(link)
-        if len(ends) != 2 or any(end in _NON_NODES and end not in kinds for end in ends):
-            num_skipped += 1
-            continue
-        unknown = [end for end in ends if end not in kinds]
-        if unknown:
-            raise InputError(where, f"{field}: endpoints", "nodes of the file", unknown[0])
-        node_names = names[ends[0]], names[ends[1]]
-        directions = tuple(
-            _records(
-                node_names, _mapping(link.get("labels"), where, field), attributes, where, field
-            )
-        )
-        bridges = [end for end in ends if kinds[end] in _BRIDGES]
-        if len(bridges) == 2:
-            raise InputError(
-                where, f"{field}: endpoints", "a router at one end at least", "two bridges"
-            )
-        if bridges:
-            members.setdefault(names[bridges[0]], []).append(directions)
-        else:
-            records += directions
-    for bridge, links in members.items():
-        records += _bridge_links(bridge, links)
-    notes: tuple[str, ...] = ()
-    if num_skipped:
-        notes += (f"{num_skipped} links do not connect two nodes and are left out.",)
-    if num_with_vars:
-        notes += (
-            f"{WARNING}{where}: vars of {num_with_vars} links are not read: labels have capacity, "
-            "latency and metric.",
-        )
+        links.add(_mapping(entry, where, field), names, kinds, attributes, where, field)
+    records = links.records
+    for bridge, members in links.members_of_bridge.items():
+        records += _bridge_links(bridge, members)
     routers: dict[str, tuple[float, float] | None] = {
         names[name]: None for name, kind in kinds.items() if kind not in _BRIDGES
     }
@@ -143,8 +110,84 @@ def read_containerlab(
         records,
         directed=True,
         default_capacity=default_capacity,
-        notes=notes,
+        notes=links.notes(where),
     )
+
+
+@dataclasses.dataclass
+class _Links:
+    """Links of a file.
+
+    Attributes:
+        records: directions of the cables between routers.
+        members_of_bridge: directions of each cable to a bridge, by the name of the bridge.
+        num_skipped: number of links that do not connect two nodes.
+        num_with_vars: number of links with template variables, which are not read.
+    """
+
+    records: list[LinkRecord] = dataclasses.field(default_factory=list)
+    members_of_bridge: dict[str, list[tuple[LinkRecord, ...]]] = dataclasses.field(
+        default_factory=dict
+    )
+    num_skipped: int = 0
+    num_with_vars: int = 0
+
+    def add(
+        self,
+        link: dict[str, Any],
+        names: dict[str, str],
+        kinds: dict[str, str],
+        attributes: Attributes,
+        where: str,
+        field: str,
+    ) -> None:
+        """Append a link of the file.
+
+        Args:
+            link: entry of the link.
+            names: name of each node of the file.
+            kinds: kind of each node of the file.
+            attributes: names of the labels.
+            where: name of the file, for messages.
+            field: the link, for messages.
+
+        Raises:
+            InputError: an unknown node, an invalid label, or a link between bridges.
+        """
+        # Skip links to the host and the like.
+        ends = _ends(link.get("endpoints", []), where, field)
+        self.num_with_vars += _has_vars(link)
+        if len(ends) != 2 or any(end in _NON_NODES and end not in kinds for end in ends):
+            self.num_skipped += 1
+            return
+        unknown = [end for end in ends if end not in kinds]
+        if unknown:
+            raise InputError(where, f"{field}: endpoints", "nodes of the file", unknown[0])
+        # Both directions of the cable; cables to bridges are collected by bridge.
+        node_names = names[ends[0]], names[ends[1]]
+        labels = _mapping(link.get("labels"), where, field)
+        directions = tuple(_records(node_names, labels, attributes, where, field))
+        bridges = [end for end in ends if kinds[end] in _BRIDGES]
+        if len(bridges) == 2:
+            raise InputError(
+                where, f"{field}: endpoints", "a router at one end at least", "two bridges"
+            )
+        if bridges:
+            self.members_of_bridge.setdefault(names[bridges[0]], []).append(directions)
+        else:
+            self.records += directions
+
+    def notes(self, where: str) -> tuple[str, ...]:
+        """Return notes on the parts that are not read."""
+        notes: tuple[str, ...] = ()
+        if self.num_skipped:
+            notes += (f"{self.num_skipped} links do not connect two nodes and are skipped.",)
+        if self.num_with_vars:
+            notes += (
+                f"{WARNING}{where}: vars of {self.num_with_vars} links are not read: labels have "
+                "capacity, latency and metric.",
+            )
+        return notes
 
 
 def _read_yaml(path: Path) -> Any:
@@ -281,6 +324,7 @@ def containerlab_text(topology: Topology) -> str:
     """
     import yaml
 
+    # Nodes with distinct container names.
     container_names = list[str]()
     nodes = dict[str, Any]()
     used_names = set(_NON_NODES)
@@ -291,6 +335,7 @@ def containerlab_text(topology: Topology) -> str:
         used_names.add(container_name)
         container_names.append(container_name)
         nodes[container_name] = {} if container_name == name else {"labels": {_NAME_LABEL: name}}
+    # Links, with labels of both directions.
     num_interfaces = [0] * topology.num_nodes
     links: list[dict[str, Any]] = []
     for pair in topology.link_pairs():
@@ -310,6 +355,7 @@ def containerlab_text(topology: Topology) -> str:
         links.append(
             {"type": "veth", "endpoints": ends, "labels": {**forward, **backward_labels, **one_way}}
         )
+    # Document with the name and the defaults.
     title = re.sub(r"[^a-zA-Z0-9_.-]", "-", topology.name) or "network"
     defaults = {"kind": "linux", "image": _IMAGE}
     document = {"name": title, "topology": {"defaults": defaults, "nodes": nodes, "links": links}}

@@ -90,6 +90,7 @@ def traffic_from_object(
         InputError: another kind of object or shape, a missing column, an unknown node, a rate that
             is negative or not a number, or a repeated pair.
     """
+    # Tables, which may have classes.
     if hasattr(value, "columns") and hasattr(value, "index"):
         frame = _levels_to_columns(value)
         if is_table(frame):
@@ -97,6 +98,7 @@ def traffic_from_object(
     if class_order:
         expected = "shares, for traffic that has no classes"
         raise InputError("--classes", "", expected, ",".join(class_order))
+    # Other kinds of objects.
     if isinstance(value, Mapping):
         pairs = list(value)
         if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
@@ -122,8 +124,8 @@ def traffic_from_object(
 def _levels_to_columns(frame: Any) -> Any:
     """Move index levels with names of table columns to columns."""
     levels = [str(name).strip().lower() for name in getattr(frame.index, "names", [])]
-    known = {*_SOURCES, *_TARGETS, "timestamp", "time", "class", "endpoint"}
-    if getattr(frame.columns, "nlevels", 1) > 1 or not levels or not set(levels) <= known:
+    column_names = {*_SOURCES, *_TARGETS, "timestamp", "time", "class", "endpoint"}
+    if getattr(frame.columns, "nlevels", 1) > 1 or not levels or not set(levels) <= column_names:
         return frame
     columns = {str(name).strip().lower() for name in frame.columns}
     has_ends = {"source", "target"} <= columns | set(levels)

@@ -82,40 +82,12 @@ def read_graphml(
             if has_position
             else None
         )
-    # One record per edge.
+    # One record for each edge.
     links = [data for _, _, data in graph.edges(data=True)]
-    records = []
-    for source, target, data in graph.edges(data=True):
-        field = f"edge {labels[source]}-{labels[target]}"
-
-        def value(attribute: str, data: dict[str, Any] = data, field: str = field) -> float | None:
-            return (
-                number(data[attribute], where, f"{field}: {attribute}")
-                if attribute in data
-                else None
-            )
-
-        has_failed = out_of_service(data, names.status)[0]
-        is_overloaded = any(
-            is_true(data.get(name), where, f"{field}: {name}") for name in OVERLOAD_NAMES
-        )
-        records.append(
-            LinkRecord(
-                labels[source],
-                labels[target],
-                _capacity(data, names, unit, where, field),
-                value(names.latency),
-                field,
-                tuple(map(str, data)),
-                value(names.metric),
-                has_failed or is_overloaded,
-                te_metric=value(names.te_metric),
-                affinities=affinities_of(
-                    data.get(names.affinity), where, f"{field}: {names.affinity}"
-                ),
-                cost=value(names.cost),
-            )
-        )
+    records = [
+        _record((labels[source], labels[target]), data, names, unit, where)
+        for source, target, data in graph.edges(data=True)
+    ]
     notes += notes_on_attributes(where, links, names, _ZOO_ATTRIBUTES)
     return topology_from_records(
         path.stem,
@@ -125,6 +97,43 @@ def read_graphml(
         directed=graph.is_directed(),
         default_capacity=default_capacity,
         notes=notes,
+    )
+
+
+def _record(
+    ends: tuple[str, str], data: dict[str, Any], names: Attributes, unit: float, where: str
+) -> LinkRecord:
+    """Build the record of an edge.
+
+    Args:
+        ends: names of its nodes.
+        data: its attributes.
+        names: names of the attributes.
+        unit: Gbit/s in the unit of the capacity attribute.
+        where: name of the file, for messages.
+    """
+    field = f"edge {ends[0]}-{ends[1]}"
+
+    def value(attribute: str) -> float | None:
+        return (
+            number(data[attribute], where, f"{field}: {attribute}") if attribute in data else None
+        )
+
+    has_failed = out_of_service(data, names.status)[0]
+    is_overloaded = any(
+        is_true(data.get(name), where, f"{field}: {name}") for name in OVERLOAD_NAMES
+    )
+    return LinkRecord(
+        *ends,
+        _capacity(data, names, unit, where, field),
+        value(names.latency),
+        field,
+        tuple(map(str, data)),
+        value(names.metric),
+        has_failed or is_overloaded,
+        te_metric=value(names.te_metric),
+        affinities=affinities_of(data.get(names.affinity), where, f"{field}: {names.affinity}"),
+        cost=value(names.cost),
     )
 
 

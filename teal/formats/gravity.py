@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from teal.errors import InputError
 from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.network import Topology, TrafficMatrices, all_pairs, compute_paths
 from teal.network.shards import divide
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import AnyArray, FloatArray
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import content_key
 from teal.spec import parse_spec
@@ -81,34 +82,25 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
     options: dict[str, float] = parse_spec(text).parse_options(**dataclasses.asdict(Gravity()))  # type: ignore[assignment]
     model = Gravity(**options)  # type: ignore[arg-type]
     model.check(text)
+    # Mean rates of all pairs; a node without a link sends and receives nothing.
     pairs = all_pairs(topology)
     rng = np.random.default_rng(model.seed)
     mean_rates = _mean_rates(rng, topology.num_nodes, pairs, model.top)
     is_isolated = np.isin(pairs, topology.isolated_nodes()).any(1)
-    # A node without a link sends and receives nothing.
     if is_isolated.any() and not is_isolated.all():
         mean_rates = np.where(is_isolated, 0.0, mean_rates)
         mean_rates /= mean_rates.mean()
+    # Daily cycle and noise of each matrix.
     peak_second = rng.uniform(0, _DAY_S, topology.num_nodes)[pairs[:, 0]]
     noise_seed = int(rng.integers(1 << 62))
 
     def write_rates(rates: RateFile | RateArray) -> None:
-        noise_rng = np.random.default_rng(noise_seed)
-        state = noise_rng.standard_normal(len(pairs), dtype=np.float32)
-        # Keep the variance of the AR(1) noise at 1.
-        innovation = np.float32(np.sqrt(1 - model.correlation**2))
         rows = progress_bar(
             range(model.count), desc="generating traffic", unit="matrix", disable=not progress
         )
-        for row in rows:
-            if row:
-                state = np.float32(model.correlation) * state
-                state += innovation * noise_rng.standard_normal(len(pairs), dtype=np.float32)
-            # Log-normal with mean 1, for every standard deviation.
-            jitter = np.exp(np.float32(model.noise) * state - np.float32(model.noise**2 / 2))
-            rates.write(
-                row, (mean_rates * _cycle_factor(row * model.interval, peak_second) * jitter)[None]
-            )
+        for row, noise in zip(rows, _noise_factors(model, noise_seed, len(pairs)), strict=False):
+            cycle = _cycle_factor(row * model.interval, peak_second)
+            rates.write(row, (mean_rates * cycle * noise)[None])
 
     key = content_key(
         "gravity", _GENERATOR_VERSION, dataclasses.replace(model, load=1.0), topology.graph_key()
@@ -124,7 +116,28 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
         key=key,
         origin=text,
     )
+    # Scale the mean matrix to the load under shortest-path routing.
     return traffic.scaled(model.load / shortest_path_load(topology, traffic, mean_rates))
+
+
+def _noise_factors(model: Gravity, seed: int, num_pairs: int) -> Iterator[AnyArray]:
+    """Yield (D,) float32 factors of the rates of each matrix: log-normal with mean 1, of AR(1)
+    logarithms.
+
+    Args:
+        model: standard deviation and correlation.
+        seed: seed of the noise.
+        num_pairs: D.
+    """
+    rng = np.random.default_rng(seed)
+    state = rng.standard_normal(num_pairs, dtype=np.float32)
+    # Keep the variance of the AR(1) noise at 1.
+    innovation = np.float32(np.sqrt(1 - model.correlation**2))
+    while True:
+        # Log-normal with mean 1, for every standard deviation.
+        yield np.exp(np.float32(model.noise) * state - np.float32(model.noise**2 / 2))
+        state = np.float32(model.correlation) * state
+        state += innovation * rng.standard_normal(num_pairs, dtype=np.float32)
 
 
 def shortest_path_load(topology: Topology, traffic: TrafficMatrices, rates: FloatArray) -> float:

@@ -58,35 +58,13 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
     rows = read_side_table(path, _COLUMNS)
     if not rows or not any(name in rows[0].values for name in _VALUES):
         raise InputError(str(path), "columns", "one of " + ", ".join(_VALUES), "none with a value")
-    index = topology.node_index()
-    # Group the rows by node pair.
-    by_ends: dict[tuple[int, int], list[Row]] = {}
-    unknown: list[str] = []
-    for row in rows:
-        source, target = (topology.name_of(row.text(end)) for end in ("source", "target"))
-        if source in index and target in index:
-            by_ends.setdefault((index[source], index[target]), []).append(row)
-        else:
-            unknown.append(f"{source} - {target}")
-    # Write the values to the links of each pair, in both directions unless both have rows.
+    rows_of_pair, unknown = _rows_by_pair(rows, topology)
     values = {
         "capacity": topology.capacity.copy(),
         "latency": topology.latency.copy(),
         "cost": _costs_of(topology),
     }
-    for (source_index, target_index), pair_rows in by_ends.items():
-        directions = (
-            [(source_index, target_index)]
-            if (target_index, source_index) in by_ends
-            else [(source_index, target_index), (target_index, source_index)]
-        )
-        links_by_direction = [_links_between(topology, *ends) for ends in directions]
-        if not any(len(links) for links in links_by_direction):
-            unknown.append(
-                f"{topology.node_names[source_index]} - {topology.node_names[target_index]}"
-            )
-        for links in links_by_direction:
-            _set_values(links, pair_rows, values)
+    unknown += _apply_rows(rows_of_pair, topology, values)
     if unknown:
         warn(f"{path}: links that the network does not have: {listed(unknown)}")
     # Every link needs a capacity; costs are on all links or on none.
@@ -113,6 +91,52 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
         cost=None if np.isnan(cost).all() else cost,
         notes=notes,
     )
+
+
+def _rows_by_pair(
+    rows: list[Row], topology: Topology
+) -> tuple[dict[tuple[int, int], list[Row]], list[str]]:
+    """Group the rows by source and target index; also return the pairs with unknown nodes."""
+    index = topology.node_index()
+    rows_of_pair: dict[tuple[int, int], list[Row]] = {}
+    unknown: list[str] = []
+    for row in rows:
+        source, target = (topology.name_of(row.text(end)) for end in ("source", "target"))
+        if source in index and target in index:
+            rows_of_pair.setdefault((index[source], index[target]), []).append(row)
+        else:
+            unknown.append(f"{source} - {target}")
+    return rows_of_pair, unknown
+
+
+def _apply_rows(
+    rows_of_pair: dict[tuple[int, int], list[Row]],
+    topology: Topology,
+    values: dict[str, FloatArray],
+) -> list[str]:
+    """Write the values to the links of each pair, in both directions unless both have rows.
+
+    Args:
+        rows_of_pair: rows by source and target index.
+        topology: the network.
+        values: (E,) values by column, changed in place.
+
+    Returns:
+        The pairs without a link.
+    """
+    without_link = list[str]()
+    for (source, target), rows in rows_of_pair.items():
+        directions = (
+            [(source, target)]
+            if (target, source) in rows_of_pair
+            else [(source, target), (target, source)]
+        )
+        links_by_direction = [_links_between(topology, *ends) for ends in directions]
+        if not any(len(links) for links in links_by_direction):
+            without_link.append(f"{topology.node_names[source]} - {topology.node_names[target]}")
+        for links in links_by_direction:
+            _set_values(links, rows, values)
+    return without_link
 
 
 def _costs_of(topology: Topology) -> FloatArray:

@@ -56,7 +56,7 @@ def read_isis(document: dict[str, Any], path: Path, default_capacity: float | No
     where = str(path)
     if "vrfs" in document:
         with_areas = [
-            one for one in objects_of(document["vrfs"], where, "vrfs") if one.get("areas")
+            vrf for vrf in objects_of(document["vrfs"], where, "vrfs") if vrf.get("areas")
         ]
         if len(with_areas) != 1:
             expected = 'one VRF with areas (vtysh -c "show isis vrf NAME database detail json")'
@@ -81,7 +81,10 @@ def read_isis(document: dict[str, Any], path: Path, default_capacity: float | No
                 continue
             num_before = len(states.adjacencies)
             _add_level(level_number, routers, where, states)
-            ends = {(one.source, one.target) for one in states.adjacencies[num_before:]}
+            ends = {
+                (adjacency.source, adjacency.target)
+                for adjacency in states.adjacencies[num_before:]
+            }
             levels.setdefault(level_number, set()).update(ends)
     if len(levels) > 1 and len(set(map(frozenset, levels.values()))) > 1:
         states.notes.append(
@@ -126,17 +129,7 @@ def _routers(packets: Any, where: str, states: LinkStates) -> list[_Lsps]:
     expired: list[str] = []
     for index, packet in enumerate(objects_of(packets, where, "lsps")):
         field = f"lsps[{index}]"
-        identity = packet.get("lsp")
-        name = text_of(
-            identity.get("id") if isinstance(identity, dict) else identity,
-            where,
-            f"{field}: lsp: id",
-        )
-        name, _, fragment = name.rpartition("-")
-        if not name:
-            raise InputError(
-                where, f"{field}: lsp: id", "an identity such as 0000.0000.0001.00-00", fragment
-            )
+        name, fragment = _identity(packet, where, field)
         # Expired packets are not used; the first packet of a router must be unique.
         if _has_expired(packet):
             expired.append(name)
@@ -154,18 +147,36 @@ def _routers(packets: Any, where: str, states: LinkStates) -> list[_Lsps]:
         lsps.is_overloaded |= (
             is_first and str(packet.get("attPOl", "")).rpartition("/")[2].strip() == "1"
         )
-        # Neighbours, with wide and narrow metrics.
-        for kind, rank in _METRIC_RANKS.items():
-            for reach_index, entry in enumerate(
-                objects_of(packet.get(kind) or [], where, f"{field}: {kind}")
-            ):
-                lsps.reach.append(
-                    _parse_reach(entry, rank, where, f"{field}: {kind}[{reach_index}]")
-                )
+        lsps.reach += _neighbours(packet, where, field)
     states.note_count(expired, "Packets whose lifetime has ended are not used")
     without_first = [lsps.name for lsps in lsps_by_name.values() if not lsps.has_first]
     states.note_count(without_first, "Routers whose first packet is missing are not used")
     return [lsps for lsps in lsps_by_name.values() if lsps.has_first]
+
+
+def _identity(packet: dict[str, Any], where: str, field: str) -> tuple[str, str]:
+    """Return the name of a packet's router or network, and the number of the fragment."""
+    identity = packet.get("lsp")
+    text = text_of(
+        identity.get("id") if isinstance(identity, dict) else identity,
+        where,
+        f"{field}: lsp: id",
+    )
+    name, _, fragment = text.rpartition("-")
+    if not name:
+        raise InputError(
+            where, f"{field}: lsp: id", "an identity such as 0000.0000.0001.00-00", fragment
+        )
+    return name, fragment
+
+
+def _neighbours(packet: dict[str, Any], where: str, field: str) -> list[_Reach]:
+    """Return the neighbours that a packet states, with wide and narrow metrics."""
+    return [
+        _parse_reach(entry, rank, where, f"{field}: {kind}[{index}]")
+        for kind, rank in _METRIC_RANKS.items()
+        for index, entry in enumerate(objects_of(packet.get(kind) or [], where, f"{field}: {kind}"))
+    ]
 
 
 def _has_expired(packet: dict[str, Any]) -> bool:
@@ -207,10 +218,12 @@ def _interface(part: Any) -> str:
 
 def _add_level(level: int, level_lsps: list[_Lsps], where: str, states: LinkStates) -> None:
     """Add the adjacencies of a level to ``states``."""
+    # Names of the routers.
     routers = [lsps for lsps in level_lsps if lsps.name.endswith(".00")]
     name_of_identity = _router_names(routers, where, states)
     states.no_transit |= {lsps.name[:-3] for lsps in routers if lsps.is_overloaded}
     identity_of_name = {name: identity for identity, name in name_of_identity.items()}
+    # Adjacencies that each packet states.
     saturated: list[str] = []
     for lsps in level_lsps:
         owner, _, pseudonode = lsps.name.rpartition(".")
@@ -256,8 +269,10 @@ def _router_names(routers: list[_Lsps], where: str, states: LinkStates) -> dict[
     names = [lsps.name[:-3] for lsps in routers]
     if all(map(_SYSTEM_ID.fullmatch, names)):
         return {name: name for name in names}
-    neighbour_names = {_split_identity(one.identity)[0] for lsps in routers for one in lsps.reach}
-    identities = sorted(one for one in neighbour_names if _SYSTEM_ID.fullmatch(one))
+    neighbour_names = {
+        _split_identity(reach.identity)[0] for lsps in routers for reach in lsps.reach
+    }
+    identities = sorted(name for name in neighbour_names if _SYSTEM_ID.fullmatch(name))
     if len(identities) != len(routers) or not _is_mutual(routers, identities):
         raise InputError(
             where,
@@ -277,15 +292,15 @@ def _is_mutual(routers: list[_Lsps], identities: list[str]) -> bool:
     neighbours: dict[str, set[str]] = {}
     on_networks: dict[str, set[str]] = {}
     for identity, lsps in zip(identities, routers, strict=True):
-        parts = [_split_identity(one.identity) for one in lsps.reach]
+        parts = [_split_identity(reach.identity) for reach in lsps.reach]
         neighbours[identity] = {neighbour for neighbour, pseudonode in parts if pseudonode == "00"}
         on_networks[identity] = {
             f"{owner}.{pseudonode}" for owner, pseudonode in parts if pseudonode != "00"
         }
-    has_neighbour = all(neighbours[one] or on_networks[one] for one in identities)
+    has_neighbour = all(neighbours[identity] or on_networks[identity] for identity in identities)
     is_mutual = all(
-        one in neighbours.get(neighbour_id, set())
-        for one in identities
-        for neighbour_id in neighbours[one]
+        identity in neighbours.get(neighbour_id, set())
+        for identity in identities
+        for neighbour_id in neighbours[identity]
     )
     return has_neighbour and is_mutual

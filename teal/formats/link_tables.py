@@ -134,8 +134,68 @@ def _from_cells(
         InputError: no rows, an invalid cell, or an error of :func:`topology_from_records`.
     """
     where = table.where
-    header = table.header
     columns = _columns(table, attributes)
+    rows = _read_rows(table, columns, attributes)
+    records = rows.records
+    if not records and not rows.one_way:
+        raise InputError(where, "", "a row for each link", "none")
+    # Rows are directions where most of them have a counterpart in the reverse direction.
+    unpaired = _unpaired_rows(records)
+    num_proper = sum(record.source != record.target for record in records)
+    is_directed = 2 * len(unpaired) < num_proper or not records
+    if is_directed and "metric_back" in columns:
+        expected = "a row for each circuit, since there is a metric of the other direction"
+        raise InputError(
+            where, table.header[columns["metric_back"]], expected, "a row for each direction"
+        )
+    notes = _notes(table, columns, rows, is_directed, unpaired)
+    # With rows of one direction, cables become two directions each.
+    if rows.one_way and not is_directed:
+        records = [*records, *(_reverse(record) for record in records)]
+        is_directed = True
+    return topology_from_records(
+        name,
+        where,
+        rows.nodes,
+        records + rows.one_way,
+        directed=is_directed,
+        default_capacity=default_capacity,
+        notes=notes,
+    )
+
+
+@dataclasses.dataclass
+class _Rows:
+    """Rows of a table as records.
+
+    Attributes:
+        state_columns: texts of each status column, by its heading.
+        records: a record for each row, except those of ``one_way``.
+        one_way: records of the rows whose column one_way is true.
+        nodes: nodes in order of first occurrence; positions are unknown.
+        identical: descriptions of rows that repeat an earlier one.
+        unknown_states: status values of unknown meaning.
+    """
+
+    state_columns: dict[str, list[str]]
+    records: list[LinkRecord] = dataclasses.field(default_factory=list)
+    one_way: list[LinkRecord] = dataclasses.field(default_factory=list)
+    nodes: dict[str, tuple[float, float] | None] = dataclasses.field(default_factory=dict)
+    identical: list[str] = dataclasses.field(default_factory=list)
+    unknown_states: list[object] = dataclasses.field(default_factory=list)
+
+
+def _read_rows(table: CellTable, columns: dict[str, int], attributes: Attributes) -> _Rows:
+    """Convert the rows of a table to records; empty rows are skipped.
+
+    Args:
+        table: the table.
+        columns: index of each used column.
+        attributes: names of the columns.
+    """
+    where = table.where
+    header = table.header
+    # Columns: cells of links, their units, and status.
     cells = {
         column: table.numbers(column_index) if column in _NUMERIC else table.texts(column_index)
         for column, column_index in columns.items()
@@ -146,19 +206,15 @@ def _from_cells(
     }
     if attributes.capacity_unit:
         units["capacity"] = attributes.capacity_unit
-    states = {
-        text: table.texts(column_index)
-        for column_index, text in enumerate(header)
-        if is_state_name(text, attributes.status)
-    }
-    unknown_states: list[object] = []
-    records = list[LinkRecord]()
-    # Rows whose column one_way is true.
-    declared_one_way = list[LinkRecord]()
-    nodes = dict[str, tuple[float, float] | None]()
+    rows = _Rows(
+        {
+            text: table.texts(column_index)
+            for column_index, text in enumerate(header)
+            if is_state_name(text, attributes.status)
+        }
+    )
+    # One record for each row; rows marked as one-way are collected separately.
     first_row = dict[tuple[str, ...], str]()
-    identical_rows = list[str]()
-    # One record per row; rows marked as one-way are collected separately.
     for row, (line, texts) in enumerate(table.rows):
         cell = {column: values[row].strip() for column, values in cells.items()}
         if not any(cell.values()):
@@ -166,59 +222,53 @@ def _from_cells(
         field = f"{table.row_word} {line}"
         first = first_row.setdefault(tuple(texts), field)
         if first != field:
-            identical_rows.append(f"{field} and {first}")
-        is_single = is_true(cell.get("one_way"), where, f"{field}: one_way")
-        record_list = declared_one_way if is_single else records
-        state = {name: state_cells[row] for name, state_cells in states.items()}
+            rows.identical.append(f"{field} and {first}")
+        is_one_way = is_true(cell.get("one_way"), where, f"{field}: one_way")
+        state = {name: state_cells[row] for name, state_cells in rows.state_columns.items()}
         has_failed, unknown = out_of_service(state, attributes.status)
-        unknown_states += unknown
-        record_list.append(_record(cell, units, where, field, tuple(header), has_failed))
-        nodes.setdefault(cell["source"])
-        nodes.setdefault(cell["target"])
-    if not records and not declared_one_way:
-        raise InputError(where, "", "a row for each link", "none")
-    unpaired = _unpaired_rows(records)
-    # Rows are directions where most of them have a counterpart in the reverse direction.
-    num_proper = sum(record.source != record.target for record in records)
-    is_directed = 2 * len(unpaired) < num_proper or not records
-    if is_directed and "metric_back" in columns:
-        expected = "a row for each circuit, since there is a metric of the other direction"
-        raise InputError(
-            where, header[columns["metric_back"]], expected, "a row for each direction"
-        )
+        rows.unknown_states += unknown
+        record = _record(cell, units, where, field, tuple(header), has_failed)
+        (rows.one_way if is_one_way else rows.records).append(record)
+        rows.nodes.setdefault(cell["source"])
+        rows.nodes.setdefault(cell["target"])
+    return rows
+
+
+def _notes(
+    table: CellTable, columns: dict[str, int], rows: _Rows, is_directed: bool, unpaired: list[str]
+) -> tuple[str, ...]:
+    """Return notes on what was assumed, and warnings about doubtful rows.
+
+    Args:
+        table: the table.
+        columns: index of each used column.
+        rows: its rows.
+        is_directed: whether a row is one direction of a link.
+        unpaired: rows without a counterpart in the reverse direction.
+    """
+    # Unused columns, and the meaning of a row.
     unused = [
         text
-        for column_index, text in enumerate(header)
-        if text.strip() and column_index not in columns.values() and text not in states
+        for column_index, text in enumerate(table.header)
+        if text.strip() and column_index not in columns.values() and text not in rows.state_columns
     ]
     notes = [f"Columns that are not used: {', '.join(unused)}."] if unused else []
     notes.append(
         f"A row is {'one direction of a link' if is_directed else 'a cable with both directions'}."
     )
+    # Warnings with examples.
     for text, examples in (
         (
             "rows without one in the other direction, unlike most, read as links of one direction",
             unpaired if is_directed else [],
         ),
-        ("identical rows, read as parallel links", identical_rows),
-        ("names that look alike, of different nodes", alike(list(nodes))),
-        *_outlying_capacities(records),
+        ("identical rows, read as parallel links", rows.identical),
+        ("names that look alike, of different nodes", alike(list(rows.nodes))),
+        *_outlying_capacities(rows.records),
     ):
         if examples:
-            notes.append(f"{WARNING}{where}: {text}: {listed(examples)}.")
-    notes += unknown_status(where, unknown_states)
-    if declared_one_way and not is_directed:
-        records += [_reverse(record) for record in records]
-        is_directed = True
-    return topology_from_records(
-        name,
-        where,
-        nodes,
-        records + declared_one_way,
-        directed=is_directed,
-        default_capacity=default_capacity,
-        notes=tuple(notes),
-    )
+            notes.append(f"{WARNING}{table.where}: {text}: {listed(examples)}.")
+    return (*notes, *unknown_status(table.where, rows.unknown_states))
 
 
 def _reverse(record: LinkRecord) -> LinkRecord:
@@ -245,6 +295,7 @@ def _record(
     def value(column: str) -> float | None:
         return number(cell[column], where, f"{field}: {column}") if cell.get(column) else None
 
+    # The capacity of an aggregation group is that of all members.
     capacity = gbps(cell.get("capacity", ""), units["capacity"], where, f"{field}: capacity")
     members = value("members")
     if capacity is not None and members is not None:
@@ -319,8 +370,8 @@ def alike(names: list[str]) -> list[str]:
     ):
         first_name = dict[str, str]()
         for name, key in zip(names, keys, strict=True):
-            if (other := first_name.setdefault(key, name)) != name:
-                similar[other, name] = None
+            if (earlier_name := first_name.setdefault(key, name)) != name:
+                similar[earlier_name, name] = None
     return [f"{a!r} and {b!r}" for a, b in similar]
 
 

@@ -107,21 +107,9 @@ def topology_from_node_link(
     unit = gbps_per_unit(
         names.capacity_unit or str((graph or {}).get("capacity_unit", "Gbit/s")), where
     )
-    nodes: dict[str, tuple[float, float] | None] = {}
-    no_transit: list[str] = []
-    # Nodes with their positions, and the overloaded ones.
-    for index, node in enumerate(data["nodes"]):
-        field = f"nodes[{index}]"
-        if not isinstance(node, dict) or "id" not in node:
-            raise InputError(where, f"{field}: id", "a node id", "none")
-        node_name = str(node["id"])
-        if node_name in nodes:
-            raise InputError(where, f"{field}: id", "distinct ids", f"{node['id']!r} twice")
-        nodes[node_name] = _position(node, where, field)
-        if is_true(_first(node, OVERLOAD_NAMES), where, f"{field}: overload"):
-            no_transit.append(node_name)
+    nodes, no_transit = _nodes(data["nodes"], where)
+    # One record for each link.
     records = []
-    # One record per link.
     for index, link in enumerate(links):
         if not isinstance(link, dict) or "source" not in link or "target" not in link:
             raise InputError(
@@ -138,6 +126,25 @@ def topology_from_node_link(
         notes=notes_on_attributes(where, links, names),
         no_transit=no_transit,
     )
+
+
+def _nodes(
+    entries: list[Any], where: str
+) -> tuple[dict[str, tuple[float, float] | None], list[str]]:
+    """Parse the nodes: their positions, None where unknown, and the names of overloaded ones."""
+    nodes: dict[str, tuple[float, float] | None] = {}
+    no_transit: list[str] = []
+    for index, node in enumerate(entries):
+        field = f"nodes[{index}]"
+        if not isinstance(node, dict) or "id" not in node:
+            raise InputError(where, f"{field}: id", "a node id", "none")
+        name = str(node["id"])
+        if name in nodes:
+            raise InputError(where, f"{field}: id", "distinct ids", f"{node['id']!r} twice")
+        nodes[name] = _position(node, where, field)
+        if is_true(_first(node, OVERLOAD_NAMES), where, f"{field}: overload"):
+            no_transit.append(name)
+    return nodes, no_transit
 
 
 def _record(

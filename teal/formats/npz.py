@@ -11,6 +11,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from teal.network import Topology, TrafficMatrices
 from teal.network.rates import FileRates, Rates
 from teal.network.traffic import usual_interval
 from teal.runtime.archives import check_npz, read_header
+from teal.runtime.arrays import IntArray
 from teal.runtime.storage import atomic_file, content_key, file_key
 
 _FIELDS = ("rates", "timestamps", "sources", "targets")
@@ -36,6 +38,53 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
     """
     where = str(path)
     content_hash = file_key(path)
+    fields = _read_fields(path, content_hash)
+    pairs = _pairs(fields, topology, where)
+    # Sort the pairs by source and target.
+    rates = fields.rates
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    if (order != np.arange(len(order))).any():
+        rates = _Reordered(rates, order)
+    traffic = TrafficMatrices(
+        name=path.stem,
+        pairs=pairs[order],
+        timestamps=fields.timestamps,
+        rates=rates,
+        interval_s=fields.interval_s
+        if fields.interval_s > 0
+        else usual_interval(fields.timestamps),
+        key=content_key(content_hash, topology.node_names),
+        origin=where,
+    )
+    # Reading validates every rate.
+    for _ in traffic.chunks():
+        pass
+    return traffic
+
+
+class _Fields(NamedTuple):
+    """Arrays of a file.
+
+    Attributes:
+        ends: D sources, and D targets.
+        timestamps: (T,) in seconds.
+        interval_s: seconds between two matrices; 0 if the file has none.
+        rates: (T, D) Gbit/s.
+    """
+
+    ends: list[list[str]]
+    timestamps: npt.NDArray[np.datetime64]
+    interval_s: int
+    rates: Rates
+
+
+def _read_fields(path: Path, content_hash: str) -> _Fields:
+    """Read the arrays of a file; rates stay in it or in the cache.
+
+    Raises:
+        InputError: not an .npz, or a missing field.
+    """
+    where = str(path)
     try:
         check_npz(path)
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
@@ -65,33 +114,29 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
         SyntaxError,
     ) as error:
         raise InputError(where, "", "an .npz file without pickled objects", str(error)) from None
+    return _Fields(ends, timestamps, interval_s, rates)
+
+
+def _pairs(fields: _Fields, topology: Topology, where: str) -> IntArray:
+    """Return (D, 2) node pairs in the order of the file.
+
+    Raises:
+        InputError: an unknown node, or rates of the wrong shape.
+    """
+    ends = fields.ends
+    rates = fields.rates
     index = topology.node_index()
     unknown = next((name for names in ends for name in names if name not in index), None)
     if unknown is not None:
         raise InputError(where, "node", f"a node of {topology.name}", repr(unknown))
-    shape = f"{len(timestamps)} x {len(ends[0])}"
-    if len(ends[0]) != len(ends[1]) or rates.shape != (len(timestamps), len(ends[0])):
+    num_matrices = len(fields.timestamps)
+    shape = f"{num_matrices} x {len(ends[0])}"
+    if len(ends[0]) != len(ends[1]) or rates.shape != (num_matrices, len(ends[0])):
         actual = f"{' x '.join(map(str, rates.shape))} and {len(ends[1])} targets"
         raise InputError(where, "rates", f"{shape} (timestamps x sources, as many targets)", actual)
-    pairs = np.array(
+    return np.array(
         [[index[s], index[t]] for s, t in zip(*ends, strict=True)], dtype=np.int32
     ).reshape(-1, 2)
-    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-    if (order != np.arange(len(order))).any():
-        rates = _Reordered(rates, order)
-    traffic = TrafficMatrices(
-        name=path.stem,
-        pairs=pairs[order],
-        timestamps=timestamps,
-        rates=rates,
-        interval_s=interval_s if interval_s > 0 else usual_interval(timestamps),
-        key=content_key(content_hash, topology.node_names),
-        origin=where,
-    )
-    # Reading validates every rate.
-    for _ in traffic.chunks():
-        pass
-    return traffic
 
 
 def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: str = "<f4") -> None:

@@ -86,6 +86,7 @@ def decimal_of(cells: Sequence[str], where: str, column: str, separator: str = "
     Raises:
         InputError: numbers of both kinds, or an ambiguous number in a column without a certain one.
     """
+    # Collect examples of each sign, and the first ambiguous number.
     examples: dict[Decimal, str] = {}
     ambiguous = ""
     for cell in cells:
@@ -99,6 +100,7 @@ def decimal_of(cells: Sequence[str], where: str, column: str, separator: str = "
             elif _AMBIGUOUS.fullmatch(number):
                 is_bare = number == text.strip() and "." in number and separator == ","
                 ambiguous = ambiguous or ("" if is_bare else cell)
+    # Both signs, or none that is certain, are errors.
     if len(examples) == 2:
         actual = f"{examples[Decimal.POINT]!r} and {examples[Decimal.COMMA]!r}"
         raise InputError(where, column, "decimal points or decimal commas, not both", actual)

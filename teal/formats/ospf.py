@@ -25,7 +25,8 @@ from teal.network import Topology
 COMMAND = "show ip ospf database router json"
 _COMMAND_V3 = "show ipv6 ospf6 database router detail json"
 _OSPF6_KEY = "areaScopedLinkStateDb"
-_MAX_AGE_S = 3600  # RFC 2328 B: MaxAge
+# MaxAge of RFC 2328 B.
+_MAX_AGE_S = 3600
 _STUB = re.compile("stub", re.IGNORECASE)
 _VIRTUAL = re.compile("virtual", re.IGNORECASE)
 _AGE_KEYS = ("lsaAge", "age", "lsAge")
@@ -140,34 +141,38 @@ def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkState
     )
     for index, entry_link in enumerate(listed_links):
         link_field = f"{router}: routerLinks[{index}]"
-        link = object_of(entry_link, where, link_field)
-        kind = str(link.get("linkType", ""))
-        if _STUB.search(kind):
-            continue
-        if _VIRTUAL.search(kind):
-            states.note_count(
-                [f"{router} - {link.get('neighborRouterId')}"], "A virtual link is no link"
-            )
-            continue
-        # Point-to-point links have a neighbour, links to broadcast networks a designated router.
-        neighbour = link.get("neighborRouterId")
-        network = link.get("designatedRouterAddress")
-        if neighbour is None and network is None:
-            continue
-        metric = first_number(
-            link.get("tos0Metric", link.get("metric")), where, f"{link_field}: tos0Metric"
+        _add_link(router, object_of(entry_link, where, link_field), where, link_field, states)
+
+
+def _add_link(
+    router: str, link: dict[str, Any], where: str, field: str, states: LinkStates
+) -> None:
+    """Add the adjacencies of a link of a router to ``states``; stub and virtual links have none."""
+    kind = str(link.get("linkType", ""))
+    if _STUB.search(kind):
+        return
+    if _VIRTUAL.search(kind):
+        states.note_count(
+            [f"{router} - {link.get('neighborRouterId')}"], "A virtual link is no link"
         )
-        if metric is None:
-            raise InputError(where, link_field, "a metric of each link (tos0Metric)", "none")
+        return
+    # Point-to-point links have a neighbour, links to broadcast networks a designated router.
+    neighbour = link.get("neighborRouterId")
+    network = link.get("designatedRouterAddress")
+    if neighbour is None and network is None:
+        return
+    metric = first_number(link.get("tos0Metric", link.get("metric")), where, f"{field}: tos0Metric")
+    if metric is None:
+        raise InputError(where, field, "a metric of each link (tos0Metric)", "none")
+    if neighbour is not None:
+        target = text_of(neighbour, where, f"{field}: neighborRouterId")
         interface = str(link.get("routerInterfaceAddress", ""))
-        if neighbour is not None:
-            target = text_of(neighbour, where, f"{link_field}: neighborRouterId")
-            states.adjacencies.append(Adjacency(router, target, metric, interface))
-            continue
-        name = text_of(network, where, f"{link_field}: designatedRouterAddress")
-        states.networks.add(name)
-        states.adjacencies.append(Adjacency(router, name, metric))
-        states.adjacencies.append(Adjacency(name, router, 0.0))
+        states.adjacencies.append(Adjacency(router, target, metric, interface))
+        return
+    name = text_of(network, where, f"{field}: designatedRouterAddress")
+    states.networks.add(name)
+    states.adjacencies.append(Adjacency(router, name, metric))
+    states.adjacencies.append(Adjacency(name, router, 0.0))
 
 
 def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None:

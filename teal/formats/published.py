@@ -12,6 +12,7 @@ import http.client
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from teal.errors import InputError, SolverError, did_you_mean
@@ -122,9 +123,9 @@ def published(name: str, *, with_traffic: bool) -> Published:
         InputError: an unknown name, or a network without the requested matrices.
     """
     if name not in CATALOGUE:
-        known = [key for key, entry in CATALOGUE.items() if entry.traffic or not with_traffic]
+        names = [key for key, entry in CATALOGUE.items() if entry.traffic or not with_traffic]
         raise InputError(
-            "--name", "", f"one of {', '.join(known)}{did_you_mean(name, known)}", repr(name)
+            "--name", "", f"one of {', '.join(names)}{did_you_mean(name, names)}", repr(name)
         )
     entry = CATALOGUE[name]
     if with_traffic and entry.traffic is None:
@@ -191,45 +192,24 @@ def _fetch(url: str, part: Path) -> None:
         raise InputError(
             "--mirror", "", "an address that begins with https:// or http://", repr(url)
         )
+    # Ask for the missing bytes only.
     num_present = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(
         url, headers={"Range": f"bytes={num_present}-"} if num_present else {}
     )
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+            # A server without support for ranges sends the whole file.
             resumes = response.status == http.HTTPStatus.PARTIAL_CONTENT
             num_present = num_present if resumes else 0
-            length = int(response.headers.get("Content-Length") or 0)
-            with (
-                part.open("ab" if resumes else "wb") as stream,
-                progress_bar(
-                    total=num_present + length or None,
-                    initial=num_present,
-                    desc=part.stem,
-                    unit="B",
-                    unit_scale=True,
-                ) as bar,
-            ):
-                total_bytes = num_present + length
-                num_received = num_present
-                while chunk := response.read(_CHUNK_BYTES):
-                    stream.write(chunk)
-                    bar.update(len(chunk))
-                    # Count here, because a hidden progress bar does not count.
-                    num_received += len(chunk)
-                    if num_received > _MAX_BYTES:
-                        raise InputError(
-                            url, "", f"a file of at most {_MAX_BYTES >> 30} GiB", "more"
-                        )
-            if length and num_received < total_bytes:
-                raise http.client.IncompleteRead(b"", total_bytes - num_received)
+            _append(response, part, num_present, url)
     except urllib.error.HTTPError as error:
         if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and num_present:
             # The part is the complete file, as its checksum confirms.
             return
         status_text = f"{error.code} {error.reason}"
         raise SolverError(
-            f"{url}: the server answers {status_text}; --mirror names another one"
+            f"{url}: the server responded with {status_text}; name another one with --mirror"
         ) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
@@ -237,3 +217,40 @@ def _fetch(url: str, part: Path) -> None:
             f"{url}: no connection ({reason}); partial downloads are kept, and the same command "
             f"resumes.  Without a network, copy the file into {part.parent} by other means"
         ) from None
+
+
+def _append(response: Any, part: Path, num_present: int, url: str) -> None:
+    """Write the body of a response to ``part``, with a progress bar.
+
+    Args:
+        response: response of ``urllib``.
+        part: file of the bytes so far.
+        num_present: number of bytes to keep in it.
+        url: address, for messages.
+
+    Raises:
+        InputError: a file that is too large.
+        IncompleteRead: the connection ended too early.
+    """
+    length = int(response.headers.get("Content-Length") or 0)
+    with (
+        part.open("ab" if num_present else "wb") as stream,
+        progress_bar(
+            total=num_present + length or None,
+            initial=num_present,
+            desc=part.stem,
+            unit="B",
+            unit_scale=True,
+        ) as bar,
+    ):
+        total_bytes = num_present + length
+        num_received = num_present
+        while chunk := response.read(_CHUNK_BYTES):
+            stream.write(chunk)
+            bar.update(len(chunk))
+            # Count here, because a hidden progress bar does not count.
+            num_received += len(chunk)
+            if num_received > _MAX_BYTES:
+                raise InputError(url, "", f"a file of at most {_MAX_BYTES >> 30} GiB", "more")
+    if length and num_received < total_bytes:
+        raise http.client.IncompleteRead(b"", total_bytes - num_received)

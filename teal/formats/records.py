@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +38,7 @@ class LinkRecord:
         capacity: Gbit/s; None if the file has none.
         latency: ms; None to derive it from the coordinates.
         field: location in the file, for messages.
-        others: names of other attributes, for messages.
+        other_attributes: names of other attributes, for messages.
         metric: IGP metric; None if the file has none.
         has_failed: whether the link is out of service, so that its capacity becomes 0.
         metric_back: IGP metric of the reverse direction of a cable; None for the same.
@@ -54,7 +54,7 @@ class LinkRecord:
     capacity: float | None
     latency: float | None
     field: str
-    others: tuple[str, ...] = ()
+    other_attributes: tuple[str, ...] = ()
     metric: float | None = None
     has_failed: bool = False
     metric_back: float | None = None
@@ -103,20 +103,22 @@ class Attributes:
     capacity_unit: str = ""
     inside: str = ""
 
-    def given(self) -> list[str]:
+    def non_default_fields(self) -> list[str]:
         """Return the names of the fields that differ from their defaults."""
         fields = dataclasses.fields(self)
         return [field.name for field in fields if getattr(self, field.name) != field.default]
 
 
-def require_attributes(attributes: Attributes, known: Collection[str], where: str) -> None:
+def require_attributes(attributes: Attributes, supported: Collection[str], where: str) -> None:
     """Raise InputError for attributes that a kind of file, or a named network, does not have."""
-    unused = [name for name in attributes.given() if name not in known]
+    unused = [name for name in attributes.non_default_fields() if name not in supported]
     if not unused:
         return
     if unused[0] == INSIDE:
-        raise InputError(where, "", "no # behind it: it has no parts", f"#{attributes.inside}")
-    named = ", ".join(name for name in known if name != INSIDE) or "none"
+        raise InputError(
+            where, "", "a name without #, since it has no parts", f"#{attributes.inside}"
+        )
+    named = ", ".join(name for name in supported if name != INSIDE) or "none"
     raise InputError("--attributes", "", f"attributes of {where} ({named})", ", ".join(unused))
 
 
@@ -127,10 +129,10 @@ def parse_attributes(text: str) -> Attributes:
         InputError: an invalid text.
     """
     parts = dict(part.strip().split("=", 1) for part in text.split(",") if part.count("=") == 1)
-    known = {field.name for field in dataclasses.fields(Attributes)} - {INSIDE}
+    valid_names = {field.name for field in dataclasses.fields(Attributes)} - {INSIDE}
     if (
         len(parts) != len([part for part in text.split(",") if part.strip()])
-        or not set(parts) <= known
+        or not set(parts) <= valid_names
     ):
         raise InputError(
             "--attributes",
@@ -358,62 +360,17 @@ def topology_from_records(
     """
     index = {canonical_name(node): i for i, node in enumerate(nodes)}
     positions = list(nodes.values())
-    rows: list[_Direction] = []
-    num_loops = num_assumed = 0
-    cables = set[tuple[int, int]]()
-    # Cables that repeat another one in the opposite direction.
-    repeated = list[str]()
     # Validate each link, and expand cables into both directions.
+    directions = _Directions(where, directed, geographical, default_capacity)
     for record in links:
-        ends = _ends(record, index, where)
-        if ends[0] == ends[1]:
-            num_loops += 1
-            continue
-        capacity = record.capacity
-        if capacity is None and not record.has_failed:
-            capacity = _default_capacity(record, default_capacity, where)
-            num_assumed += 1
-        if capacity is not None and not record.has_failed:
-            _check_capacity(capacity, f"{record.field}: capacity", where)
-        latency = record.latency
-        if latency is None:
-            latency = _latency(positions[ends[0]], positions[ends[1]], geographical)
-        if not math.isfinite(latency) or latency <= 0:
-            raise InputError(where, f"{record.field}: latency", "a latency > 0 ms", latency)
-        cables.add(ends)
-        if not directed and ends[::-1] in cables:
-            repeated.append(f"{record.field} ({record.source} -> {record.target})")
-        metric_back = record.metric if record.metric_back is None else record.metric_back
-        has_failed_back = (
-            record.has_failed if record.has_failed_back is None else record.has_failed_back
-        )
-        rows.append(
-            _direction(record, ends, capacity, latency, record.metric, record.has_failed, where)
-        )
-        if not directed:
-            rows.append(
-                _direction(
-                    record, ends[::-1], capacity, latency, metric_back, has_failed_back, where
-                )
-            )
-    if repeated:
-        notes += (
-            f"{WARNING}{where}: links in both directions in a network of cables (without "
-            '"directed": true), each read as a cable of its own, so that capacities may count '
-            f"twice: {listed(repeated)}.",
-        )
-    if num_loops:
-        notes += (f"{num_loops} links from a node to itself were dropped.",)
-    if num_assumed and default_capacity != PENDING_CAPACITY:
-        notes += (
-            f"{num_assumed} links have no capacity in the file: {default_capacity:g} Gbit/s "
-            "assumed.",
-        )
-    no_transit_nodes = {index[canonical_name(node)] for node in no_transit}
+        directions.add(record, index, positions)
+    # Build the arrays; optional attributes are None where no link or node has one.
+    rows = directions.rows
     all_ends = np.array([row.ends for row in rows], dtype=np.int32).reshape(-1, 2)
     unknown_position = (math.nan, math.nan)
     has_te_metrics = any(row.te_metric for row in rows)
     has_affinities = any(row.affinities for row in rows)
+    no_transit_nodes = {index[canonical_name(node)] for node in no_transit}
     return Topology(
         name=name,
         node_names=tuple(map(canonical_name, nodes)),
@@ -425,7 +382,7 @@ def topology_from_records(
             [point or unknown_position for point in positions], dtype=np.float64
         ).reshape(-1, 2),
         origin=where,
-        notes=notes,
+        notes=notes + directions.notes(),
         metric=_metric_array(rows, list(index), where),
         te_metric=np.array([row.te_metric for row in rows], dtype=np.int64)
         if has_te_metrics
@@ -436,6 +393,99 @@ def topology_from_records(
         else None,
         cost=_cost_array(rows, list(index), where),
     )
+
+
+@dataclasses.dataclass
+class _Directions:
+    """Directed links of a file, and what to note about it.
+
+    Attributes:
+        where: file or name, for messages.
+        directed: whether links are directed.
+        geographical: whether coordinates are longitudes and latitudes.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
+        rows: directed links, in order.
+        num_loops: number of dropped self-loops.
+        num_assumed: number of links with the default capacity.
+        cables: node indices of the links so far, as they are written.
+        repeated: descriptions of cables that repeat another one in the opposite direction.
+    """
+
+    where: str
+    directed: bool
+    geographical: bool
+    default_capacity: float | None
+    rows: list[_Direction] = dataclasses.field(default_factory=list)
+    num_loops: int = 0
+    num_assumed: int = 0
+    cables: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+    repeated: list[str] = dataclasses.field(default_factory=list)
+
+    def add(
+        self,
+        record: LinkRecord,
+        index: dict[str, int],
+        positions: Sequence[tuple[float, float] | None],
+    ) -> None:
+        """Validate a link, and append it, both directions if it is a cable.
+
+        Args:
+            record: the link.
+            index: index of each node by its name.
+            positions: position of each node, None where unknown.
+
+        Raises:
+            InputError: an unknown node, or an invalid capacity, latency or metric.
+        """
+        ends = _ends(record, index, self.where)
+        if ends[0] == ends[1]:
+            self.num_loops += 1
+            return
+        # Capacity and latency, with their defaults.
+        capacity = record.capacity
+        if capacity is None and not record.has_failed:
+            capacity = _default_capacity(record, self.default_capacity, self.where)
+            self.num_assumed += 1
+        if capacity is not None and not record.has_failed:
+            _check_capacity(capacity, f"{record.field}: capacity", self.where)
+        latency = record.latency
+        if latency is None:
+            latency = _latency(positions[ends[0]], positions[ends[1]], self.geographical)
+        if not math.isfinite(latency) or latency <= 0:
+            raise InputError(self.where, f"{record.field}: latency", "a latency > 0 ms", latency)
+        # The reverse direction of a cable may have its own metric and status.
+        self.cables.add(ends)
+        if not self.directed and ends[::-1] in self.cables:
+            self.repeated.append(f"{record.field} ({record.source} -> {record.target})")
+        metric_back = record.metric if record.metric_back is None else record.metric_back
+        has_failed_back = (
+            record.has_failed if record.has_failed_back is None else record.has_failed_back
+        )
+        variants = [(ends, record.metric, record.has_failed)]
+        if not self.directed:
+            variants.append((ends[::-1], metric_back, has_failed_back))
+        self.rows += [
+            _direction(record, variant_ends, capacity, latency, metric, has_failed, self.where)
+            for variant_ends, metric, has_failed in variants
+        ]
+
+    def notes(self) -> tuple[str, ...]:
+        """Return notes on repeated cables, dropped links and assumed capacities."""
+        notes: tuple[str, ...] = ()
+        if self.repeated:
+            notes += (
+                f"{WARNING}{self.where}: links in both directions in a network of cables (without "
+                '"directed": true), each read as a cable of its own, so that capacities may count '
+                f"twice: {listed(self.repeated)}.",
+            )
+        if self.num_loops:
+            notes += (f"{self.num_loops} links from a node to itself were dropped.",)
+        if self.num_assumed and self.default_capacity != PENDING_CAPACITY:
+            notes += (
+                f"{self.num_assumed} links have no capacity in the file: "
+                f"{self.default_capacity:g} Gbit/s assumed.",
+            )
+        return notes
 
 
 _EXPECTED_CAPACITY = (
@@ -502,13 +552,14 @@ def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, i
 def _default_capacity(record: LinkRecord, default_capacity: float | None, where: str) -> float:
     """Return the capacity of a link without one; raise InputError where there is no default."""
     if default_capacity is None:
-        others = f"none among {', '.join(record.others)}" if record.others else "none"
+        names = record.other_attributes
+        actual = f"none among {', '.join(names)}" if names else "none"
         raise InputError(
             where,
             f"{record.field}: capacity",
             "a capacity > 0 (--default-capacity GBPS gives one to all such links, --attributes "
             "capacity=NAME names the attribute)",
-            others,
+            actual,
         )
     return default_capacity
 
@@ -560,9 +611,7 @@ def _checked_metric(
     _MAX_METRIC.
     """
     if value is not None and not (float(value).is_integer() and 0 < value <= _MAX_METRIC):
-        raise InputError(
-            where, f"{field}: {name}", f"a whole number from 1 to {_MAX_METRIC}", value
-        )
+        raise InputError(where, f"{field}: {name}", f"an integer from 1 to {_MAX_METRIC}", value)
     return value
 
 

@@ -176,19 +176,12 @@ def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[
             yield section, line, parts
             num_remaining -= 1
         else:
-            expected = (
-                f"{pending_sections[0]} and a number of entries"
-                if pending_sections
-                else "nothing more"
-            )
-            if (
-                not pending_sections
-                or len(parts) != 2
-                or parts[0] != pending_sections[0]
-                or not parts[1].isdecimal()
-            ):
-                raise InputError(where, f"line {line}", expected, repr(text[:80]))
+            if not pending_sections:
+                raise InputError(where, f"line {line}", "nothing more", repr(text[:80]))
             section = pending_sections.pop(0)
+            if len(parts) != 2 or parts[0] != section or not parts[1].isdecimal():
+                expected = f"{section} and a number of entries"
+                raise InputError(where, f"line {line}", expected, repr(text[:80]))
             num_remaining = int(parts[1])
             is_header = True
     if num_remaining or pending_sections:

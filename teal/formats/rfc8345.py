@@ -97,6 +97,7 @@ def _network(document: dict[str, Any], where: str, network_id: str) -> dict[str,
 
 def _record(link: dict[str, Any], where: str, field: str) -> LinkRecord:
     field = f"{field} ({link.get('link-id', '')})"
+    # Parts of the link, which may be absent.
     source = object_of(link.get("source"), where, f"{field}: source").get("source-node")
     target = object_of(link.get("destination"), where, f"{field}: destination").get("dest-node")
     l3 = object_of(_get(link, "l3-link-attributes", _L3), where, f"{field}: l3-link-attributes")
@@ -109,6 +110,7 @@ def _record(link: dict[str, Any], where: str, field: str) -> LinkRecord:
         "generic"
     )
     delay_us = first_number(attributes.get("te-delay-metric"), where, f"{field}: te-delay-metric")
+    # The link, in the project's units.
     statuses = (te.get("oper-status"), te.get("admin-status"), attributes.get("admin-status"))
     return LinkRecord(
         text_of(source, where, f"{field}: source-node"),
@@ -142,43 +144,45 @@ def _bytes(text: object, where: str, field: str) -> float:
 
 def to_rfc8345(topology: Topology) -> dict[str, Any]:
     """Return the document of a network; :func:`read_rfc8345` reads it back."""
-    names = topology.node_names
-    links = []
-    # One link per direction, with TE and IGP attributes.
-    for link_index, name in enumerate(topology.link_names()):
-        attributes: dict[str, Any] = {
-            "max-link-bandwidth": {
-                "te-bandwidth": {
-                    "generic": float(topology.capacity[link_index] * _BYTES_PER_GBIT).hex()
-                }
-            },
-            "te-delay-metric": max(1, round(float(topology.latency[link_index]) * _US_PER_MS)),
-        }
-        if topology.te_metric is not None and topology.te_metric[link_index]:
-            attributes["te-default-metric"] = int(topology.te_metric[link_index])
-        te: dict[str, Any] = {"te-link-attributes": attributes}
-        if topology.capacity[link_index] <= 0:
-            te["oper-status"] = "down"
-        link: dict[str, Any] = {
-            "link-id": name,
-            "source": {"source-node": names[topology.link_source[link_index]]},
-            "destination": {"dest-node": names[topology.link_target[link_index]]},
-            f"{_TE}:te": te,
-        }
-        if topology.metric is not None:
-            link[f"{_L3}:l3-link-attributes"] = {
-                "metric1": int(np.asarray(topology.metric)[link_index])
-            }
-        links.append(link)
     return {
         ROOT: {
             "network": [
                 {
                     "network-id": topology.name,
                     "network-types": {f"{_L3}:l3-unicast-topology": {}, f"{_TE}:te-topology": {}},
-                    "node": [{"node-id": name} for name in names],
-                    "ietf-network-topology:link": links,
+                    "node": [{"node-id": name} for name in topology.node_names],
+                    "ietf-network-topology:link": [
+                        _link_object(topology, link, name)
+                        for link, name in enumerate(topology.link_names())
+                    ],
                 }
             ]
         }
     }
+
+
+def _link_object(topology: Topology, link: int, name: str) -> dict[str, Any]:
+    """Return the object of a directed link, with TE and IGP attributes."""
+    names = topology.node_names
+    attributes: dict[str, Any] = {
+        "max-link-bandwidth": {
+            "te-bandwidth": {"generic": float(topology.capacity[link] * _BYTES_PER_GBIT).hex()}
+        },
+        "te-delay-metric": max(1, round(float(topology.latency[link]) * _US_PER_MS)),
+    }
+    if topology.te_metric is not None and topology.te_metric[link]:
+        attributes["te-default-metric"] = int(topology.te_metric[link])
+    te: dict[str, Any] = {"te-link-attributes": attributes}
+    if topology.capacity[link] <= 0:
+        te["oper-status"] = "down"
+    link_object: dict[str, Any] = {
+        "link-id": name,
+        "source": {"source-node": names[topology.link_source[link]]},
+        "destination": {"dest-node": names[topology.link_target[link]]},
+        f"{_TE}:te": te,
+    }
+    if topology.metric is not None:
+        link_object[f"{_L3}:l3-link-attributes"] = {
+            "metric1": int(np.asarray(topology.metric)[link])
+        }
+    return link_object

@@ -25,11 +25,12 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from teal.errors import WARNING, InputError, listed
-from teal.formats.cells import plain_heading, read_cells
+from teal.formats.cells import CellTable, plain_heading, read_cells
 from teal.formats.records import is_true
 from teal.network import Topology
 from teal.network.topology import Names
@@ -98,6 +99,7 @@ class Routers(Mapping[str, Router]):
         self._by_name = {router.name: router for router in routers}
         self.where = where
         self._unused = unused
+        # Each SID belongs to one router in one algorithm.
         users: dict[int, str] = {}
         for router in routers:
             igp_sids = [] if router.sid is None else [("", router.sid)]
@@ -110,6 +112,7 @@ class Routers(Mapping[str, Router]):
                     raise InputError(
                         where, f"sid {sid}", expected, f"{users[sid]} and {router.name}{suffix}"
                     )
+        # Each alias belongs to one router.
         self._names = Names()
         for router in routers:
             for alias in (router.name, *router.aliases):
@@ -118,8 +121,8 @@ class Routers(Mapping[str, Router]):
                     raise InputError(
                         where,
                         alias,
-                        "names that one router has",
-                        f"those of {owner} and {router.name}",
+                        "a name of one router only",
+                        f"a name of {owner} and {router.name}",
                     )
         if len(self._by_name) < len(routers):
             names = [router.name for router in routers]
@@ -197,14 +200,59 @@ def read_routers(path: Path) -> Routers:
     """
     table = read_cells(path)
     where = table.where
-    header = table.header
-    normalised = [plain_heading(name) for name in header]
+    is_used_column = _used_columns(table)
+    algorithms = [
+        name for name in map(plain_heading, table.header) if _ALGORITHM_SID.fullmatch(name)
+    ]
+    # One router for each row.
+    routers = list[Router]()
+    last_indices = list[tuple[str, int]]()
+    largest_sid = _LargestSid()
+    for field, cell in table.records((*_COLUMNS, *algorithms), ("sid", "srgb", *algorithms)):
+        router, last_index = _parse_router(cell, algorithms, where, field)
+        routers.append(router)
+        last_indices.append((f"{field}: srgb", last_index))
+        largest_sid = largest_sid.updated(router, field)
+    if not routers:
+        raise InputError(where, "", "a row for each router", "none")
+    # Every router uses the labels of all others.
+    for field, last_index in last_indices:
+        if largest_sid.sid > last_index:
+            expected = f"a block with a label for sid {largest_sid.sid:,} ({largest_sid.field})"
+            raise InputError(where, field, expected, f"labels up to that of {last_index:,}")
+    unused = tuple(
+        text
+        for text, is_used in zip(table.header, is_used_column, strict=True)
+        if text.strip() and not is_used
+    )
+    return Routers(routers, where, unused)
+
+
+class _LargestSid(NamedTuple):
+    """Largest index of a node segment in a table, and the row that has it."""
+
+    sid: int = 0
+    field: str = ""
+
+    def updated(self, router: Router, field: str) -> _LargestSid:
+        """Return the larger of this index and those of a router in row ``field``."""
+        sid = max([router.sid or 0, *(index for _, index in router.algorithm_sids)])
+        return _LargestSid(sid, field) if sid > self.sid else self
+
+
+def _used_columns(table: CellTable) -> list[bool]:
+    """Return whether each column is used.
+
+    Raises:
+        InputError: no column ``name``, or a used column twice.
+    """
+    normalised = [plain_heading(name) for name in table.header]
     if "name" not in normalised:
         raise InputError(
-            where,
+            table.where,
             "name",
             f"a column name, and perhaps {', '.join(_COLUMNS[1:])}",
-            ", ".join(header),
+            ", ".join(table.header),
         )
     is_used_column = [
         name in _COLUMNS or _ALGORITHM_SID.fullmatch(name) is not None for name in normalised
@@ -216,67 +264,65 @@ def read_routers(path: Path) -> Routers:
     ]
     if duplicates:
         raise InputError(
-            where, duplicates[0], "each column once", f"{normalised.count(duplicates[0])} of them"
+            table.where,
+            duplicates[0],
+            "each column once",
+            f"{normalised.count(duplicates[0])} of them",
         )
-    algorithms = [name for name in normalised if _ALGORITHM_SID.fullmatch(name)]
-    routers = list[Router]()
-    # Last index of each label block, with the field that gives it.
-    last_indices = list[tuple[str, int]]()
-    # Largest SID index, and the row that has it.
-    largest_sid = 0
-    largest_field = ""
-    for field, cell in table.records((*_COLUMNS, *algorithms), ("sid", "srgb", *algorithms)):
-        if not cell["name"]:
-            raise InputError(where, f"{field}: name", "a name of a router", "an empty cell")
-        loopback = _parse_address(cell.get("loopback", ""), where, f"{field}: loopback")
-        vendor = re.sub(r"[\s_-]", "", cell.get("vendor", "").lower())
-        if vendor and vendor not in VENDORS:
-            raise InputError(where, f"{field}: vendor", ", ".join(VENDORS), repr(cell["vendor"]))
-        sid = _parse_integer(cell.get("sid", ""), where, f"{field}: sid")
-        srgb, last_label = _parse_srgb(cell.get("srgb", ""), where, f"{field}: srgb")
-        last_indices.append((f"{field}: srgb", last_label - srgb))
-        sids = list[tuple[int, int]]()
-        for name in algorithms:
-            index = _parse_integer(cell[name], where, f"{field}: {name}")
-            if index is not None:
-                sids.append((int(name.removeprefix("sid_")), index))
-        max_sid = max([sid or 0, *(index for _, index in sids)])
-        if max_sid > largest_sid:
-            largest_sid = max_sid
-            largest_field = field
-        names = [
-            name
-            for column in _ALIAS_COLUMNS
-            for name in re.split(r"[\s;]+", cell.get(column, ""))
-            if name
-        ]
-        aliases = dict.fromkeys([*names, loopback] if loopback else names)
-        routers.append(
-            Router(
-                cell["name"],
-                tuple(aliases),
-                loopback,
-                sid,
-                srgb,
-                cell.get("site", ""),
-                vendor,
-                tuple(sids),
-                is_true(cell.get("overload"), where, f"{field}: overload"),
-            )
-        )
-    if not routers:
-        raise InputError(where, "", "a row for each router", "none")
-    # Every router uses the labels of all others.
-    for field, last_label in last_indices:
-        if largest_sid > last_label:
-            expected = f"a block with a label for sid {largest_sid:,} ({largest_field})"
-            raise InputError(where, field, expected, f"labels up to that of {last_label:,}")
-    unused = tuple(
-        text
-        for text, is_used in zip(header, is_used_column, strict=True)
-        if text.strip() and not is_used
+    return is_used_column
+
+
+def _parse_router(
+    cell: dict[str, str], algorithms: list[str], where: str, field: str
+) -> tuple[Router, int]:
+    """Parse a row.
+
+    Args:
+        cell: cells by column.
+        algorithms: columns of the SIDs of flexible algorithms.
+        where: name of the file, for messages.
+        field: the row, for messages.
+
+    Returns:
+        The router, and the last index in its label block.
+
+    Raises:
+        InputError: an invalid cell.
+    """
+    if not cell["name"]:
+        raise InputError(where, f"{field}: name", "a name of a router", "an empty cell")
+    # Address, vendor, and labels.
+    loopback = _parse_address(cell.get("loopback", ""), where, f"{field}: loopback")
+    vendor = re.sub(r"[\s_-]", "", cell.get("vendor", "").lower())
+    if vendor and vendor not in VENDORS:
+        raise InputError(where, f"{field}: vendor", ", ".join(VENDORS), repr(cell["vendor"]))
+    sid = _parse_integer(cell.get("sid", ""), where, f"{field}: sid")
+    srgb, last_label = _parse_srgb(cell.get("srgb", ""), where, f"{field}: srgb")
+    algorithm_sids = list[tuple[int, int]]()
+    for name in algorithms:
+        index = _parse_integer(cell[name], where, f"{field}: {name}")
+        if index is not None:
+            algorithm_sids.append((int(name.removeprefix("sid_")), index))
+    # Aliases, each once; the loopback address is one of them.
+    names = [
+        name
+        for column in _ALIAS_COLUMNS
+        for name in re.split(r"[\s;]+", cell.get(column, ""))
+        if name
+    ]
+    aliases = dict.fromkeys([*names, loopback] if loopback else names)
+    router = Router(
+        cell["name"],
+        tuple(aliases),
+        loopback,
+        sid,
+        srgb,
+        cell.get("site", ""),
+        vendor,
+        tuple(algorithm_sids),
+        is_true(cell.get("overload"), where, f"{field}: overload"),
     )
-    return Routers(routers, where, unused)
+    return router, last_label - srgb
 
 
 def _parse_address(text: str, where: str, field: str) -> str:
@@ -306,5 +352,5 @@ def _parse_integer(text: str, where: str, field: str) -> int | None:
     # Spreadsheets write integers as 1.0.
     match = re.fullmatch(r"([0-9]+)(?:\.0*)?", text)
     if match is None:
-        raise InputError(where, field, "a whole number of at least 0", repr(text))
+        raise InputError(where, field, "an integer >= 0", repr(text))
     return int(match[1])

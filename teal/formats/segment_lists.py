@@ -84,6 +84,29 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
             target, or shares that do not sum to 1.
     """
     where = str(path)
+    document = _read_document(path, where)
+    entries = document.get("policies")
+    if not isinstance(entries, list):
+        raise InputError(where, "policies", "a list", repr(entries))
+    # Policies: the lists of each pair of nodes.
+    lists = dict[tuple[int, int], tuple[SegmentList, ...]]()
+    for index, entry in enumerate(entries):
+        field = f"policies[{index}]"
+        pair, segment_lists = _policy(entry, topology, where, field)
+        if pair in lists:
+            raise InputError(
+                where, field, "each pair once", f"{entry['source']} -> {entry['target']} again"
+            )
+        lists[pair] = segment_lists
+    # Options of all policies.
+    is_transit = document.get("transit", False)
+    if not isinstance(is_transit, bool):
+        raise InputError(where, "transit", "true or false", repr(is_transit)[:80])
+    return SegmentPolicies(lists, is_transit, _flex_algo(document.get("flex_algo"), where))
+
+
+def _read_document(path: Path, where: str) -> dict[str, Any]:
+    """Parse a file, and check its format."""
     try:
         document = parsed_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -91,97 +114,83 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         actual = f"format {document.get('format')}" if isinstance(document, dict) else "no object"
         raise InputError(where, "", f"what teal segments --out writes (format {FORMAT})", actual)
-    lists = dict[tuple[int, int], tuple[SegmentList, ...]]()
+    return document
 
-    def node(name: Any, field: str) -> int:
-        return _node(name, topology, where, field)
 
-    entries = document.get("policies")
-    if not isinstance(entries, list):
-        raise InputError(where, "policies", "a list", repr(entries))
-    # Policies: source, target, and the lists of each.
-    for index, entry in enumerate(entries):
-        field = f"policies[{index}]"
-        if (
-            not isinstance(entry, dict)
-            or not isinstance(entry.get("lists"), list)
-            or not entry["lists"]
-        ):
-            raise InputError(
-                where, field, "an object with source, target and lists", repr(entry)[:80]
-            )
-        pair = (
-            node(entry.get("source"), f"{field}.source"),
-            node(entry.get("target"), f"{field}.target"),
-        )
-        if pair[0] == pair[1]:
-            raise InputError(
-                where, field, "a source and another target", f"{entry['source']} for both"
-            )
-        segment_lists = []
-        for list_index, entry_list in enumerate(entry["lists"]):
-            location = f"{field}.lists[{list_index}]"
-            if not isinstance(entry_list, dict) or not isinstance(
-                entry_list.get("share"), int | float
-            ):
-                raise InputError(
-                    where, location, "an object with share and segments", repr(entry_list)[:80]
-                )
-            segments = entry_list.get("segments", [])
-            if not isinstance(segments, list):
-                raise InputError(where, f"{location}.segments", "a list", repr(segments)[:80])
-            stops = [
-                _stop(segment, topology, where, f"{location}.segments") for segment in segments
-            ]
-            if not stops or stops[-1][0] != pair[1]:
-                raise InputError(
-                    where,
-                    f"{location}.segments",
-                    f"a list that ends at {entry['target']}",
-                    entry_list.get("segments"),
-                )
-            if not (math.isfinite(entry_list["share"]) and entry_list["share"] >= 0):
-                raise InputError(
-                    where, f"{location}.share", "a share in [0, 1]", entry_list["share"]
-                )
-            if stops[-1][1] < 0:
-                stops.pop()
-            links = tuple(link for _, link in stops)
-            segment_lists.append(
-                SegmentList(
-                    float(entry_list["share"]),
-                    tuple(stop for stop, _ in stops),
-                    links if any(e >= 0 for e in links) else (),
-                )
-            )
-        if abs(sum(entry_list.share for entry_list in segment_lists) - 1) > _SHARE_TOLERANCE:
+def _policy(
+    entry: Any, topology: Topology, where: str, field: str
+) -> tuple[tuple[int, int], tuple[SegmentList, ...]]:
+    """Parse a policy: its source and target, and its segment lists."""
+    if (
+        not isinstance(entry, dict)
+        or not isinstance(entry.get("lists"), list)
+        or not entry["lists"]
+    ):
+        raise InputError(where, field, "an object with source, target and lists", repr(entry)[:80])
+    pair = (
+        _node(entry.get("source"), topology, where, f"{field}.source"),
+        _node(entry.get("target"), topology, where, f"{field}.target"),
+    )
+    if pair[0] == pair[1]:
+        raise InputError(where, field, "a source and another target", f"{entry['source']} for both")
+    # Lists: each ends at the target, and their shares sum to 1.
+    segment_lists = []
+    for list_index, entry_list in enumerate(entry["lists"]):
+        list_field = f"{field}.lists[{list_index}]"
+        stops = _stops(entry_list, topology, where, list_field)
+        if not stops or stops[-1][0] != pair[1]:
             raise InputError(
                 where,
-                field,
-                "shares that sum to 1",
-                sum(entry_list.share for entry_list in segment_lists),
+                f"{list_field}.segments",
+                f"a list that ends at {entry['target']}",
+                entry_list.get("segments"),
             )
-        if pair in lists:
-            raise InputError(
-                where, field, "each pair once", f"{entry['source']} -> {entry['target']} again"
-            )
-        lists[pair] = tuple(segment_lists)
-    # Options of all policies.
-    is_transit = document.get("transit", False)
-    if not isinstance(is_transit, bool):
-        raise InputError(where, "transit", "true or false", repr(is_transit)[:80])
-    text = document.get("flex_algo")
+        segment_lists.append(_segment_list(entry_list["share"], stops, where, list_field))
+    total_share = sum(segment_list.share for segment_list in segment_lists)
+    if abs(total_share - 1) > _SHARE_TOLERANCE:
+        raise InputError(where, field, "shares that sum to 1", total_share)
+    return pair, tuple(segment_lists)
+
+
+def _stops(entry_list: Any, topology: Topology, where: str, field: str) -> list[tuple[int, int]]:
+    """Parse the segments of a list: the node and the link of each, as from :func:`_stop`."""
+    if not isinstance(entry_list, dict) or not isinstance(entry_list.get("share"), int | float):
+        raise InputError(where, field, "an object with share and segments", repr(entry_list)[:80])
+    segments = entry_list.get("segments", [])
+    if not isinstance(segments, list):
+        raise InputError(where, f"{field}.segments", "a list", repr(segments)[:80])
+    return [_stop(segment, topology, where, f"{field}.segments") for segment in segments]
+
+
+def _segment_list(
+    share: float, stops: list[tuple[int, int]], where: str, field: str
+) -> SegmentList:
+    """Build a segment list; a node segment of the target at its end is implied."""
+    if not (math.isfinite(share) and share >= 0):
+        raise InputError(where, f"{field}.share", "a share in [0, 1]", share)
+    if stops[-1][1] < 0:
+        stops = stops[:-1]
+    links = tuple(link for _, link in stops)
+    return SegmentList(
+        float(share),
+        tuple(stop for stop, _ in stops),
+        links if any(link >= 0 for link in links) else (),
+    )
+
+
+def _flex_algo(text: Any, where: str) -> FlexAlgo | None:
+    """Parse the definition of a flexible algorithm; None for none."""
     location = f"{where}: flex_algo"
-    if text is not None and not isinstance(text, str):
+    if text is None:
+        return None
+    if not isinstance(text, str):
         raise InputError(
             location,
             "",
             "the definition of an algorithm, such as 128:metric=delay",
             repr(text)[:80],
         )
-    return SegmentPolicies(
-        lists, is_transit, None if text is None else FlexAlgo.parse(text, location)
-    )
+    return FlexAlgo.parse(text, location)
 
 
 def _node(name: Any, topology: Topology, where: str, field: str) -> int:

@@ -131,6 +131,7 @@ def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
         InputError: a missing file, a missing required column, a repeated column, an unsupported
             unit, or an invalid cell.
     """
+    # Find the columns.
     table = _read_table(source, columns)
     indices, units = _column_indices(table, columns)
     if not indices or any(
@@ -144,12 +145,14 @@ def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
     ]
     if unused:
         warn(f"{table.where}: columns that are not used: {listed(unused, 10)}")
+    # Read the cells of the used columns.
     cells: dict[str, list[str]] = {}
     for column in columns:
         if column.name in indices:
             is_number = column.kind not in (Kind.TEXT, Kind.YES_NO)
             read = table.numbers if is_number else table.texts
             cells[column.name] = read(indices[column.name])
+    # Convert each row that is not empty.
     rows = []
     for row_index, (line, _) in enumerate(table.rows):
         texts = {name: column_cells[row_index].strip() for name, column_cells in cells.items()}

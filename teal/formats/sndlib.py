@@ -55,6 +55,7 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
     structure = root.find(f"{_NAMESPACE}networkStructure")
     if structure is None:
         raise InputError(where, "networkStructure", "nodes and links", "none")
+    # Nodes with their positions.
     nodes: dict[str, tuple[float, float] | None] = {}
     for node in structure.iterfind(f"{_NAMESPACE}nodes/{_NAMESPACE}node"):
         x, y = (node.findtext(f"{_NAMESPACE}coordinates/{_NAMESPACE}{axis}") for axis in "xy")
@@ -64,6 +65,7 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
         )
     node_list = structure.find(f"{_NAMESPACE}nodes")
     geographical = node_list is not None and node_list.get("coordinatesType") == "geographical"
+    # Links with the capacity of the first module that has one.
     links = []
     for link in structure.iterfind(f"{_NAMESPACE}links/{_NAMESPACE}link"):
         field = f"link {link.get('id')}"
@@ -115,37 +117,15 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
             or NaN rate, two matrices of one time, or no matrix at all.
     """
     where = str(path)
-    index = topology.node_index()
-    rows: dict[np.datetime64, tuple[Int64Array, FloatArray]] = {}
-    skipped = []
-    intervals = []
-    num_files = None if path.is_file() else sum(1 for _ in path.rglob("*.xml"))
-    members = progress_bar(
-        _files(path),
-        desc=f"reading {path.name}",
-        unit="matrix",
-        total=num_files,
-        disable=not progress,
-    )
-    # Parse one matrix per file.
-    for name, content in members:
-        matrix = _read_matrix(name, content, where, index, topology)
-        intervals.append(matrix.interval_s)
-        if not len(matrix.rates):
-            skipped.append(f"{name}: no demands in the file")
-        elif matrix.time in rows:
-            raise InputError(
-                where, f"{name}: time", "one matrix for each time", f"{matrix.time} twice"
-            )
-        else:
-            rows[matrix.time] = (matrix.pairs, matrix.rates)
+    archive = _read_archive(path, topology, progress)
+    rows = archive.rows
     if not rows:
         raise InputError(where, "", "XML files with demands", "none")
     name = re.sub(r"\.(tgz|tar\.gz|tar)$", "", path.name, flags=re.IGNORECASE)
     key = content_key(file_key(path), topology.node_names)
     # Union of the pairs of all matrices.
     times = np.array(sorted(rows), dtype="datetime64[s]")
-    pairs = reduce(np.union1d, (matrix[0] for matrix in rows.values()))
+    pairs = reduce(np.union1d, (matrix_pairs for matrix_pairs, _ in rows.values()))
 
     def write_rates(store: RateFile | RateArray) -> None:
         for row, time in enumerate(sorted(rows)):
@@ -159,11 +139,59 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
         pairs=np.stack(np.divmod(pairs, topology.num_nodes), 1).astype(np.int32),
         timestamps=times,
         rates=make_rates((len(times), len(pairs)), key, write_rates),
-        interval_s=int(np.median(intervals)),
-        skipped=tuple(skipped),
+        interval_s=int(np.median(archive.intervals)),
+        skipped=tuple(archive.skipped),
         key=key,
         origin=where,
     )
+
+
+@dataclasses.dataclass
+class _Archive:
+    """Matrices of an archive.
+
+    Attributes:
+        rows: pairs, as in :class:`_Matrix`, and Gbit/s of each matrix, by time.
+        intervals: seconds from each matrix to the next, as its file states.
+        skipped: files without demands, as sentences.
+    """
+
+    rows: dict[np.datetime64, tuple[Int64Array, FloatArray]] = dataclasses.field(
+        default_factory=dict
+    )
+    intervals: list[int] = dataclasses.field(default_factory=list)
+    skipped: list[str] = dataclasses.field(default_factory=list)
+
+
+def _read_archive(path: Path, topology: Topology, progress: bool) -> _Archive:
+    """Parse one matrix from each file.
+
+    Raises:
+        InputError: as for :func:`read_sndlib_traffic`.
+    """
+    where = str(path)
+    index = topology.node_index()
+    archive = _Archive()
+    num_files = None if path.is_file() else sum(1 for _ in path.rglob("*.xml"))
+    members = progress_bar(
+        _files(path),
+        desc=f"reading {path.name}",
+        unit="matrix",
+        total=num_files,
+        disable=not progress,
+    )
+    for name, content in members:
+        matrix = _read_matrix(name, content, where, index, topology)
+        archive.intervals.append(matrix.interval_s)
+        if not len(matrix.rates):
+            archive.skipped.append(f"{name}: no demands in the file")
+        elif matrix.time in archive.rows:
+            raise InputError(
+                where, f"{name}: time", "one matrix for each time", f"{matrix.time} twice"
+            )
+        else:
+            archive.rows[matrix.time] = (matrix.pairs, matrix.rates)
+    return archive
 
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -195,16 +223,7 @@ def _read_matrix(
     where = f"{archive}: {name}"
     root = _parse(content, where)
     unit, _ = _unit(root, where)
-    # Time and interval.
-    text = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}time", "").strip()
-    match = re.fullmatch(r"(\d{4})(\d\d)(\d\d)(?:-(\d\d)(\d\d))?", text)
-    if not match:
-        raise InputError(where, "time", "YYYYMMDD or YYYYMMDD-hhmm", repr(text))
-    year, month, day, hour, minute = (part or "00" for part in match.groups())
-    try:
-        time = np.datetime64(f"{year}-{month}-{day}T{hour}:{minute}:00", "s")
-    except ValueError:
-        raise InputError(where, "time", "a date and time", repr(text)) from None
+    time = _time(root, where)
     granularity = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}granularity", "").strip()
     step = re.fullmatch(r"(\d+)\s*(min|hour|day|month|year)s?", granularity)
     interval_s = int(step[1]) * _SECONDS_PER_UNIT[step[2]] if step else 0
@@ -225,6 +244,7 @@ def _read_matrix(
         if source != target:
             pair = (index[source], index[target])
             rates[pair] = rates.get(pair, 0.0) + rate * unit
+    # Arrays, sorted by pair.
     sorted_pairs = sorted(rates)
     pairs = np.array(
         [
@@ -240,6 +260,19 @@ def _read_matrix(
         pairs,
         np.array([rates[pair] for pair in sorted_pairs], dtype=np.float64),
     )
+
+
+def _time(root: ElementTree.Element, where: str) -> np.datetime64:
+    """Return the time of a matrix, in seconds."""
+    text = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}time", "").strip()
+    match = re.fullmatch(r"(\d{4})(\d\d)(\d\d)(?:-(\d\d)(\d\d))?", text)
+    if not match:
+        raise InputError(where, "time", "YYYYMMDD or YYYYMMDD-hhmm", repr(text))
+    year, month, day, hour, minute = (part or "00" for part in match.groups())
+    try:
+        return np.datetime64(f"{year}-{month}-{day}T{hour}:{minute}:00", "s")
+    except ValueError:
+        raise InputError(where, "time", "a date and time", repr(text)) from None
 
 
 def _parse(content: bytes, where: str) -> ElementTree.Element:

@@ -245,21 +245,10 @@ def _read(
     has_own_unit: bool,
 ) -> TrafficMatrices:
     """Read the matrices of a table; arguments and errors as for :func:`read_table`."""
-    where = source.where
-    # Without times the table is one matrix.
-    for column in _COLUMNS[1:]:
-        if column not in source.column_indices:
-            actual = ", ".join(source.columns)
-            raise InputError(where, column, "columns " + ", ".join(_COLUMNS), actual)
-    if source.unused:
-        warn(f"{where}: columns that are not used: {listed(source.unused, 10)}")
+    _check_columns(source)
     # Classes in order of first occurrence, which is that of the codes.
     labels: dict[str, int] = {}
-    may_repeat = _ENDPOINT in source.column_indices
     decimal = _decimal_sign(source)
-    timestamps = np.zeros(0, np.int64)
-    pairs_seen = np.zeros(0, np.int64)
-    num_rows = 0
 
     def batches(action: str) -> Iterator[_Batch]:
         table_batches = _batches(source, topology, labels, decimal, has_own_unit)
@@ -268,45 +257,22 @@ def _read(
         )
 
     # First pass: timestamps, pairs and classes.
-    for row_timestamps, pair, _ in batches("scanning"):
-        timestamps = np.union1d(timestamps, row_timestamps)
-        pairs_seen = np.union1d(pairs_seen, pair)
-        num_rows += len(row_timestamps)
+    timestamps, distinct_codes, num_rows = _scan(batches("scanning"))
     if not len(timestamps):
-        raise InputError(where, "", "at least one row", "none")
-    class_names, rank = _order_classes(where, list(labels), class_order)
+        raise InputError(source.where, "", "at least one row", "none")
+    # Sort the demands by class, source and target.
+    class_names, rank = _order_classes(source.where, list(labels), class_order)
     num_pairs = topology.num_nodes**2
-    codes = rank[pairs_seen // num_pairs] * num_pairs + pairs_seen % num_pairs
-    # Column of each pair in pairs_seen, which is sorted by the order of occurrence.
-    column_of_pair = np.empty(len(codes), dtype=np.int64)
-    column_of_pair[np.argsort(codes)] = np.arange(len(codes))
+    codes = rank[distinct_codes // num_pairs] * num_pairs + distinct_codes % num_pairs
+    # Column of each code in distinct_codes, whose classes have the order of occurrence.
+    column_of_code = np.empty(len(codes), dtype=np.int64)
+    column_of_code[np.argsort(codes)] = np.arange(len(codes))
     codes.sort()
+    layout = _Layout(timestamps, distinct_codes, column_of_code)
 
     # Second pass: rates, into the rows of their timestamps.
     def write_rates(rates: RateFile | RateArray) -> None:
-        # Matrices with some rows read.
-        is_started = np.zeros(len(timestamps), dtype=bool)
-        for row_timestamps, pair, rate in batches("reading"):
-            order = np.argsort(row_timestamps, kind="stable")
-            batch_stamps, starts = np.unique(row_timestamps[order], return_index=True)
-            columns = column_of_pair[np.searchsorted(pairs_seen, pair)]
-            for timestamp, rows in zip(batch_stamps, np.split(order, starts[1:]), strict=True):
-                row = int(np.searchsorted(timestamps, timestamp))
-                row_rates = (
-                    rates.read(row).copy() if is_started[row] else np.full(len(pairs_seen), np.nan)
-                )
-                column = columns[rows]
-                if may_repeat:
-                    sums = np.bincount(column, rate[rows], minlength=len(pairs_seen))
-                    row_rates = np.nan_to_num(row_rates) + sums
-                elif np.isfinite(row_rates[column]).any() or len(np.unique(column)) < len(column):
-                    raise _repeated_pair(source, int(timestamp))
-                else:
-                    row_rates[column] = rate[rows]
-                rates.write(row, row_rates[None])
-                is_started[row] = True
-        for row in range(len(timestamps)):
-            rates.write(row, np.nan_to_num(rates.read(row))[None])
+        _write_rates(rates, batches("reading"), source, layout)
 
     _warn_of_sparse_times(source, timestamps, num_rows / (len(timestamps) * len(codes)))
     times = timestamps.astype("datetime64[s]")
@@ -319,9 +285,95 @@ def _read(
         rates=make_rates((len(timestamps), len(pairs)), key, write_rates),
         interval_s=usual_interval(times),
         key=key,
-        origin=where,
+        origin=source.where,
         classes=DemandClasses(class_names, ptr) if class_names else None,
     )
+
+
+def _check_columns(source: _TableSource) -> None:
+    """Raise InputError for a missing column, and warn about unused ones; without times the table is
+    one matrix.
+    """
+    for column in _COLUMNS[1:]:
+        if column not in source.column_indices:
+            actual = ", ".join(source.columns)
+            raise InputError(source.where, column, "columns " + ", ".join(_COLUMNS), actual)
+    if source.unused:
+        warn(f"{source.where}: columns that are not used: {listed(source.unused, 10)}")
+
+
+def _scan(batches: Iterator[_Batch]) -> tuple[Int64Array, Int64Array, int]:
+    """Return the distinct timestamps and codes of all batches, ascending, and the number of
+    rows.
+    """
+    timestamps = np.zeros(0, np.int64)
+    codes = np.zeros(0, np.int64)
+    num_rows = 0
+    for row_timestamps, row_codes, _ in batches:
+        timestamps = np.union1d(timestamps, row_timestamps)
+        codes = np.union1d(codes, row_codes)
+        num_rows += len(row_timestamps)
+    return timestamps, codes, num_rows
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Layout:
+    """Position of each rate of a table in the array of rates.
+
+    Attributes:
+        timestamps: (T,) timestamps of the rows, ascending.
+        codes: (D,) codes of the demands as in :data:`_Batch`, ascending.
+        column_of_code: (D,) column of each code.
+    """
+
+    timestamps: Int64Array
+    codes: Int64Array
+    column_of_code: Int64Array
+
+
+def _write_rates(
+    rates: RateFile | RateArray,
+    batches: Iterator[_Batch],
+    source: _TableSource,
+    layout: _Layout,
+) -> None:
+    """Write the rates of all batches, 0 where a pair has no row.
+
+    Args:
+        rates: (T, D) rates to write, row by row.
+        batches: batches of the table.
+        source: the table.
+        layout: row and column of each rate.
+
+    Raises:
+        InputError: a pair twice at one time, without a column ``endpoint``.
+    """
+    may_repeat = _ENDPOINT in source.column_indices
+    num_demands = len(layout.codes)
+    # Matrices with some rows read; NaN marks their pairs without a row.
+    is_started = np.zeros(len(layout.timestamps), dtype=bool)
+    for row_timestamps, row_codes, rate in batches:
+        # Group the rows of the batch by timestamp.
+        order = np.argsort(row_timestamps, kind="stable")
+        batch_stamps, starts = np.unique(row_timestamps[order], return_index=True)
+        columns = layout.column_of_code[np.searchsorted(layout.codes, row_codes)]
+        for timestamp, rows in zip(batch_stamps, np.split(order, starts[1:]), strict=True):
+            row = int(np.searchsorted(layout.timestamps, timestamp))
+            row_rates = rates.read(row).copy() if is_started[row] else np.full(num_demands, np.nan)
+            column = columns[rows]
+            # Add the rates of endpoints; without endpoints, a pair has one rate.
+            if may_repeat:
+                sums = np.bincount(column, rate[rows], minlength=num_demands)
+                row_rates = np.nan_to_num(row_rates) + sums
+            elif np.isfinite(row_rates[column]).any() or len(np.unique(column)) < len(column):
+                raise _repeated_pair(source, int(timestamp))
+            else:
+                row_rates[column] = rate[rows]
+            rates.write(row, row_rates[None])
+            is_started[row] = True
+    # Replace NaN by 0.
+    for row in range(len(layout.timestamps)):
+        rates.write(row, np.nan_to_num(rates.read(row))[None])
 
 
 def _order_classes(
@@ -482,12 +534,14 @@ def _batches(
         InputError: at the end, with the first invalid rows of the whole table.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     where = source.where
     index = topology.node_index()
-    names = pa.array(list(index), pa.string())
-    nodes = np.array(list(index.values()), dtype=np.int64)
+    names = _NodeNames(
+        topology.name,
+        pa.array(list(index), pa.string()),
+        np.array(list(index.values()), dtype=np.int64),
+    )
     invalid_rows = _InvalidRows(where, source.first_line)
     column_indices = source.column_indices
     unit = heading(source.columns[column_indices["rate"]])[1]
@@ -496,52 +550,100 @@ def _batches(
             columns = {
                 name: batch.column(column_index) for name, column_index in column_indices.items()
             }
-            ends = []
-            is_known = np.ones(batch.num_rows, dtype=bool)
-            for column in ("source", "target"):
-                node = pc.utf8_normalize(columns[column].cast(pa.string()), "NFC")
-                for space in _NO_BREAK_SPACES:
-                    node = pc.replace_substring(node, space, " ")
-                node = pc.utf8_trim_whitespace(node)
-                node_positions = pc.index_in(node, value_set=names)
-                is_unknown = node_positions.is_null().to_numpy(zero_copy_only=False)
-                expected = f"a {column} that is a node of {topology.name}"
-                invalid_rows.add(is_unknown, expected, partial(_cell_text, column, node))
-                ends.append(nodes[node_positions.fill_null(0).to_numpy(zero_copy_only=False)])
-                is_known &= ~is_unknown
+            # Nodes and rate of each row.
+            source_node, is_known_source, _ = _nodes(columns, "source", names, invalid_rows)
+            target_node, is_known_target, target_text = _nodes(
+                columns, "target", names, invalid_rows
+            )
             rate = _rates(columns["rate"], decimal, invalid_rows, pa)
             if unit and has_own_unit:
                 rate *= gbps_per_unit(unit, f"{where}: rate")
             # Grouping by categories creates self-loops without rates, which are dropped.
-            is_loop = is_known & (ends[0] == ends[1])
+            is_loop = is_known_source & is_known_target & (source_node == target_node)
             invalid_rows.add(
                 is_loop & (rate > 0),
                 "a target other than the source",
-                partial(_cell_text, "target", node),
+                partial(_cell_text, "target", target_text),
             )
+            # Timestamp and code of each row.
             timestamps = np.full(batch.num_rows, _FIRST_TIME)
             if _TIMESTAMP in columns:
                 timestamps = _seconds(columns[_TIMESTAMP], where, pa)
             invalid_rows.next_batch(batch.num_rows)
-            codes = ends[0] * topology.num_nodes + ends[1]
+            codes = source_node * topology.num_nodes + target_node
             if _CLASS in columns:
-                class_names = pc.utf8_trim_whitespace(
-                    columns[_CLASS].cast(pa.string()).fill_null("")
-                ).dictionary_encode()
-                for label in class_names.dictionary.to_pylist():
-                    labels.setdefault(label, len(labels))
-                class_indices = np.array(
-                    [labels[label] for label in class_names.dictionary.to_pylist()], dtype=np.int64
-                )
-                codes += (
-                    class_indices[class_names.indices.to_numpy(zero_copy_only=False)]
-                    * topology.num_nodes**2
-                )
+                codes += _class_indices(columns[_CLASS], labels) * topology.num_nodes**2
             yield timestamps[~is_loop], codes[~is_loop], rate[~is_loop]
     except (pa.ArrowException, OSError, KeyError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(where, "", "a table of " + ", ".join(_COLUMNS), first_line) from None
     invalid_rows.check()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _NodeNames:
+    """Names and aliases of the nodes of a network.
+
+    Attributes:
+        network: name of the network, for messages.
+        names: Arrow array of names and aliases.
+        nodes: index of the node of each name.
+    """
+
+    network: str
+    names: Any
+    nodes: Int64Array
+
+
+def _nodes(
+    columns: dict[str, Any], column: str, names: _NodeNames, invalid_rows: _InvalidRows
+) -> tuple[Int64Array, BoolArray, Any]:
+    """Look up the nodes of a column.
+
+    Args:
+        columns: columns of a batch.
+        column: ``source`` or ``target``.
+        names: names of the nodes.
+        invalid_rows: receives the rows with unknown names.
+
+    Returns:
+        The node of each row, arbitrary where the name is unknown; whether it is known; and the
+        normalised names.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # Normalise Unicode and white space.
+    text = pc.utf8_normalize(columns[column].cast(pa.string()), "NFC")
+    for space in _NO_BREAK_SPACES:
+        text = pc.replace_substring(text, space, " ")
+    text = pc.utf8_trim_whitespace(text)
+    # Look up the names.
+    positions = pc.index_in(text, value_set=names.names)
+    is_unknown = positions.is_null().to_numpy(zero_copy_only=False)
+    expected = f"a {column} that is a node of {names.network}"
+    invalid_rows.add(is_unknown, expected, partial(_cell_text, column, text))
+    return (
+        names.nodes[positions.fill_null(0).to_numpy(zero_copy_only=False)],
+        ~is_unknown,
+        text,
+    )
+
+
+def _class_indices(column: Any, labels: dict[str, int]) -> Int64Array:
+    """Return the index of each row's class; new classes are added to ``labels``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    class_names = pc.utf8_trim_whitespace(
+        column.cast(pa.string()).fill_null("")
+    ).dictionary_encode()
+    names = class_names.dictionary.to_pylist()
+    for label in names:
+        labels.setdefault(label, len(labels))
+    class_indices = np.array([labels[label] for label in names], dtype=np.int64)
+    indices: Int64Array = class_indices[class_names.indices.to_numpy(zero_copy_only=False)]
+    return indices
 
 
 def _cell_text(name: str, column: Any, row: int) -> str:

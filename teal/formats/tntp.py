@@ -46,6 +46,7 @@ def read_tntp_topology(path: Path) -> Topology:
     num_nodes, first_through_node = (
         _positive_integer(keys, key, where) for key in ("NUMBER OF NODES", "FIRST THRU NODE")
     )
+    # Rows of numbers, as many as the header states.
     rows = [line.split(";")[0].split() for _, line in lines if not line.startswith("~")]
     num_links = (
         _positive_integer(keys, "NUMBER OF LINKS", where)
@@ -58,6 +59,7 @@ def read_tntp_topology(path: Path) -> Topology:
     if short_row or not rows:
         expected = f"links of {_LINK_FIELDS} numbers: start, end, capacity, length, free flow time"
         raise InputError(where, f"link {short_row}" if short_row else "", expected, "fewer")
+    # Convert the numbers; the free flow time is the cost.
     try:
         links = np.array([row[:_LINK_FIELDS] for row in rows], np.float64)
     except ValueError as error:
@@ -81,6 +83,7 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
     """
     where = str(path)
     (keys, lines) = _read_file(path)
+    # Trips of each origin.
     source = 0
     ends = list[tuple[int, int]]()
     rates = list[float]()
@@ -101,6 +104,7 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
                 expected = "trips such as 12 : 3.5; or Origin 7"
                 raise InputError(where, f"line {line_number}", expected, repr(trip[:_MAX_EXCERPT]))
             ends.append((source, int(match[1])))
+    # Build the matrix.
     if not ends:
         raise InputError(where, "", "Origin lines with trips", "none")
     _warn_of_total(keys.get(_TOTAL, ""), sum(rates), where)
@@ -150,5 +154,5 @@ def _read_file(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
 def _positive_integer(keys: dict[str, str], key: str, where: str) -> int:
     text = keys.get(key, "")
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise InputError(where, f"<{key}>", "a whole number above 0", repr(text))
+        raise InputError(where, f"<{key}>", "an integer > 0", repr(text))
     return int(text)

@@ -95,6 +95,7 @@ def load_topohub(text: str) -> Topology:
     spec = parse_spec(text, prefix=PREFIX)
     capacity = float(spec.parse_options(capacity=100.0)["capacity"])
     data = _read_network(text, spec.name)
+    # Nodes; their ids are their names where names repeat.
     names = [str(node.get("name", node["id"])) for node in data["nodes"]]
     if len(set(names)) < len(names):
         names = [str(node["id"]) for node in data["nodes"]]
@@ -105,6 +106,7 @@ def load_topohub(text: str) -> Topology:
         else None
         for node in data["nodes"]
     }
+    # Links of equal capacity.
     links = [
         LinkRecord(
             name_of_id[link["source"]],

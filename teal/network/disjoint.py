@@ -157,6 +157,7 @@ def _meet(
     first node that both sides have reached lies on a shortest path, since a shorter one would have
     met at an earlier level.
     """
+    # Start both sides.
     search.seen[0, source] = mark
     search.seen[1, target] = mark
     search.queue[0, 0] = source

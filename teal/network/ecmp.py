@@ -331,6 +331,7 @@ def _search_cut_nodes(
     has_transit = links.has_transit
     size = as_int64(0)
     num_settled = 0
+    # Reset the cut nodes, and push each one that has a link to an intact node.
     for cut_index in range(num_cut):
         distance[cut[cut_index]] = np.inf
     for cut_index in range(num_cut):
@@ -344,6 +345,7 @@ def _search_cut_nodes(
         if min_distance < np.inf:
             distance[node] = min_distance
             size = heap_push(keys, nodes, size, min_distance, node)
+    # Settle the nearest node, and relax its links from other cut nodes.
     while size:
         key = keys[0]
         node = nodes[0]
@@ -547,7 +549,7 @@ def check_metric(topology: Topology, metric: FloatArray | Int64Array) -> FloatAr
         raise InputError(
             where,
             f"link {link}: metric",
-            f"a whole number from 1 to {MAX_METRIC}",
+            f"an integer from 1 to {MAX_METRIC}",
             values[invalid[0]],
         )
     return values

@@ -94,11 +94,11 @@ def failures_of(
     Failures of links with capacity 0 are skipped, and so are repetitions of the same links, such as
     the only link of a cable.  Node failures are distinct, since the node's traffic fails too.
     """
-    seen = set[tuple[bool, frozenset[int]]]()
+    keys = set[tuple[bool, frozenset[int]]]()
     for failure in _all_failures(kinds, topology, groups):
         key = failure.kind == "node", frozenset(failure.links)
-        if key not in seen:
-            seen.add(key)
+        if key not in keys:
+            keys.add(key)
             yield failure
 
 

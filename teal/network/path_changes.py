@@ -208,6 +208,7 @@ def _extend(  # type: ignore[no-untyped-def]
             new_path = links[ptr[d] : ptr[d + 1]]
             if len(new_path) == 0:
                 continue
+            # First free slot of the demand.
             k = 0
             while k < leaves.shape[1] and leaves[d, k] >= 0:
                 k += 1
@@ -222,11 +223,13 @@ def _extend(  # type: ignore[no-untyped-def]
                 next_sibling,
                 num_nodes[s],
             )
-            is_known = False
+            # A path with the end node of an earlier one is a duplicate.
+            is_duplicate = False
             for j in range(k):
-                is_known = is_known or leaves[d, j] == end_node
-            if not is_known:
+                is_duplicate = is_duplicate or leaves[d, j] == end_node
+            if not is_duplicate:
                 leaves[d, k] = end_node
+        # Restore the order by depth.
         sort_by_depth(
             source_parent[: num_nodes[s]],
             source_link[: num_nodes[s]],

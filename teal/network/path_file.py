@@ -8,6 +8,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from teal.network.path_set import PathSet
 from teal.network.topology import Topology
 from teal.network.trie import Trie
 from teal.runtime.archives import check_npz
-from teal.runtime.arrays import IntArray
+from teal.runtime.arrays import Int64Array, IntArray
 from teal.runtime.storage import atomic_file, is_transient
 
 _EXPECTED_FILE = "a path file, as written by `teal paths improve`"
@@ -46,20 +47,9 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
         OSError: a transient failure, such as too many open files.
     """
     file = Path(file)
+    # Read the arrays; any damage is an error of the input.
     try:
-        check_npz(file)
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
-            key, network = (str(text) for text in stored["keys"])
-            paths = PathSet(
-                stored["pairs"],
-                stored["leaf"],
-                trie,
-                stored["demand_ptr"],
-                topology.num_links,
-                key,
-                network,
-            )
+        paths = _read(file, topology)
     except OSError as error:
         if is_transient(error):
             raise
@@ -75,7 +65,8 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
         zlib.error,
     ):
         raise InputError(str(file), "", _EXPECTED_FILE, "another file") from None
-    if network != topology.graph_key():
+    # Validate network and indices.
+    if paths.topology_key != topology.graph_key():
         raise InputError(
             str(file),
             "paths",
@@ -84,6 +75,23 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
         )
     _check(str(file), paths, topology)
     return paths
+
+
+def _read(file: Path, topology: Topology) -> PathSet:
+    """Read the arrays of a file, without validating them."""
+    check_npz(file)
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
+        key, topology_key = (str(text) for text in stored["keys"])
+        return PathSet(
+            stored["pairs"],
+            stored["leaf"],
+            trie,
+            stored["demand_ptr"],
+            topology.num_links,
+            key,
+            topology_key,
+        )
 
 
 def check_pairs(topology: Topology, pairs: IntArray) -> None:
@@ -112,9 +120,27 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
         if not is_valid:
             raise InputError(where, field, expected, "another file")
 
+    _check_arrays(paths, topology, require)
+    _check_pointers(paths, require)
+    sources = np.unique(paths.pairs[:, 0])
+    # Index of the source of each trie node.
+    source_of_node = np.repeat(np.arange(len(sources)), np.diff(paths.trie.source_ptr))
+    _check_trie(paths, topology, sources, source_of_node, require)
+    _check_leaves(paths, topology, sources[source_of_node], require)
+
+
+class _Require(Protocol):
+    """Function that raises InputError, with the field and what it should be, if something is
+    invalid.
+    """
+
+    def __call__(self, is_valid: bool, field: str, expected: str) -> None: ...
+
+
+def _check_arrays(paths: PathSet, topology: Topology, require: _Require) -> None:
+    """Check types and shapes of the arrays, and the pairs."""
     trie = paths.trie
     leaves = paths.leaf
-    # Types and shapes of the arrays.
     for field, array, axes in (
         ("pairs", paths.pairs, 2),
         ("leaf", leaves, 2),
@@ -136,10 +162,14 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
     require(
         len(paths.demand_ptr) == len(trie.source_ptr) > 1, "demand_ptr", "as many as source_ptr"
     )
-    # Pointers: sources and demands.
+
+
+def _check_pointers(paths: PathSet, require: _Require) -> None:
+    """Check the pointers to trie nodes and demands of each source."""
+    trie = paths.trie
     for field, ptr, end in (
         ("source_ptr", trie.source_ptr, trie.num_nodes),
-        ("demand_ptr", paths.demand_ptr, len(leaves)),
+        ("demand_ptr", paths.demand_ptr, len(paths.leaf)),
     ):
         is_rising = ptr[0] == 0 and ptr[-1] == end and (np.diff(ptr) >= 0).all()
         require(bool(is_rising), field, f"numbers that rise from 0 to {end}")
@@ -147,8 +177,25 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
     require(len(sources) == len(paths.demand_ptr) - 1, "demand_ptr", "the demands by source")
     by_source = np.repeat(sources, np.diff(paths.demand_ptr))
     require(np.array_equal(by_source, paths.pairs[:, 0]), "demand_ptr", "the demands by source")
-    # Trie nodes: parents of the same source, links that continue the parent's link.
-    source_of_node = np.repeat(np.arange(len(sources)), np.diff(trie.source_ptr))
+
+
+def _check_trie(
+    paths: PathSet,
+    topology: Topology,
+    sources: IntArray,
+    source_of_node: Int64Array,
+    require: _Require,
+) -> None:
+    """Check the trie nodes: parents of the same source, links that continue the parent's link.
+
+    Args:
+        paths: the path set.
+        topology: its network.
+        sources: (S,) node of each source.
+        source_of_node: (T,) index of each trie node's source.
+        require: raises the error.
+    """
+    trie = paths.trie
     node = np.arange(trie.num_nodes)
     is_earlier = (trie.parent >= -1) & (trie.parent < node)
     require(bool(is_earlier.all()), "parent", "parents that come before their children")
@@ -163,6 +210,7 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
         "parent",
         "nodes of the same source",
     )
+    # A link starts at the source, or where the parent's link ends.
     tail = sources[source_of_node]
     tail[has_parent] = topology.link_target[trie.link[trie.parent[has_parent]]]
     require(
@@ -170,19 +218,32 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
         "link",
         "links that start where the parent node's link ends",
     )
-    # Leaves: one node a path, at the demand's target.
-    mask = leaves >= 0
+
+
+def _check_leaves(
+    paths: PathSet, topology: Topology, node_source: IntArray, require: _Require
+) -> None:
+    """Check the leaves: one trie node for each path, at the demand's target.
+
+    Args:
+        paths: the path set.
+        topology: its network.
+        node_source: (T,) node of each trie node's source.
+        require: raises the error.
+    """
+    trie = paths.trie
+    mask = paths.leaf >= 0
     require(
         bool((np.diff(mask.astype(np.int8), axis=1) <= 0).all()),
         "leaf",
-        "paths in the first places",
+        "paths before empty slots",
     )
-    end_nodes = leaves[mask]
+    end_nodes = paths.leaf[mask]
     demand = np.nonzero(mask)[0]
     require(bool((end_nodes < trie.num_nodes).all()), "leaf", f"nodes below {trie.num_nodes}")
     require(int(np.bincount(end_nodes).max(initial=0)) <= 1, "leaf", "a node for each path")
     require(
-        np.array_equal(sources[source_of_node[end_nodes]], paths.pairs[demand, 0]),
+        np.array_equal(node_source[end_nodes], paths.pairs[demand, 0]),
         "leaf",
         "nodes of the demand's source",
     )

@@ -58,6 +58,7 @@ def yen(
         number of paths found, and the next unused stamp.
     """
     max_paths = len(paths.length)
+    # Shortest path.
     path_weight = best_first(
         source, target, graph, weight, potential, stamp, stamp, scratch, pred_link
     )
@@ -73,13 +74,14 @@ def yen(
         root_weight = 0.0
         # The new path leaves the last one at the node before its link i (the spur node).
         for i in range(paths.length[num_found - 1]):
-            # Ban the links by which known paths with this root leave it, and the root's nodes.
+            # Ban the links by which earlier paths with this root leave it, and the root's nodes.
             spur = graph.tail[last_path[i]]
             for j in range(num_found):
                 if paths.length[j] > i and _same_prefix(paths.links[j], last_path, i):
                     scratch.banned_links[paths.links[j, i]] = stamp
             for j in range(i):
                 scratch.banned_nodes[graph.tail[last_path[j]]] = stamp
+            # Shortest path from the spur node.
             path_weight = best_first(
                 spur, target, graph, weight, potential, stamp, stamp, scratch, pred_link
             )
@@ -97,13 +99,13 @@ def yen(
                     path = np.empty(len(scratch.banned_nodes), dtype=np.int32)
                     path[:i] = last_path[:i]
                     length = i + walk_back(spur, target, pred_link, graph.tail, path[i:])
-                    is_known = False
+                    is_duplicate = False
                     for j in range(num_candidates):
                         if candidates.length[j] == length and _same_prefix(
                             candidates.links[j], path, length
                         ):
-                            is_known = True
-                    if not is_known:
+                            is_duplicate = True
+                    if not is_duplicate:
                         candidates.links[slot, :length] = path[:length]
                         candidates.length[slot] = length
                         candidates.weight[slot] = root_weight + path_weight

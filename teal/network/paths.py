@@ -395,91 +395,19 @@ def _search_by_method(
     report: Callable[[float], None] | None = None,
 ) -> PathSet:
     """Search with one method, chunk by chunk of sources; arguments as for :func:`_search`."""
-    topology, num_paths, method, weight, link_weights, groups, _ = request
     sources, starts = np.unique(pairs[:, 0], return_index=True)
     demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
-    tail = topology.link_source
-    head = topology.link_target
-    graph = make_graph(topology.num_nodes, tail, head, topology.no_transit)
-    by_hops = method is PathMethod.DISJOINT and weight is PathWeight.HOPS
-    # Select the kernel of the method, and its groups and penalties.
-    searches: dict[PathMethod, Callable[..., None]] = {
-        PathMethod.DISJOINT: path_search.search_by_hops
-        if by_hops
-        else path_search.search_by_weight,
-        PathMethod.YEN: path_search.search_yen,
-        PathMethod.SURVIVABLE: search_survivable,
-    }
-    extra_arguments: tuple[Any, ...] = ()
-    if groups is not None:
-        extra_arguments = (groups,)
-    if groups is not None and method is PathMethod.SURVIVABLE:
-        extra_arguments = groups, penalties(link_weights, topology.num_nodes, groups, num_paths)
-    # potential[t, v]: lower bound on the weight of a path from v to t (A*), by shortest-path trees
-    # of the reversed graph; the search by hops does not use it.
-    potential = np.zeros((1, 1))
-    if not by_hops:
-        every_node = np.arange(topology.num_nodes, dtype=np.int32)
-        potential, _ = shortest_trees(
-            topology.num_nodes, head, tail, link_weights, every_node, topology.no_transit
-        )
-        potential *= 1 - _RELATIVE_POTENTIAL_MARGIN
-        is_finite = np.isfinite(potential)
-        min_weight = link_weights[link_weights > 0].min(initial=np.inf)
-        if min_weight < _MIN_WEIGHT_TO_POTENTIAL * potential[is_finite].max(initial=0.0):
-            # Weights below the rounding of potentials give keys that do not order nodes, and A*
-            # would expand nodes repeatedly.  Without potentials it is Dijkstra's algorithm, whose
-            # keys are distances.
-            potential[is_finite] = 0.0
-    leaves = np.empty((len(pairs), num_paths), dtype=np.int32)
-    parents: list[IntArray] = []
-    links: list[IntArray] = []
-    all_counts: list[IntArray] = []
-    # Trie nodes allocated for a source; doubled while a source reports -1 (too small).
-    capacity = 4 * topology.num_nodes
+    kernel = _Kernel(request)
+    tries = _TrieList(len(pairs), request.num_paths)
     with progress_bar(total=len(sources), desc="paths", unit="source", disable=not progress) as bar:
         begin = 0
         chunk_size = _MIN_SOURCES
-        # Search chunks of sources; enlarge their tries until all fit.
         while begin < len(sources):
+            # Search from a chunk of sources, and append their tries.
             chunk = sources[begin : begin + chunk_size]
             call_begin = time.perf_counter()
-            first = demand_ptr[begin]
-            last = demand_ptr[begin + len(chunk)]
-            ptr = demand_ptr[begin : begin + len(chunk) + 1] - first
-            counts = np.full(len(chunk), -1, dtype=np.int32)
-            while (counts < 0).any():
-                parent = np.empty((len(chunk), capacity), dtype=np.int32)
-                link = np.empty((len(chunk), capacity), dtype=np.int32)
-                targets = np.ascontiguousarray(pairs[first:last, 1])
-                with threads_for(
-                    len(pairs) * topology.num_links, min_operations=_MIN_PARALLEL_VISITS
-                ):
-                    searches[method](
-                        path_search.TargetChunk(
-                            chunk, ptr, targets, num_paths, link_weights, potential
-                        ),
-                        graph,
-                        *extra_arguments,
-                        parent,
-                        link,
-                        counts,
-                        leaves[first:last],
-                    )
-                capacity = capacity if (counts >= 0).all() else 2 * capacity
-            # Append the tries of the chunk with node indices of the whole path set.
-            offset = sum(map(len, parents))
-            for i, num_source_nodes in enumerate(counts):
-                demands = slice(ptr[i] + first, ptr[i + 1] + first)
-                leaves[demands] = np.where(leaves[demands] >= 0, leaves[demands] + offset, -1)
-                parents.append(
-                    np.where(
-                        parent[i, :num_source_nodes] >= 0, parent[i, :num_source_nodes] + offset, -1
-                    ).astype(np.int32)
-                )
-                links.append(link[i, :num_source_nodes].copy())
-                offset += int(num_source_nodes)
-            all_counts.append(counts)
+            kernel.search(chunk, demand_ptr[begin : begin + len(chunk) + 1], pairs, tries)
+            # Report progress.
             bar.update(len(chunk))
             begin += len(chunk)
             if report is not None:
@@ -491,6 +419,153 @@ def _search_by_method(
                 if is_short
                 else max(chunk_size // 2, _MIN_SOURCES)
             )
-    source_ptr = np.concatenate([[0], np.cumsum(np.concatenate(all_counts))]).astype(np.int32)
-    trie = Trie(np.concatenate(parents), np.concatenate(links), source_ptr)
-    return PathSet(pairs, leaves, trie, demand_ptr, topology.num_links, key, topology.graph_key())
+    topology = request.topology
+    return PathSet(
+        pairs,
+        tries.leaves,
+        tries.trie(),
+        demand_ptr,
+        topology.num_links,
+        key,
+        topology.graph_key(),
+    )
+
+
+class _TrieList:
+    """Tries of the sources so far, with node indices of the whole path set.
+
+    Attributes:
+        leaves: (D, K) last node of each path, -1 for none; filled source by source.
+    """
+
+    def __init__(self, num_demands: int, num_paths: int) -> None:
+        self.leaves = np.empty((num_demands, num_paths), dtype=np.int32)
+        self._parents: list[IntArray] = []
+        self._links: list[IntArray] = []
+        self._counts: list[IntArray] = []
+
+    def append(self, ptr: IntArray, counts: IntArray, parent: IntArray, link: IntArray) -> None:
+        """Append the tries of n sources.
+
+        Args:
+            ptr: (n + 1,) pointers to their demands, whose leaves have node indices of each trie.
+            counts: (n,) number of nodes of each trie.
+            parent: (n, C) parents, with node indices of each trie.
+            link: (n, C) links.
+        """
+        leaves = self.leaves
+        offset = sum(map(len, self._parents))
+        for i, num_source_nodes in enumerate(counts):
+            demands = slice(ptr[i], ptr[i + 1])
+            leaves[demands] = np.where(leaves[demands] >= 0, leaves[demands] + offset, -1)
+            source_parent = parent[i, :num_source_nodes]
+            self._parents.append(
+                np.where(source_parent >= 0, source_parent + offset, -1).astype(np.int32)
+            )
+            self._links.append(link[i, :num_source_nodes].copy())
+            offset += int(num_source_nodes)
+        self._counts.append(counts)
+
+    def trie(self) -> Trie:
+        """Return the trie of all sources."""
+        num_nodes = np.cumsum(np.concatenate(self._counts))
+        source_ptr = np.concatenate([[0], num_nodes]).astype(np.int32)
+        return Trie(np.concatenate(self._parents), np.concatenate(self._links), source_ptr)
+
+
+class _Kernel:
+    """Compiled search of a request, and the arrays that all its calls share."""
+
+    def __init__(self, request: _Request) -> None:
+        topology, num_paths, method, weight, link_weights, groups, _ = request
+        self._request = request
+        self._graph = make_graph(
+            topology.num_nodes, topology.link_source, topology.link_target, topology.no_transit
+        )
+        by_hops = method is PathMethod.DISJOINT and weight is PathWeight.HOPS
+        # Select the kernel of the method, and its groups and penalties.
+        searches: dict[PathMethod, Callable[..., None]] = {
+            PathMethod.DISJOINT: path_search.search_by_hops
+            if by_hops
+            else path_search.search_by_weight,
+            PathMethod.YEN: path_search.search_yen,
+            PathMethod.SURVIVABLE: search_survivable,
+        }
+        self._search = searches[method]
+        self._extra_arguments: tuple[Any, ...] = ()
+        if groups is not None:
+            self._extra_arguments = (groups,)
+        if groups is not None and method is PathMethod.SURVIVABLE:
+            self._extra_arguments = (
+                groups,
+                penalties(link_weights, topology.num_nodes, groups, num_paths),
+            )
+        # The search by hops does not use potentials.
+        self._potential = np.zeros((1, 1)) if by_hops else _potentials(topology, link_weights)
+        # Trie nodes allocated for a source; doubled while a source reports -1 (too small).
+        self._capacity = 4 * topology.num_nodes
+
+    def search(
+        self, chunk: IntArray, demand_ptr: IntArray, pairs: IntArray, tries: _TrieList
+    ) -> None:
+        """Find the paths of a chunk of n sources, and append their tries.
+
+        Args:
+            chunk: (n,) sources.
+            demand_ptr: (n + 1,) pointers to their demands.
+            pairs: (D, 2) pairs of all demands.
+            tries: receives the paths.
+        """
+        request = self._request
+        first = demand_ptr[0]
+        last = demand_ptr[-1]
+        counts = np.full(len(chunk), -1, dtype=np.int32)
+        # Enlarge the tries until all fit.
+        while (counts < 0).any():
+            parent = np.empty((len(chunk), self._capacity), dtype=np.int32)
+            link = np.empty((len(chunk), self._capacity), dtype=np.int32)
+            targets = np.ascontiguousarray(pairs[first:last, 1])
+            num_visits = len(pairs) * request.topology.num_links
+            with threads_for(num_visits, least=_MIN_PARALLEL_VISITS):
+                self._search(
+                    path_search.TargetChunk(
+                        chunk,
+                        demand_ptr - first,
+                        targets,
+                        request.num_paths,
+                        request.link_weights,
+                        self._potential,
+                    ),
+                    self._graph,
+                    *self._extra_arguments,
+                    parent,
+                    link,
+                    counts,
+                    tries.leaves[first:last],
+                )
+            self._capacity = self._capacity if (counts >= 0).all() else 2 * self._capacity
+        tries.append(demand_ptr, counts, parent, link)
+
+
+def _potentials(topology: Topology, link_weights: FloatArray) -> FloatArray:
+    """Return (N, N) potentials of A*: element (t, v) is a lower bound on the weight of a path from
+    v to t, by shortest-path trees of the reversed graph.
+    """
+    every_node = np.arange(topology.num_nodes, dtype=np.int32)
+    potential, _ = shortest_trees(
+        topology.num_nodes,
+        topology.link_target,
+        topology.link_source,
+        link_weights,
+        every_node,
+        topology.no_transit,
+    )
+    potential *= 1 - _RELATIVE_POTENTIAL_MARGIN
+    is_finite = np.isfinite(potential)
+    min_weight = link_weights[link_weights > 0].min(initial=np.inf)
+    if min_weight < _MIN_WEIGHT_TO_POTENTIAL * potential[is_finite].max(initial=0.0):
+        # Weights below the rounding of potentials give keys that do not order nodes, and A* would
+        # expand nodes repeatedly.  Without potentials it is Dijkstra's algorithm, whose keys are
+        # distances.
+        potential[is_finite] = 0.0
+    return potential

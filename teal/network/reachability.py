@@ -134,12 +134,13 @@ def with_surviving_paths(
     """
     open_failures = [list(failure) for failure in failures]
     while open_failures:
-        # Each round adds one path a demand.
+        # Each round adds one path to a demand.
         added: dict[int, IntArray] = {}
         remaining = []
         for failure in open_failures:
             live = topology.capacity > 0
             live[failure] = False
+            # Demands that the network connects under the failure, but none of their paths.
             disconnected = np.flatnonzero(~has_live_path(paths, live))
             disconnected = disconnected[
                 reaches(
@@ -152,27 +153,46 @@ def with_surviving_paths(
             unserved = np.array(
                 [d for d in disconnected.tolist() if d not in added], dtype=np.int64
             )
+            # The path that was added in this round may not survive: try again in the next one.
             if any(not live[added[d]].all() for d in disconnected.tolist() if d in added):
                 remaining.append(failure)
             if len(unserved):
-                limited = (
-                    np.zeros(len(unserved), bool)
-                    if max_latency is None
-                    else np.isfinite(max_latency[unserved])
-                )
-                for selected, weight in (
-                    (unserved[~limited], np.ones(len(live))),
-                    (unserved[limited], topology.latency),
-                ):
-                    if len(selected):
-                        added.update(
-                            _shortest_paths(
-                                topology, np.where(live, weight, np.inf), paths.pairs, selected
-                            )
-                        )
+                added |= _best_paths(topology, live, paths, unserved, max_latency)
         paths = _add_paths(paths, topology, added)
         open_failures = remaining
     return paths
+
+
+def _best_paths(
+    topology: Topology,
+    live: BoolArray,
+    paths: PathSet,
+    demands: Int64Array,
+    max_latency: FloatArray | None,
+) -> dict[int, IntArray]:
+    """Find a path of each demand over the links that work: fewest links, minimum latency where the
+    demand has a limit.
+
+    Args:
+        topology: the network.
+        live: (E,) whether a link works.
+        paths: paths of D demands.
+        demands: indices of the demands.
+        max_latency: (D,) maximum path latency, ms; None for no limits.
+    """
+    limited = (
+        np.zeros(len(demands), bool) if max_latency is None else np.isfinite(max_latency[demands])
+    )
+    best_paths: dict[int, IntArray] = {}
+    for selected, weight in (
+        (demands[~limited], np.ones(len(live))),
+        (demands[limited], topology.latency),
+    ):
+        if len(selected):
+            best_paths.update(
+                _shortest_paths(topology, np.where(live, weight, np.inf), paths.pairs, selected)
+            )
+    return best_paths
 
 
 def _shortest_paths(

@@ -75,10 +75,12 @@ def first_demands(paths: AnyColumns, count: int) -> AnyColumns:
     """Return the paths of the first ``count`` demands as views; ``count`` must end a source."""
     if isinstance(paths, CandidateLists):
         return paths.first_demands(count)
+    # Sources, trie nodes and paths of these demands.
     scan = paths.packed.scan
     num_sources = int(np.searchsorted(scan.demand_ptr, count))
     num_nodes = int(scan.node_ptr[num_sources])
     num_ends = int(scan.path_ptr[num_sources])
+    # Slices of all arrays.
     first_scan = PathScan(
         scan.parent[:num_nodes],
         scan.link[:num_nodes],
@@ -130,6 +132,7 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
         ]
         return np.concatenate(moved).astype(np.int32)
 
+    # Concatenate the arrays, and shift indices and pointers.
     scan = PathScan(
         *(concatenated(name) for name in ("parent", "link", "end_node", "path_count")),
         *(continued(name) for name in ("node_ptr", "demand_ptr", "path_ptr")),

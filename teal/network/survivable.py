@@ -183,7 +183,7 @@ def _search_source(
                 if reached[memory.row[group], target]:
                     first_common = group if num_common == 0 else first_common
                     num_common += 1
-            # Cheapest path under the penalties.
+            # Find the cheapest path under the penalties.
             path_stamp += 1
             num_crossed = _find_path(
                 source,
@@ -232,6 +232,7 @@ def _search_source(
             if _is_duplicate(paths, k):
                 break
             num_found = k + 1
+            # Count the crossings of the new path, and update the costs.
             for i in range(num_crossed):
                 group = crossed[i]
                 if memory.hits[group] == 0:
@@ -246,6 +247,7 @@ def _search_source(
             for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
                 e = groups.group_link[j]
                 memory.cost[e] = chunk.weight[e]
+        # Insert the demand's paths into the trie.
         num_trie_nodes = insert(paths, num_found, trie, num_trie_nodes, leaf[d])
     return finish(trie, num_trie_nodes, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 

@@ -122,10 +122,15 @@ class Topology:
     cost: FloatArray | None = None
 
     def __post_init__(self) -> None:
+        self._check_sizes()
+        self._check_links()
+        self._check_optional_attributes()
+
+    def _check_sizes(self) -> None:
+        """Check that nodes and links exist, that node names are distinct, and the array shapes."""
         where = self.origin or self.name
         num_nodes = len(self.node_names)
         num_links = len(self.link_source)
-        # Nodes and links exist, with distinct node names.
         if num_nodes < 2:
             raise InputError(where, "nodes", "at least 2 nodes", num_nodes)
         if len(set(self.node_names)) != num_nodes:
@@ -133,7 +138,6 @@ class Topology:
             raise InputError(where, "nodes", "distinct node names", f"{duplicate!r} twice")
         if num_links == 0:
             raise InputError(where, "links", "at least 1 link", "none")
-        # Array shapes, and node indices in range.
         for field, shape in (
             ("link_source", (num_links,)),
             ("link_target", (num_links,)),
@@ -141,16 +145,21 @@ class Topology:
             ("latency", (num_links,)),
             ("coordinates", (num_nodes, 2)),
         ):
-            if getattr(self, field).shape != shape:
-                raise InputError(where, field, f"shape {shape}", getattr(self, field).shape)
+            self._check_shape(field, shape)
+
+    def _check_links(self) -> None:
+        """Check the ends, capacity and latency of each link."""
+        num_nodes = len(self.node_names)
         for field in ("link_source", "link_target"):
             ends = getattr(self, field)
             out_of_range = ends[(ends < 0) | (ends >= num_nodes)]
             if len(out_of_range):
                 raise InputError(
-                    where, field, f"node indices in 0..{num_nodes - 1}", int(out_of_range[0])
+                    self.origin or self.name,
+                    field,
+                    f"node indices in 0..{num_nodes - 1}",
+                    int(out_of_range[0]),
                 )
-        # Values of each link, and optional attributes.
         self._require(
             self.link_source != self.link_target, "target", "a node other than the source"
         )
@@ -158,30 +167,38 @@ class Topology:
         self._require(is_valid_capacity, "capacity", "a finite capacity >= 0", self.capacity)
         is_valid_latency = np.isfinite(self.latency) & (self.latency > 0)
         self._require(is_valid_latency, "latency", "a finite latency > 0", self.latency)
+
+    def _check_optional_attributes(self) -> None:
+        """Check metrics, costs, overload and affinities, where there are any."""
+        num_nodes = len(self.node_names)
+        num_links = len(self.link_source)
         if self.metric is not None:
-            if self.metric.shape != (num_links,):
-                raise InputError(where, "metric", f"shape {(num_links,)}", self.metric.shape)
+            self._check_shape("metric", (num_links,))
             self._require(self.metric > 0, "metric", "an IGP metric > 0", self.metric)
         if self.te_metric is not None:
-            if self.te_metric.shape != (num_links,):
-                raise InputError(where, "te_metric", f"shape {(num_links,)}", self.te_metric.shape)
+            self._check_shape("te_metric", (num_links,))
             self._require(
                 self.te_metric >= 0, "te_metric", "a TE metric > 0, or 0 for none", self.te_metric
             )
         if self.cost is not None:
-            if self.cost.shape != (num_links,):
-                raise InputError(where, "cost", f"shape {(num_links,)}", self.cost.shape)
+            self._check_shape("cost", (num_links,))
             is_valid_cost = np.isfinite(self.cost) & (self.cost >= 0)
             self._require(is_valid_cost, "cost", "a finite cost >= 0", self.cost)
-        if self.no_transit is not None and self.no_transit.shape != (num_nodes,):
-            raise InputError(where, "no_transit", f"shape {(num_nodes,)}", self.no_transit.shape)
+        if self.no_transit is not None:
+            self._check_shape("no_transit", (num_nodes,))
         if len(self.affinities) not in (0, num_links):
             raise InputError(
-                where,
+                self.origin or self.name,
                 "affinities",
                 f"a set for each of {num_links} links, or ()",
                 len(self.affinities),
             )
+
+    def _check_shape(self, field: str, shape: tuple[int, ...]) -> None:
+        """Raise InputError for an array of another shape."""
+        actual = getattr(self, field).shape
+        if actual != shape:
+            raise InputError(self.origin or self.name, field, f"shape {shape}", actual)
 
     def _require(
         self,

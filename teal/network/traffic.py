@@ -85,6 +85,7 @@ class TrafficMatrices:
 
     def __post_init__(self) -> None:
         where = self.origin or self.name
+        # Shapes.
         if self.rates.shape != (len(self.timestamps), len(self.pairs)):
             expected = f"{len(self.timestamps)} x {len(self.pairs)} rates"
             raise InputError(where, "rates", expected, " x ".join(map(str, self.rates.shape)))
@@ -92,6 +93,7 @@ class TrafficMatrices:
             raise InputError(where, "", "at least one traffic matrix with demands", "none")
         if len(self.pairs) == 0:
             raise InputError(where, "demands", "at least one demand", "none")
+        # Times and scale.
         if np.isnat(self.timestamps).any():
             raise InputError(where, "timestamp", "a time for every matrix", "none")
         not_increasing = np.flatnonzero(np.diff(self.timestamps) <= np.timedelta64(0, "s"))
@@ -101,6 +103,7 @@ class TrafficMatrices:
             )
         if not self.scale > 0 or not np.isfinite(self.scale):
             raise InputError(where, "scale", "a positive factor", self.scale)
+        # Pairs, sorted within each class.
         sort_key = self.pairs[:, 0].astype(np.int64) * (1 << 32) + self.pairs[:, 1]
         blocks = [slice(None)] if self.classes is None else self.classes.blocks
         if any((np.diff(sort_key[rows]) <= 0).any() for rows in blocks):

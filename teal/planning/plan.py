@@ -36,13 +36,20 @@ from teal.runtime.interruptible import complete
 from teal.solvers import pdhg
 from teal.solvers.columns import improving
 
-BLOCK_MATRICES = 16  # matrices
-_NOTHING = 1e-3  # share of the value, up to which a loss counts as nothing
-_NARROW = 0.1  # width of an interval, as a share of its high end, from which on it is narrow enough
-_FINER = 10.0  # by which the gap is divided where an interval is too wide
-_SAME_UTILISATION = 1e-9  # difference of utilisations that is none
-_MIN_GAP = 1e-5  # certified, below which nothing is solved further
-_MAX_ROUNDS = 12  # of adding paths that a case misses
+# Matrices that are solved together.
+BLOCK_MATRICES = 16
+# Share of the value up to which a loss counts as nothing.
+_NOTHING = 1e-3
+# Width of an interval, as a share of its upper end, from which on it is narrow enough.
+_NARROW = 0.1
+# Divisor of the gap where an interval is too wide.
+_FINER = 10.0
+# Difference up to which utilisations count as equal.
+_SAME_UTILISATION = 1e-9
+# Certified gap below which nothing is solved further.
+_MIN_GAP = 1e-5
+# Maximum rounds of adding paths that a case misses.
+_MAX_ROUNDS = 12
 # path slots of the matrices that are given further paths together: larger ones take minutes
 _MAX_SLOTS = 4_000_000
 
@@ -323,6 +330,7 @@ def loss_interval(
 def _outages_of(
     instance: Instance, block: Int64Array, before: _Solved, after: _Solved, failure: Failure
 ) -> tuple[list[Outage], LinkPeaks]:
+    # Measure the solutions, also those of matrices with more paths.
     everything = torch.arange(len(block))
     figures_by_case: dict[int, tuple[Figures, Status]] = {}
     utilisation = np.zeros((len(block), instance.topology.num_links))
@@ -331,6 +339,7 @@ def _outages_of(
         utilisation[rows.cpu().numpy()] = np.nan_to_num(assessment.utilisation.cpu().numpy())
         for b, row in enumerate(rows.tolist()):
             figures_by_case[row] = assessment.figures(b), assessment.status[b]
+    # One outage for each matrix.
     problem = after.problem
     stranded = (problem.demand * ~problem.routable).sum(1) / problem.demand.sum(1).clamp(min=1e-300)
     value_before = before.value

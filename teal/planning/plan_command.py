@@ -24,14 +24,16 @@ from teal.app.web.layout import drawing_of, utilisation_map
 from teal.formats.rows import write_csv, write_parquet
 from teal.network.failures import cable_failures
 from teal.objectives import Objective
-from teal.planning.plan import Outage, PlanReport, by_failure, loss
+from teal.planning.plan import FailureLoss, Outage, PlanReport, by_failure, loss
 from teal.planning.settings import PlanConfig
 from teal.planning.study import plan
 from teal.runtime.rounding import percent_at_least, percent_at_most
 from teal.runtime.storage import check_out_folder
 
-_STRANDS = 1e-9  # share of the demand, from which on a failure strands some
-_MAX_FAILURES = 25  # rows of the plot, and failures of a chart
+# Share of the demand from which on a failure strands some.
+_STRANDS = 1e-9
+# Maximum rows of the plot, and failures of a chart.
+_MAX_FAILURES = 25
 
 
 def failure_tables(outages: Sequence[Outage], worst: int, objective: Objective) -> list[Table]:
@@ -105,13 +107,14 @@ def plan_findings(report: PlanReport) -> list[str]:
     matrices = _count(len({outage.index for outage in report.outages}), "matrix", "matrices")
     if not ranked:
         return [f"No failure was tried, over {matrices}."]
-    label = report.objective.rules.loss_label
+    # Failures that cost something.
     costly = [failure for failure in ranked if failure.worst > 0 or failure.stranded > _STRANDS]
     sentences = [
         f"{len(costly):,} of {len(ranked):,} failures certainly cost something, over {matrices}."
         if costly
         else f"No failure certainly costs anything, over {matrices}."
     ]
+    # Failures that leave too little capacity, and the worst of the others.
     too_much = [failure.failure for failure in ranked if not math.isfinite(failure.worst)]
     if too_much:
         sentences.append(
@@ -121,41 +124,50 @@ def plan_findings(report: PlanReport) -> list[str]:
     finite = [failure for failure in ranked if math.isfinite(failure.worst)]
     worst = max(finite, key=lambda failure: failure.worst, default=ranked[0])
     if worst.worst > 0:
+        label = report.objective.rules.loss_label
         sentences.append(
             f"The worst is that of {worst.failure} ({worst.kind}), at {minute(worst.worst_at)}: "
             f"{label} {percent_at_least(worst.worst, 2)} certainly and "
             f"{percent_at_most(worst.worst_at_most, 2)} at most."
         )
-    stranding = max(ranked, key=lambda failure: failure.stranded)
-    leaving = sum(failure.stranded > _STRANDS for failure in ranked)
-    sentences.append(
-        f"{stranding.failure} leaves {percent(stranding.stranded)} of the demand without a path, "
-        f"on average; {_count(leaving, 'failure leaves', 'failures leave')} some."
-        if stranding.stranded > _STRANDS
-        else "Every demand keeps a path under every failure."
-    )
-    first = report.links()[0]
-    if report.objective.may_shed:
-        full = int(np.count_nonzero(report.fullest.utilisation >= 1 - 1e-6))
-        sentences.append(
-            f"{_count(full, 'link is', 'links are')} full in some case: this program fills links "
-            "before it leaves "
-            "demand out."
-        )
-    else:
-        under = f"when {first.failure} fails" if first.failure else "without failure"
-        sentences.append(
-            f"The fullest link is {first.link}: {percent(first.failed_utilisation)} {under}, at "
-            f"{minute(first.timestamp)} ({percent(first.utilisation)} at most without failure)."
-        )
+    # Demand without a path, and links at their capacity.
+    sentences += [_stranding_sentence(ranked), _utilisation_sentence(report)]
+    # Failures whose cost is uncertain.
     open_cases = sum(failure.worst <= 0 < failure.worst_at_most - 1e-3 for failure in ranked)
     if open_cases:
         sentences.append(
             f"Of {_count(open_cases, 'failure', 'failures')} it is not known whether they cost "
-            "anything: a smaller "
-            "--gap says."
+            "anything: a smaller --gap says."
         )
     return sentences
+
+
+def _stranding_sentence(ranked: Sequence[FailureLoss]) -> str:
+    """Return a sentence about the demand that failures leave without a path."""
+    stranding = max(ranked, key=lambda failure: failure.stranded)
+    num_stranding = sum(failure.stranded > _STRANDS for failure in ranked)
+    return (
+        f"{stranding.failure} leaves {percent(stranding.stranded)} of the demand without a path, "
+        f"on average; {_count(num_stranding, 'failure leaves', 'failures leave')} some."
+        if stranding.stranded > _STRANDS
+        else "Every demand keeps a path under every failure."
+    )
+
+
+def _utilisation_sentence(report: PlanReport) -> str:
+    """Return a sentence about full links, or the fullest one where no demand may be shed."""
+    first = report.links()[0]
+    if report.objective.may_shed:
+        num_full = int(np.count_nonzero(report.fullest.utilisation >= 1 - 1e-6))
+        return (
+            f"{_count(num_full, 'link is', 'links are')} full in some case: this program fills "
+            "links before it leaves demand out."
+        )
+    case = f"when {first.failure} fails" if first.failure else "without failure"
+    return (
+        f"The fullest link is {first.link}: {percent(first.failed_utilisation)} {case}, at "
+        f"{minute(first.timestamp)} ({percent(first.utilisation)} at most without failure)."
+    )
 
 
 def _count(number: int, singular: str, plural: str) -> str:
@@ -166,14 +178,29 @@ def write_plan_page(path: Path, report: PlanReport) -> None:
     """A page: findings, the failures, a map of the links' largest utilisation and of what cables
     cost, the links.
     """
+    introduction = (
+        "Every failure under every matrix, solved anew.  What a failure costs is known between two "
+        "limits, which the certified bounds of the solutions with and without it give: certainly, "
+        "and at most."
+    )
+    write_page(
+        path,
+        f"What failures cost on {report.topology.name}",
+        introduction,
+        [_failure_section(report), _link_section(report)],
+    )
+
+
+def _failure_section(report: PlanReport) -> Section:
+    """Return the section with findings, failures, charts and the map."""
     topology = report.topology
     objective = report.objective
-    matrices = len({outage.index for outage in report.outages})
+    num_matrices = len({outage.index for outage in report.outages})
     facts = (
-        f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {matrices:,} matrices, "
+        f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {num_matrices:,} matrices, "
         f"objective {objective.name}"
     )
-    failures = Section(
+    return Section(
         title=topology.name,
         facts=facts,
         traffic=report.traffic.name,
@@ -186,8 +213,12 @@ def write_plan_page(path: Path, report: PlanReport) -> None:
         case_label="Show",
         scheme_label="Of",
     )
-    links = Section(
-        title=f"{topology.name}: links",
+
+
+def _link_section(report: PlanReport) -> Section:
+    """Return the section with the table of links."""
+    return Section(
+        title=f"{report.topology.name}: links",
         facts="the largest utilisation of each link, and when it is reached",
         traffic=report.traffic.name,
         table=Table(
@@ -203,12 +234,6 @@ def write_plan_page(path: Path, report: PlanReport) -> None:
             report.links(),
         ),
     )
-    introduction = (
-        "Every failure under every matrix, solved anew.  What a failure costs is known between two "
-        "limits, which the "
-        "certified bounds of the solutions with and without it give: certainly, and at most."
-    )
-    write_page(path, f"What failures cost on {topology.name}", introduction, [failures, links])
 
 
 def _map(report: PlanReport) -> dict[str, Any]:
@@ -241,58 +266,64 @@ def _charts(report: PlanReport) -> tuple[Chart, ...]:
     worst = report.by_failure()[:_MAX_FAILURES]
     if not worst:
         return ()
-    label = f"{report.objective.rules.loss_label}, %"
-    names = [failure.failure for failure in worst]
-    by_time: dict[str, list[float]] = {}
+    losses_at: dict[str, list[float]] = {}
     for outage in report.outages:
         if outage.failure:
-            by_time.setdefault(outage.timestamp, []).append(loss(outage, report.objective))
-    times = sorted(by_time)
-    charts = [
-        Chart(
-            "by_failure",
-            "What failures cost",
-            f"The {len(worst)} failures that cost most, each under its worst "
-            "matrix: certainly, and at most.",
-            "failure",
-            label,
-            (
-                Series(
-                    "at most", "points", names, [100 * failure.worst_at_most for failure in worst]
-                ),
-                Series(
-                    "certainly",
-                    "points",
-                    names,
-                    [100 * max(0.0, failure.worst) for failure in worst],
-                ),
-            ),
-            x_scale="category",
-        )
-    ]
-    if len(times) > 1:
-        charts.append(
-            Chart(
-                "by_time",
-                "When failures cost most",
-                "The largest certain cost of any failure, and the mean of all, at each time.",
-                "time",
-                label,
-                (
-                    Series(
-                        "worst failure",
-                        "line",
-                        times,
-                        [100 * float(np.nanmax(by_time[t])) for t in times],
-                    ),
-                    Series(
-                        "mean", "line", times, [100 * float(np.nanmean(by_time[t])) for t in times]
-                    ),
-                ),
-                x_scale="time",
-            )
-        )
+            losses_at.setdefault(outage.timestamp, []).append(loss(outage, report.objective))
+    label = f"{report.objective.rules.loss_label}, %"
+    charts = [_chart_by_failure(worst, label)]
+    if len(losses_at) > 1:
+        charts.append(_chart_by_time(losses_at, label))
     return tuple(charts)
+
+
+def _chart_by_failure(worst: Sequence[FailureLoss], label: str) -> Chart:
+    """Return a chart of the certain and the largest possible cost of the worst failures."""
+    names = [failure.failure for failure in worst]
+    return Chart(
+        "by_failure",
+        "What failures cost",
+        f"The {len(worst)} failures that cost most, each under its worst matrix: certainly, and at "
+        "most.",
+        "failure",
+        label,
+        (
+            Series("at most", "points", names, [100 * failure.worst_at_most for failure in worst]),
+            Series(
+                "certainly", "points", names, [100 * max(0.0, failure.worst) for failure in worst]
+            ),
+        ),
+        x_scale="category",
+    )
+
+
+def _chart_by_time(losses_at: dict[str, list[float]], label: str) -> Chart:
+    """Return a chart of the largest and the mean cost of failures by time.
+
+    Args:
+        losses_at: certain cost of each failure, by time.
+        label: label of the cost.
+    """
+    times = sorted(losses_at)
+    return Chart(
+        "by_time",
+        "When failures cost most",
+        "The largest certain cost of any failure, and the mean of all, at each time.",
+        "time",
+        label,
+        (
+            Series(
+                "worst failure",
+                "line",
+                times,
+                [100 * float(np.nanmax(losses_at[time])) for time in times],
+            ),
+            Series(
+                "mean", "line", times, [100 * float(np.nanmean(losses_at[time])) for time in times]
+            ),
+        ),
+        x_scale="time",
+    )
 
 
 class FailurePlan(PlanReport):

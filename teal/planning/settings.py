@@ -39,7 +39,7 @@ class PlanOptions(ProgramFileConfig):
         """Raise InputError for a number out of its range."""
         super().__post_init__()
         require_linear(self, "for a plan: demands that a failure cuts off would leave the utility")
-        require(self, "max_pairs", "a whole number of at least 0", self.max_pairs >= 0)
+        require(self, "max_pairs", "an integer >= 0", self.max_pairs >= 0)
         has_cables = not self.failures or "cables" in self.failures
         require(
             self,
@@ -47,7 +47,7 @@ class PlanOptions(ProgramFileConfig):
             "--failures cables, which say which pairs cost most",
             not self.pairs or has_cables,
         )
-        require(self, "limit", "a whole number of at least 0", self.limit >= 0)
+        require(self, "limit", "an integer >= 0", self.limit >= 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,4 +82,4 @@ class PlanConfig(PlanOptions, InstanceConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
-        require(self, "worst", "a whole number of at least 1", self.worst >= 1)
+        require(self, "worst", "an integer >= 1", self.worst >= 1)

@@ -45,6 +45,7 @@ def plan(
         InputError: groups of cables that cannot be read, or entries of another instance.
     """
     require_same(entries, instance_key(instance), instance.topology.name)
+    # Failures of single elements, under the chosen matrices.
     cables = cable_failures(instance.topology)
     groups = load_groups(options.groups, instance.topology) if options.groups else {}
     kinds = options.failures or ("cables",)
@@ -52,6 +53,7 @@ def plan(
     instance = instance.surviving([failure.links for failure in singles], notify)
     rows = rows_of(instance, options.split)[: options.limit or None]
     results = _sweep(instance, rows, options, entries, singles, "failures")
+    # Pairs of the cables that cost most alone.
     if options.pairs:
         count = math.comb(len(cables), 2)
         cost = _costs(results, cables, instance.objective)

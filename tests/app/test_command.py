@@ -32,7 +32,7 @@ class DegreeConfig(TopologyFileConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
-        require(self, "least", "a whole number of at least 0", self.least >= 0)
+        require(self, "least", "an integer >= 0", self.least >= 0)
 
 
 def degree_outcome(config: DegreeConfig, notify: Notify) -> Outcome:

@@ -69,7 +69,7 @@ def test_a_demand_that_a_failure_leaves_without_a_candidate_gets_a_path(tmp_path
     more = instance.surviving([[direct]], said.append)
     assert more.paths.mask.sum() == instance.paths.mask.sum() + 1
     assert len(said) == 1
-    assert said[0].startswith("1 paths more")
+    assert said[0].startswith("1 paths added")
     # The only way from c to a fails: the network does not connect them.
     only = int(instance.topology.find_links("c", "b")[0])
     assert more.surviving([[only]]) is more

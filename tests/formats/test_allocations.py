@@ -127,15 +127,15 @@ _ONE = {"target": "n1", "demand": 16.0, "admitted": 8.0, "shed": 8.0, "paths": [
         ([_ONE | {"paths": [_PATH | {"links": None}]}], "links: expected a list"),
         (
             [_ONE | {"paths": [_PATH | {"rate": -1.0, "split": -1.0}]}],
-            "expected a number of at least 0, found -1.0",
+            "expected a number >= 0, found -1.0",
         ),
         (
             [_ONE | {"paths": [_PATH | {"rate": None, "split": None}]}],
-            "expected a number of at least 0, found None",
+            "expected a number >= 0, found None",
         ),
         (
             [_ONE | {"paths": [_PATH | {"rate": 10**400, "split": 10**400}]}],
-            "expected a number of at least 0",
+            "expected a number >= 0",
         ),
         ([_ONE | {"paths": None}], "paths: expected a list"),
         ([_ONE | {"target": None}], "target: expected text"),

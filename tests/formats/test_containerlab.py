@@ -163,7 +163,7 @@ def _json(folder: Path, topology: Topology) -> str:
         ),
         (
             "topology: {nodes: {a: {labels: {teal-name: b}}, b: }, links: []}",
-            "a different one for each node",
+            "distinct labels",
         ),
         (
             "x: &a [1,1,1,1,1,1,1,1]\ny: &b [*a,*a,*a,*a,*a,*a,*a]\nz: [*b,*b,*b,*b,*b,*b]\ntopology: *b",

@@ -137,7 +137,7 @@ def test_a_row_a_circuit_may_have_a_metric_for_each_direction(tmp_path: Path) ->
     with pytest.raises(InputError, match="metric_za: expected a row for each circuit"):
         load_topology(path)
     path.write_text("source,target,capacity,metric_az,metric_za\nx,y,1,10,0.5\n")
-    with pytest.raises(InputError, match="line 2: metric: expected a whole number"):
+    with pytest.raises(InputError, match="line 2: metric: expected an integer"):
         load_topology(path)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from teal.network import Topology
 from teal.runtime.arrays import Float32Array, FloatArray, IntArray
 
-_MAX_STRESS_NODES = 300  # nodes, above which the stress layout (Kamada-Kawai) takes too long
+# Nodes above which the stress layout (Kamada-Kawai) takes too long.
+_MAX_STRESS_NODES = 300
 
 
 def drawing(
@@ -86,9 +87,8 @@ def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> Fl
     graph: Any = nx.Graph()
     graph.add_nodes_from(range(len(has_coordinates)))
     graph.add_edges_from(zip(source.tolist(), target.tolist(), strict=True))
-    if (
-        has_coordinates.sum() > len(has_coordinates) / 2
-    ):  # the others are placed between their neighbours
+    # With most coordinates known, the other nodes are placed between their neighbours.
+    if has_coordinates.sum() > len(has_coordinates) / 2:
         fixed = np.flatnonzero(has_coordinates).tolist()
         points = _projected(coordinates)
         start = {

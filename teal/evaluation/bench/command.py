@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +36,8 @@ from teal.formats.rows import write_csv
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import check_out_folder
 
-_MAX_FAULTS = 50  # listed on the page
+# Maximum number of faults on the page.
+_MAX_FAULTS = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +91,7 @@ def ranking_table(scores: Sequence[Score]) -> Table:
 
 def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
     """A page with the ranking, scores by case as a chart, and what is not valid and why."""
+    # One series of scores for each program.
     tracks = _tracks(scores)
     ranking = means(scores)
     series = tuple(
@@ -102,7 +104,8 @@ def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
         for program in ranking
         if (program_scores := [score for score in scores if score.program == program])
     )
-    best = next(iter(ranking.items()))
+    # One section, with the ranking and the chart of scores.
+    best_program, best_means = next(iter(ranking.items()))
     section = Section(
         title=NAME,
         facts=f"{len({s.case for s in scores})} cases in {len(tracks)} tracks",
@@ -120,14 +123,15 @@ def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
             ),
         ),
         notes=[f"{s.program}, {s.case}: {s.fault}" for s in scores if s.fault][:_MAX_FAULTS],
-        findings=[f"First: {best[0]}, {percent(best[1]['all'])} on average over the tracks."],
+        findings=[
+            f"First: {best_program}, {percent(best_means['all'])} on average over the tracks."
+        ],
     )
     write_page(
         path,
         f"{', '.join(ranking)} on {NAME}",
         "Results of any program, checked by plain arithmetic.  A score is value over bound for "
-        "flow, and bound over "
-        "value for utilisation; times are those that the programs say.",
+        "flow, and bound over value for utilisation; times are those that the programs say.",
         [section],
     )
 
@@ -142,7 +146,8 @@ def _median_s(scores: Sequence[Score]) -> float:
 
 
 FILES = SCORES, RANKING, PAGE = ("scores.csv", "ranking.csv", "report.html")
-PROOFS = "proofs"  # folder
+# Folder of the proofs.
+PROOFS = "proofs"
 
 
 def set_of(config: BenchConfig, notify: Callable[[str], None]) -> BenchSet:
@@ -188,8 +193,11 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
     Raises:
         InputError: an unknown scheme, a faulty result file, or an output that must not be replaced.
     """
+    # Files of results: of the schemes, and of other programs.
     out_files = (
-        {} if config.out is None else {s: config.out / result_file(s) for s in config.scheme}
+        {}
+        if config.out is None
+        else {scheme: config.out / result_file(scheme) for scheme in config.scheme}
     )
     if config.out is not None:
         names = [*FILES, *(path.name for path in out_files.values())]
@@ -199,20 +207,16 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
         raise InputError(
             "--results",
             "",
-            "files of different names, which are those of the programs",
+            "unique file names, because they identify the programs",
             ", ".join(path.stem for path in files),
         )
+    # Run the schemes.
     bench = set_of(config, notify)
     other_results = {path.stem: read_results(path, bench) for path in config.results}
-    for scheme, path in out_files.items():
-        with progress_bar(total=len(bench.cases), desc=scheme, unit="case") as bar:
-            results, seconds = run_scheme(bench, scheme, config.model, lambda _: bar.update())
-        write_results(path, bench, results, seconds)
-        missing = len(bench.cases) - len(results)
-        if missing:
-            notify(f"{scheme}: {missing} cases without explicit paths are left out")
+    _run_schemes(config, bench, out_files, notify)
     if not files:
         return []
+    # Rank all results, and prove them.
     programs = {path.stem: read_results(path, bench) for path in out_files.values()} | other_results
     seconds_of = {path.stem: read_seconds(path.with_suffix(".seconds.csv")) for path in files}
     scores = rank(bench, programs, seconds_of)
@@ -234,7 +238,31 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
     return scores
 
 
-_MAX_LISTED = 5  # results that are not valid, or not proved, each in a line
+def _run_schemes(
+    config: BenchConfig,
+    bench: BenchSet,
+    out_files: Mapping[str, Path],
+    notify: Callable[[str], None],
+) -> None:
+    """Run each scheme on the set, and write its results.
+
+    Args:
+        config: the settings.
+        bench: the set.
+        out_files: file of each scheme's results.
+        notify: called with the number of cases that are left out.
+    """
+    for scheme, path in out_files.items():
+        with progress_bar(total=len(bench.cases), desc=scheme, unit="case") as bar:
+            results, seconds = run_scheme(bench, scheme, config.model, lambda _: bar.update())
+        write_results(path, bench, results, seconds)
+        num_missing = len(bench.cases) - len(results)
+        if num_missing:
+            notify(f"{scheme}: {num_missing} cases without explicit paths are skipped")
+
+
+# Maximum number of lines of results that are not valid, or not proved.
+_MAX_LISTED = 5
 
 
 def bench_outcome(config: BenchConfig, notify: Notify) -> Outcome:
@@ -246,8 +274,8 @@ def bench_outcome(config: BenchConfig, notify: Notify) -> Outcome:
     faults = {f"{score.program}, {score.case}": score.fault for score in scores if score.fault}
     lines = [f"{name}: {fault}" for name, fault in list(faults.items())[:_MAX_LISTED]]
     if config.prove and config.out is not None:
-        valid = [each_score for each_score in scores if not each_score.fault]
-        unproved = [each_score for each_score in valid if math.isnan(each_score.proved_gap)]
+        valid = [score for score in scores if not score.fault]
+        unproved = [score for score in valid if math.isnan(score.proved_gap)]
         lines.append(
             f"{config.out / PROOFS}: {len(valid) - len(unproved)} of {len(valid)} valid results "
             "have a proof"

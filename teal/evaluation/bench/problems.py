@@ -37,13 +37,18 @@ from teal.solvers.columns import OverAllPaths, improve
 Track = Literal["known", "failures", "next", "unsplittable"]
 TRACKS: tuple[Track, ...] = ("known", "failures", "next", "unsplittable")
 SET_FILE = "set.json"
-NAME = "teal-bench-2"  # of this version of the set
+# Name of this version of the set.
+NAME = "teal-bench-2"
 # content key of its networks and matrices
 KEY = "96af18234c86707808ca8fd0cb2ae133ea4f4f58b0671a461b4b64dfd2fc1885"
-_FORMAT = 1  # of the folder
-_GAP = 1e-3  # certified, of every optimum
-_DIGITS = 6  # of a rate
-_FIRST_PATHS = 4  # edge-disjoint, from which column generation begins
+# Format of the folder.
+_FORMAT = 1
+# Certified gap of every optimum.
+_GAP = 1e-3
+# Significant digits of a rate.
+_DIGITS = 6
+# Edge-disjoint paths from which column generation begins.
+_FIRST_PATHS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,6 +170,7 @@ def make_set(
     for name in names:
         if name not in _SOURCES:
             raise InputError("--network", "", "one of: " + ", ".join(_SOURCES), repr(name))
+    # Networks, and their rounded traffic.
     networks = {}
     traffic = {}
     for name in names:
@@ -172,6 +178,7 @@ def make_set(
             load_topology(_SOURCES[name].topology), name=name
         )
         traffic[name] = _rounded(load_traffic(_SOURCES[name].traffic, topology))
+    # Solve each case.
     planned = [
         (name, track, row, failed)
         for name in names

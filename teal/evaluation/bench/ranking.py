@@ -32,8 +32,10 @@ import numpy as np
 
 from teal.errors import InputError
 from teal.evaluation.bench.problems import TRACKS, BenchSet, Case
+from teal.network import Topology
 
-_TOLERANCE = 1e-6  # relative, of capacities and shares
+# Relative tolerance of capacities and shares.
+_TOLERANCE = 1e-6
 HEADER = ("case", "source", "target", "path", "share")
 
 Paths = dict[tuple[int, int], list[tuple[list[int], float]]]
@@ -92,6 +94,7 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
                 case = cases.get(row["case"])
                 if case is None:
                     raise InputError(str(path), where, "a case of the set", repr(row["case"]))
+                # Nodes, links and share of the path.
                 names = row["path"].split("|")
                 try:
                     ends = nodes[case.network][row["source"]], nodes[case.network][row["target"]]
@@ -173,47 +176,67 @@ def score_of(
 
 
 def _value(bench: BenchSet, case: Case, paths: Paths) -> tuple[float, str]:
-    """Value of an allocation, and what is wrong with it."""
+    """Return the value of an allocation, NaN for an invalid one, and its fault, "" for a valid
+    one.
+    """
     topology = bench.network_of(case)
     traffic = bench.traffic[case.network]
     demand = {
         (int(s), int(t)): rate
         for (s, t), rate in zip(traffic.pairs, traffic.read([case.matrix])[0], strict=True)
     }
-    names = topology.node_names
+    # Check the shares of each demand, and add up loads and carried demand.
     load = np.zeros(topology.num_links)
     carried = 0.0
-    for ends, of_demand in paths.items():
+    for ends, demand_paths in paths.items():
         rate = demand.get(ends, 0.0)
-        total = 0.0
-        for links, share in of_demand:
-            if not (share >= -_TOLERANCE and math.isfinite(share)):
-                return math.nan, f"a share of {share:g} from {names[ends[0]]} to {names[ends[1]]}"
-            total += share
-            if share > 0 and (topology.capacity[links] <= 0).any():
-                return (
-                    math.nan,
-                    f"a path from {names[ends[0]]} to {names[ends[1]]} over a link that has failed",
-                )
+        total_share, fault = _check_shares(topology, case, ends, demand_paths)
+        if fault:
+            return math.nan, fault
+        for links, share in demand_paths:
             np.add.at(load, links, max(share, 0.0) * rate)
-        if total > 1 + _TOLERANCE:
-            return (
-                math.nan,
-                f"shares that sum up to {total:.6g} from {names[ends[0]]} to {names[ends[1]]}",
-            )
-        if case.track == "unsplittable" and sum(share > _TOLERANCE for _, share in of_demand) > 1:
-            return math.nan, f"several paths from {names[ends[0]]} to {names[ends[1]]}"
-        carried += rate * min(total, 1.0)
+        carried += rate * min(total_share, 1.0)
+    # Check the capacities, or that all demand is carried.
     live = topology.capacity > 0
     utilisation = float((load[live] / topology.capacity[live]).max(initial=0.0))
     if case.objective == "total_flow":
         if utilisation > 1 + _TOLERANCE:
             return math.nan, f"a link at {100 * utilisation:.4f}% of its capacity"
         return carried, ""
-    total = sum(demand.values())
-    if carried < total * (1 - _TOLERANCE):
-        return math.nan, f"only {100 * carried / total:.4f}% of the demand carried"
+    total_demand = sum(demand.values())
+    if carried < total_demand * (1 - _TOLERANCE):
+        return math.nan, f"only {100 * carried / total_demand:.4f}% of the demand carried"
     return utilisation, ""
+
+
+def _check_shares(
+    topology: Topology,
+    case: Case,
+    ends: tuple[int, int],
+    paths: Sequence[tuple[list[int], float]],
+) -> tuple[float, str]:
+    """Return the sum of a demand's shares, and its fault, "" for a valid one.
+
+    Args:
+        topology: the network.
+        case: the case.
+        ends: source and target of the demand.
+        paths: links and share of each of its paths.
+    """
+    names = topology.node_names
+    pair = f"from {names[ends[0]]} to {names[ends[1]]}"
+    total = 0.0
+    for links, share in paths:
+        if not (share >= -_TOLERANCE and math.isfinite(share)):
+            return total, f"a share of {share:g} {pair}"
+        total += share
+        if share > 0 and (topology.capacity[links] <= 0).any():
+            return total, f"a path {pair} over a link that has failed"
+    if total > 1 + _TOLERANCE:
+        return total, f"shares that sum up to {total:.6g} {pair}"
+    if case.track == "unsplittable" and sum(share > _TOLERANCE for _, share in paths) > 1:
+        return total, f"several paths {pair}"
+    return total, ""
 
 
 def means(scores: Sequence[Score]) -> dict[str, dict[str, float]]:

@@ -24,8 +24,10 @@ from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Past
 from teal.solvers.candidates import choose_paths
 
-_TRAINED_ON = (0, 3, 6, 9)  # rows for which candidate paths are chosen; no case measures them
-_MIN_SHARE = 1e-9  # of a demand, that is written
+# Rows for which candidate paths are chosen; no case measures them.
+_TRAINED_ON = (0, 3, 6, 9)
+# Minimum share of a demand that is written.
+_MIN_SHARE = 1e-9
 
 
 def run_scheme(
