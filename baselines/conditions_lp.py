@@ -22,17 +22,17 @@ from teal.problem import Allocation, Problem, ProgramPrices, Status
 from teal.problem.program import Program
 from teal.problem.sets import Capped
 
-# share of the flow of a higher class by which the next LPs may fall short of it, for rounding
+# Relative tolerance of the flow of a higher class in the next LPs, for rounding.
 _SLACK = 1e-9
 
 
 def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation:
-    """The optimum of every matrix, with prices of links; under priority with those of the LP of
-    every class.
+    """Optimum of every matrix, with prices of links; under priority with those of the LP of every
+    class.
 
     Args:
-        problem: with side conditions, in float64.
-        settings: of the LP solver.
+        problem: problem with side conditions, in float64.
+        settings: settings of the LP solver.
     """
     count = 1 if problem.classes is None else len(problem.classes)
     prices = np.zeros((problem.batch, count, problem.topology.num_links))
@@ -50,14 +50,7 @@ def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation
             else problem.classes.of_demand,
             is_ordered=problem.classes is not None,
         )
-        status = Status.OPTIMAL
-        for number in range(count):
-            solution = solve_program(lps.program(number), settings)
-            lps.take(number, solution)
-            status = solution.status
-            if not status.usable:
-                break
-            prices[b, number] = lps.prices(solution)[: problem.topology.num_links]
+        status = lps.solve(prices[b], settings)
         if status.usable:
             splits[b] = row.rewritten.splits(lps.shares())[0]
         statuses.append(status)
@@ -78,12 +71,12 @@ class _Lps:
     """The LPs of one matrix, one for each class of demands.
 
     Args:
-        program: B = 1, in Gbit/s.
-        of_demand: (D,) number of the class of each demand.
+        program: program of one matrix, Gbit/s.
+        of_demand: (D,) class of each demand.
         is_ordered: whether flow counts instead of value, and higher classes keep theirs.
 
     Attributes:
-        seconds: that the solver took so far.
+        seconds: time of the solver so far.
     """
 
     def __init__(self, program: Program, of_demand: Array, *, is_ordered: bool) -> None:
@@ -116,8 +109,25 @@ class _Lps:
         self._flow = np.zeros(len(self._column))
         self.seconds = 0.0
 
+    def solve(self, prices: Array, settings: LpSettings) -> Status:
+        """Solve the LPs of all classes, until one has no usable solution; return the last status.
+
+        Args:
+            prices: (classes, E) receives the prices of the links.
+            settings: settings of the LP solver.
+        """
+        status = Status.OPTIMAL
+        for number in range(len(prices)):
+            solution = solve_program(self.program(number), settings)
+            self.take(number, solution)
+            status = solution.status
+            if not status.usable:
+                break
+            prices[number] = self.prices(solution)[: prices.shape[1]]
+        return status
+
     def program(self, number: int) -> LinearProgram:
-        """That of a class, after those of the higher ones."""
+        """LP of a class, after those of the higher ones."""
         value = (self._class_of == number).astype(float) if self._is_ordered else self._value
         constraints = [
             sp.csr_array(-(self._class_of == above).astype(float)[None]) for above in range(number)
@@ -132,17 +142,17 @@ class _Lps:
         )
 
     def take(self, number: int, solution: LpSolution) -> None:
-        """Take note of the solution of a class's program."""
+        """Store the solution of a class's program."""
         self._flow = np.maximum(solution.x, 0)
         self.seconds = self.seconds + solution.seconds
         self._reached.append(float(self._flow[self._class_of == number].sum()))
 
     def prices(self, solution: LpSolution) -> Array:
-        """(R,) of all rows."""
+        """(R,) dual prices of all rows."""
         return solution.dual[: len(self._limit)]
 
     def shares(self) -> torch.Tensor:
-        """(1, D, J) of the last program."""
+        """(1, D, J) shares of the last program."""
         demand = self._program.demand[0].cpu().numpy()
         shares = np.zeros(self._program.live[0].shape)
         shares.reshape(-1)[self._column] = self._flow * self._unit / demand[self._demand_of]
