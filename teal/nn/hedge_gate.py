@@ -127,23 +127,26 @@ def gate_inputs(
     """Compute the inputs of the model.
 
     Args:
-        problem: the network; B = 1, its demand means nothing.
+        problem: the network; B = 1, its demand is ignored.
         recent: the newest matrices, oldest first, Gbit/s.
         scenario_sets: J sets of matrices (S, D), S of any size.
         decisions: splits of the hedges.
         weights: weights of the mixture.
         recent_losses: recent losses of the hedges, less that of the mixture.
     """
+    # Prices of the links under the mixture, in each set of scenarios.
     mixture = torch.einsum("h,hdk->dk", weights, decisions)
     prices, peaked = zip(
         *(_prices(problem, mixture, scenarios) for scenarios in scenario_sets), strict=True
     )
     price = torch.stack(prices)
+    # Inputs of demands, and of pairs of a hedge and a demand.
     demand, series = _demand_inputs(recent)
     moved = decisions - mixture
     distance = moved.abs().sum(-1) / 2
     mean = recent.mean(0)
     pair = torch.cat([torch.einsum("hdk,jdk->hdj", moved, price), distance[..., None]], -1)
+    # Inputs of hedges: weight, recent loss, and distance from the mixture.
     log_weights = weights.clamp(min=1e-6).log()
     apart = (distance * mean).sum(1) / mean.sum().clamp(min=_MIN_DIVISOR)
     hedge = torch.stack(
@@ -154,6 +157,7 @@ def gate_inputs(
         ],
         -1,
     )
+    # Concatenate the inputs of the gate and of the step.
     hedges, demands = distance.shape
     shared = torch.cat([demand, series.expand(demands, -1)], -1)
     gate = torch.cat(
