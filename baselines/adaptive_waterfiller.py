@@ -141,5 +141,5 @@ def make(spec: Spec, model: Path | None) -> AdaptiveWaterfiller:
     options: Any = spec.parse_options(iterations=10)
     scheme = AdaptiveWaterfiller(**options)
     if scheme.iterations < 1:
-        raise InputError(spec.text, "iterations", "a whole number of at least 1", scheme.iterations)
+        raise InputError(spec.text, "iterations", "an integer >= 1", scheme.iterations)
     return scheme

@@ -110,5 +110,5 @@ def make(spec: Spec, model: Path | None) -> Cope:
         if int(options[name]) < 1:
             raise InputError(spec.text, name, "at least 1", options[name])
     if not float(options["penalty"]) >= 1:
-        raise InputError(spec.text, "penalty", "a number of at least 1", options["penalty"])
+        raise InputError(spec.text, "penalty", "a number >= 1", options["penalty"])
     return Cope(int(options["window"]), float(options["penalty"]), int(options["every"]), settings)

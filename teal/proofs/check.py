@@ -41,7 +41,7 @@ def need(condition, reason):
 def integer(text):
     need(
         text.isascii() and text.isdigit() and len(text) <= 100,
-        f"{text[:40]!r} is no whole number of at least 0",
+        f"{text[:40]!r} is not an integer >= 0",
     )
     return int(text)
 
@@ -294,7 +294,7 @@ class Flows:
         name, *words = line.split(" ")
         need(
             name == str(demand.number),
-            f"expected the flows of demand {demand.number}, found {name[:40]!r}",
+            f"expected the flows of demand {demand.number}, got {name[:40]!r}",
         )
         flow = 0
         paid = 0
@@ -304,11 +304,11 @@ class Flows:
         distance = self.shortest(demand)
         for word in words:
             amount, _, text = word.partition(":")
-            if (
-                amount[:1] == "@" and listed == name
-            ):  # the multiplier of a group, "" for no failure, before paths
+            # The multiplier of a group, "" for no failure, before the first path.
+            if amount[:1] == "@" and listed == name:
                 multipliers[amount[1:]] = integer(text)
                 continue
+            # The flow of a path: its load, cost and length, and the groups that it fails with.
             amount_sent = integer(amount)
             along = self.network.links_of(text, demand)
             listed = f"{listed} {text}"
@@ -321,12 +321,15 @@ class Flows:
                 ]
             if self.has_groups:
                 self.lose(demand, amount_sent, along, multipliers, lost)
+        # Sums over the demands.
         self.listed.update(f"{listed}\n".encode())
         self.carried[demand.of_class] = self.carried.get(demand.of_class, 0) + flow
         self.left_out += min(distance) >= CLOSED and demand.rate[1] > 0
+        # A promise is what every group leaves, and its price the sum of the multipliers.
         if "promise" in self.kinds:
             distance = [sum(multipliers.values())]
             flow = min(demand.rate[0], flow - max(lost.values(), default=0))
+        # Check the rate, and add the demand to every program.
         ends = f"from {demand.source} to {demand.target}"
         is_within = "utilisation" in self.kinds or flow <= demand.rate[0]
         need(is_within, f"demand {demand.number} {ends} exceeds its rate")
