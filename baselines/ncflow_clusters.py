@@ -177,8 +177,8 @@ def _bundle_rows(
         if commodities[k].kind in (LEAVES, ENTERS):
             groups.setdefault((commodities[k].kind, commodities[k].bundle), []).append(column)
     row = np.repeat(np.arange(len(groups)), [len(columns) for columns in groups.values()])
-    column = np.array([column for columns in groups.values() for column in columns], np.int64)
-    return [bundle for _, bundle in groups], sparse_ones(row, column, (len(groups), total))
+    group_column = np.array([column for columns in groups.values() for column in columns], np.int64)
+    return [bundle for _, bundle in groups], sparse_ones(row, group_column, (len(groups), total))
 
 
 def _max_flow_rows(counts: Array, commodity_of: Array, total: int) -> sp.csr_array:
