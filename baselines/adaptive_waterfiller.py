@@ -103,11 +103,13 @@ def waterfill(
     """
     links = len(capacity)
     flows = len(weight)
+    # Residual capacity, and total weight of the flows that are not fixed, of each link.
     residual = capacity.copy()
     active = np.zeros(links)
     for i in range(flows):
         for j in range(flow_ptr[i], flow_ptr[i + 1]):
             active[flow_link[j]] += weight[i]
+    # Queue the links by their level.
     rate = np.zeros(flows)
     is_fixed = np.zeros(flows, dtype=np.uint8)
     queue = [(0.0, 0)]
@@ -115,6 +117,7 @@ def waterfill(
     for e in range(links):
         if active[e] > 0:
             heapq.heappush(queue, (residual[e] / active[e], e))
+    # Fix the flows of the link with the lowest level; requeue a link whose level has risen.
     while len(queue):
         level, e = heapq.heappop(queue)
         if active[e] <= 0:

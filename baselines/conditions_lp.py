@@ -43,6 +43,7 @@ def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation
     for b in range(problem.batch):
         begin = time.perf_counter()
         row = problem.row(b)
+        # Solve the LPs of the classes in turn.
         lps = _Lps(
             row.rewritten.program,
             np.zeros(problem.paths.num_demands, int)
@@ -56,6 +57,7 @@ def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation
         statuses.append(status)
         solve_s.append(lps.seconds)
         build_s.append(time.perf_counter() - begin - lps.seconds)
+    # Gather the results of all matrices.
     of_programs = torch.from_numpy(prices).to(problem.demand)
     return Allocation(
         splits,
@@ -90,9 +92,11 @@ class _Lps:
             if (self._limit > 0).any()
             else 1.0
         )
+        # Columns of live paths with demand, and the demand and class of each.
         self._column = np.flatnonzero((live & (demand > 0)[:, None]).reshape(-1))
         self._demand_of = self._column // live.shape[1]
         self._class_of = of_demand[self._demand_of]
+        # Rows of the program, then of the demands.
         rows = program.columns.incidence(len(self._limit))[:, self._column]
         demand_rows = sp.csr_array(
             (np.ones(len(self._column)), (self._demand_of, np.arange(len(self._column)))),
@@ -100,11 +104,13 @@ class _Lps:
         )
         self._rows = sp.vstack([rows, demand_rows], format="csr")
         self._rhs = np.concatenate([self._limit, demand]) / self._unit
+        # Values and upper bounds of the columns.
         self._value = program.value.expand(live.shape).cpu().numpy().reshape(-1)[self._column]
         largest = np.ones(len(self._column))
         if isinstance(program.demand_set, Capped):
             largest = program.demand_set.max_share[0].cpu().numpy().reshape(-1)[self._column]
         self._upper = largest * demand[self._demand_of] / self._unit
+        # Flow of the last solution, and of each solved class.
         self._reached: list[float] = []
         self._flow = np.zeros(len(self._column))
         self.seconds = 0.0

@@ -54,6 +54,7 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
         raise SolverError(
             "lp-all: the solver cuopt is not installed: NVIDIA cuOpt, which needs a GPU"
         )
+    # Solve the matrices in turn; matrices with equal capacities share a compiled program.
     splits = np.zeros((problem.batch, *problem.ops.mask.shape))
     prices = np.zeros((problem.batch, problem.topology.num_links))
     model = None

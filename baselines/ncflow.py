@@ -204,6 +204,7 @@ class _Run:
     def _iteration(self, number: int) -> float:
         """Steps 1 to 4; the flow added."""
         begin = time.perf_counter()
+        # Steps 1 and 2: bundle flows over exposed links (R1), and the LP of each cluster (R2).
         bundles = self._bundles(number)
         bundle_flow = self._bundle_flow(bundles)
         programs = []
@@ -219,6 +220,7 @@ class _Run:
             [p.program for p in programs], self._scheme.settings, self._scheme.workers
         )
         begin = time.perf_counter()
+        # Steps 3 and 4: merge the flows that all clusters of a bundle grant.
         granted: _Granted = {}
         for cluster_number, program, solution in zip(clusters, programs, solutions, strict=True):
             for key, value in program.commodity_flows(solution).items():
@@ -236,6 +238,7 @@ class _Run:
         """The bundles with unserved demand that have a path over exposed links with residual
         capacity.
         """
+        # Expose one link with residual capacity between each two neighbouring clusters.
         exposed: dict[tuple[int, int], int] = {}
         for ends, links in self._contraction.links_between.items():
             start = number % len(links)
@@ -246,6 +249,7 @@ class _Run:
             ]
             if usable:
                 exposed[ends] = usable[0]
+        # Group the demands that are not fully served by their clusters.
         count = len(self._contraction.clusters)
         source_cluster, target_cluster = self._pair_clusters.T
         unserved = np.flatnonzero(
@@ -254,6 +258,7 @@ class _Run:
         key = source_cluster[unserved] * count + target_cluster[unserved]
         order = np.argsort(key, kind="stable")
         cuts = np.flatnonzero(np.diff(key[order])) + 1
+        # Take the first route of each group whose exposed links exist.
         bundles = []
         for demands in np.split(unserved[order], cuts) if len(unserved) else []:
             first, last = (int(c) for c in self._pair_clusters[demands[0]])
@@ -285,11 +290,13 @@ class _Run:
     def _commodities(self, bundles: list[Bundle], bundle_flow: Array) -> dict[int, list[Commodity]]:
         """Cluster number -> the commodities of its R2."""
         commodities: dict[int, list[Commodity]] = {}
+        # Demands inside a cluster.
         same_cluster = self._pair_clusters[:, 0] == self._pair_clusters[:, 1]
         for d in np.flatnonzero(same_cluster & (self._unserved > self._min_flow)).tolist():
             source, target = self._pairs[d].tolist()
             inside = Commodity(INSIDE, -1, d, source, target, (), float(self._unserved[d]))
             commodities.setdefault(int(self._pair_clusters[d, 0]), []).append(inside)
+        # Parts of each bundle with flow in R1: from sources, to targets, and through clusters.
         for b, bundle in enumerate(bundles):
             if bundle_flow[b] <= self._min_flow:
                 continue
@@ -360,6 +367,7 @@ class _Run:
         """Step 4 for the bundles in ``chunk``: bundle -> flow of its demands, the maximum within
         what R2 grants.
         """
+        # Rows of each bundle: what the clusters grant its sources and targets, then in all.
         limits: list[float] = []
         rows = []
         columns = []
@@ -385,6 +393,7 @@ class _Run:
             limits.append(min(cluster_limits))  # step 3
             upper.append(self._unserved[bundle.demands])
             width += len(variables)
+        # Maximise the flow of all demands of the chunk.
         a_ub = sparse_ones(np.concatenate(rows), np.concatenate(columns), (len(limits), width))
         program = LinearProgram(
             -np.ones(width), a_ub, np.array(limits), upper=np.concatenate(upper)

@@ -647,15 +647,18 @@ class CompiledPasses:
         scan = self._packed.scan
         packed = self._packed
         batch = problem.batch
+        # Blocks of sources, and sizes of the scratch arrays.
         self._block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
         self._max_paths = int(np.diff(scan.path_ptr).max(initial=0))
         self._max_shares = int(np.diff(scan.path_ptr + scan.demand_ptr).max(initial=0))
+        # Demands, values and costs, over the mean value.
         rejects = not problem.demand_set.carries_all
         unit = mean_value(problem).clamp(min=1e-30) if rejects else torch.ones(())
         value = problem.demand_value / unit if rejects else torch.zeros_like(problem.demand_value)
         cost = problem.link_cost / unit if rejects else torch.zeros_like(problem.link_cost)
         self._demands = Demands(_array(problem.demand), _array(value), _array(cost), rejects)
         self._is_dead = problem.capacity <= 0
+        # Load under even splits, and if every path carried its demand.
         blocks = len(self._block_ptr) - 1
         sums = np.zeros((blocks, batch, 2 * packed.num_links), np.float32)
         with threads_for(2 * batch * (packed.num_nodes + packed.num_paths)):
@@ -758,6 +761,7 @@ class CompiledPasses:
         answers = self._answers
         packed = self._packed
         assert answers is not None
+        # Prepare the inputs of the links, and clear the sums.
         links = LinkInputs(
             _array(torch.where(self._is_dead, FAILED_WEIGHT, price)),
             _array((utilisation + UTILISATION_OFFSET).log()),
@@ -782,6 +786,7 @@ class CompiledPasses:
                 answers,
                 (0,) * width,
             )
+        # Sum over the blocks.
         shape = (self._problem.batch, packed.num_links, -1)
         link_sums = (
             torch.from_numpy(part.sum(0)).view(shape) for part in (answers.pair, answers.states)

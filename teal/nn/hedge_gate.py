@@ -192,6 +192,7 @@ def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor
 
 def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
     """(D, 6) of each demand and (4,) of the series, without units."""
+    # Mean, variance and autocorrelation of each demand, relative to its mean.
     mean = recent.mean(0).clamp(min=_MIN_DIVISOR)
     relative = recent / mean
     centred = relative - 1
@@ -199,6 +200,7 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
     product = (centred[1:] * centred[:-1]).sum(0) / centred[:-1].square().sum(0).clamp(
         min=_MIN_DIVISOR
     )
+    # Inputs of each demand.
     last = relative[-_TREND_MATRICES:]
     demand = torch.stack(
         [
@@ -211,6 +213,7 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
         ],
         -1,
     )
+    # Inputs of the series, weighted by the mean rates.
     volume = mean / mean.sum()
     total = recent.sum(1) / mean.sum()
     series = torch.stack(

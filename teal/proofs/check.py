@@ -161,9 +161,11 @@ class Program:
                 ONE if demand.of_class == self.name else self.multiplier.get(demand.of_class, 0)
             )
             flow = flow if demand.of_class == self.name else 0
+        # Programs of value: the rate counts with the weight less the distance, if that is above 0.
         if self.kind in LINEAR:
             self.reached += light * flow - (paid if self.kind == "value" else 0)
             self.total += high * max(0, heavy - dist)
+        # Least cost: the claimed share is carried; the rate counts with the distance.
         elif self.kind == "cost" and dist < CLOSED:
             need(
                 flow * ONE >= self.level[1] * high,
@@ -171,11 +173,13 @@ class Program:
             )
             self.reached += paid
             self.total += dist * low
+        # Levels: the rate that the demand can have at the bound counts with the distance.
         elif self.kind == "level" and dist < CLOSED:
             grown = min(self.bound * self.level[0] * light // (SQUARE * ONE), low)
             grows = flow * ONE >= self.level[1] * heavy
             may_grow = flow * ONE >= self.level[0] * light
             self.total += dist * (grown if grows else min(grown, flow) if may_grow else flow)
+        # Utilisation and served share: the share is carried; the rate counts with the distance.
         elif dist < CLOSED:
             share = self.value if self.kind == "concurrent" else SQUARE
             need(
@@ -190,6 +194,7 @@ class Program:
             self.kind != "class" or {self.name, *self.multiplier} <= set(carried),
             "no demand has such a class",
         )
+        # The bound that prices and multipliers prove.
         capacity_value = sum(y * up for y, (_, up) in zip(self.price, capacity))
         paid = (
             capacity_value
@@ -204,6 +209,7 @@ class Program:
             self.kind != "cost" or self.reached <= self.value,
             "cost: the flows cost more than is claimed",
         )
+        # The inequality of each kind of program.
         proves = {
             "level": self.value == SQUARE and self.total > capacity_value,
             "utilisation": self.bound == 0
@@ -409,6 +415,7 @@ def read_programs(lines, network):
 
 def check(network, matrix, proof, groups=None):
     """The sentences that the files prove; raises ValueError where they do not."""
+    # Read the claims of the proof.
     links = Network(network, groups)
     with (gzip.open if proof.endswith(".gz") else open)(
         proof, "rt", encoding="utf-8", newline="\n"
@@ -426,6 +433,7 @@ def check(network, matrix, proof, groups=None):
             "promise" not in kinds or (groups and not over_all),
             "promises need GROUPS, and listed paths",
         )
+        # Add the flows of every demand of the matrix.
         flows = Flows(links, programs, over_all, bool(groups))
         for number, row in enumerate(table(matrix, "source", "target", "rate")):
             flows.add(Demand(number, row), next(lines, ""))
@@ -437,6 +445,7 @@ def check(network, matrix, proof, groups=None):
         over_all or scope == f"paths listed {flows.listed.hexdigest()}",
         "the list of paths is another one",
     )
+    # Check the capacities, then conclude every claim.
     flows.check_loads()
     conclusion = "proved over all paths: " if over_all else "proved over the listed paths: "
     return [

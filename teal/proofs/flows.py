@@ -179,6 +179,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
             table = pa.parquet.read_table(file)
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(str(file), "", "a table of flows", error) from None
+    # Check the columns.
     columns = set(table.column_names)
     if len(columns) < len(table.column_names):
         raise InputError(str(file), "columns", "each column once", ", ".join(table.column_names))

@@ -422,6 +422,7 @@ def _by_piece(problem: Problem, splits: Tensor) -> tuple[Problem, Tensor]:
     start = torch.cat([torch.zeros_like(end[:, :1]), end[:, :-1]], 1)
     total = splits.sum(-1)[0]
     filled = (total[:, None] - start).clamp(min=0).minimum(end - start)
+    # For each piece the demands that have it: rate, value, and share of the flow.
     parts = list[PathSet]()
     rates = list[Tensor]()
     values = list[Tensor]()
@@ -437,6 +438,7 @@ def _by_piece(problem: Problem, splits: Tensor) -> tuple[Problem, Tensor]:
             rows
         ].clamp(min=1e-300)
         shares.append(splits[0, rows] * of_flow[:, None])
+    # Join the pieces as one problem.
     paths = joined(parts)
     by_piece = dataclasses.replace(
         problem,
@@ -581,6 +583,7 @@ def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Clai
     claims = list[Claim]()
     names = _class_names(problem)
     for number, name in enumerate(names):
+        # Bound of the class by its prices.
         class_prices = finite_prices(prices[min(number, len(prices) - 1)][None])
         price = problem.cheapest_path_cost(problem.ops.path_sum(class_prices), unroutable=math.inf)[
             0
@@ -591,6 +594,7 @@ def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Clai
         profit = float((problem.demand[0, rows] * (1 - price[rows]).clamp(min=0)).sum())
         bound = capacity_value + profit
         terms = capacity_value + profit
+        # Multipliers of the higher classes, and their terms of the bound.
         multipliers = {}
         for upper in range(number):
             rows = problem.classes.rows(upper)

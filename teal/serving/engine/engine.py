@@ -744,6 +744,7 @@ async def _encode_answer(
     size = (
         rates.size * network_state.paths.num_paths + len(rates) * network_state.topology.num_links
     )
+    # Encode the answer, and record the time that it takes.
     begin_time = time.perf_counter()
     is_binary = ARROW in request.accept
     body, media_type = await offload_if_large(
