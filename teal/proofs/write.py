@@ -35,7 +35,7 @@ from urllib.parse import quote
 
 import numpy as np
 import torch
-from scipy.sparse import coo_matrix
+from scipy.sparse import coo_matrix, csr_matrix
 from torch import Tensor
 
 from teal.errors import InputError, SolverError
@@ -82,12 +82,7 @@ def group_multipliers(
     survives &= live[:, None]
     d, m = np.nonzero(survives.any(-1))
     # Maximise the sum of the multipliers of each demand, within the prices of its live paths.
-    path_row = np.cumsum(live.reshape(-1)).reshape(live.shape) - 1
-    variable = np.zeros(names.shape, dtype=np.int64)
-    variable[d, m] = np.arange(len(d))
-    of_demand, of_set, k = np.nonzero(survives)
-    entries = np.ones(len(k)), (path_row[of_demand, k], variable[of_demand, of_set])
-    matrix = coo_matrix(entries, shape=(int(live.sum()), len(d))).tocsr()
+    matrix = _survival_matrix(live, survives)
     solved = np.zeros(0)
     if len(d):
         solved = solve_lp(-np.ones(len(d)), (matrix, _SCALE * price[live])).solution(
@@ -115,6 +110,23 @@ def group_multipliers(
         words[lost] = [f"@{name}:{int((demand_value[lost] + 1) * 2.0**bits)}"]
         sums[lost] = demand_value[lost] + 1
     return words, sums
+
+
+def _survival_matrix(live: BoolArray, survives: BoolArray) -> csr_matrix:
+    """(live paths, multipliers) 1 where a path survives the group of a multiplier.
+
+    Args:
+        live: (D, K) live paths.
+        survives: (D, M, K) live paths that survive the group of each set; sets without such paths
+            have no multiplier.
+    """
+    d, m = np.nonzero(survives.any(-1))
+    path_row = np.cumsum(live.reshape(-1)).reshape(live.shape) - 1
+    variable = np.zeros(survives.shape[:2], dtype=np.int64)
+    variable[d, m] = np.arange(len(d))
+    of_demand, of_set, k = np.nonzero(survives)
+    entries = np.ones(len(k)), (path_row[of_demand, k], variable[of_demand, of_set])
+    return coo_matrix(entries, shape=(int(live.sum()), len(d))).tocsr()
 
 
 def _groups_of_sets(problem: Problem, protection: Protection) -> tuple[np.ndarray, BoolArray]:
@@ -493,7 +505,6 @@ def claims_of(
         torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
     )
     rules = problem.objective.rules
-    name = problem.objective.name
     # A claim for each class or level.
     if rules.is_sequence:
         of_programs = allocation.program_prices
@@ -502,38 +513,51 @@ def claims_of(
                 problem, splits, claimed_prices if of_programs is None else of_programs.prices[0]
             )
         levels = [] if of_programs is None else _level_claims(problem, splits, allocation)
-        if levels:
-            return levels
-        # No level that links limit is known: the flow is bounded by the rates alone.
-        flow = problem.flows(splits).sum(-1)[0]
-        max_rate = problem.routable_demand[0]
-        value, bound = (float((problem.demand_value * rate).sum()) for rate in (flow, max_rate))
-        return [Claim("value", np.zeros(problem.capacity.shape[1]), value, bound, bound)]
-    # A cost, a utilisation or a served share.
-    value = float(problem.value(splits)[0])
+        return levels or [_rate_claim(problem, splits)]
+    # A cost, a utilisation or served share, or a value.
     if rules.may_have_no_allocation:
         return [_cost_claim(problem, splits, claimed_prices, over_all=over_all)]
     if rules.carries_all:
-        kind = "utilisation" if name == problem.solved.objective.name else "concurrent"
-        prices = _without_unit(claimed_prices)
-        bound = (
-            float(_bound(problem, prices, over_all=over_all)[0]) if bool(prices.any()) else math.inf
-        )
-        trivial = 0.0 if kind == "utilisation" else 1.0
-        return [Claim(kind, _row(prices), value, bound if math.isfinite(bound) else trivial)]
-    # A value, with the scale of the prices that proves the smallest bound.
-    prices = usable_prices(problem, claimed_prices)
+        return [_ratio_claim(problem, splits, claimed_prices, over_all=over_all)]
+    return [_value_claim(problem, splits, claimed_prices, over_all=over_all)]
+
+
+def _rate_claim(problem: Problem, splits: Tensor) -> Claim:
+    """Claim of a flow that the rates alone bound, since no level that links limit is known."""
+    flow = problem.flows(splits).sum(-1)[0]
+    max_rate = problem.routable_demand[0]
+    value, bound = (float((problem.demand_value * rate).sum()) for rate in (flow, max_rate))
+    return Claim("value", np.zeros(problem.capacity.shape[1]), value, bound, bound)
+
+
+def _ratio_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
+    """Claim of a utilisation or of a common served share."""
+    value = float(problem.value(splits)[0])
+    is_utilisation = problem.objective.name == problem.solved.objective.name
+    prices = _without_unit(prices)
+    bound = float(_bound(problem, prices, over_all=over_all)[0]) if bool(prices.any()) else math.inf
+    trivial = 0.0 if is_utilisation else 1.0
+    kind = "utilisation" if is_utilisation else "concurrent"
+    return Claim(kind, _row(prices), value, bound if math.isfinite(bound) else trivial)
+
+
+def _value_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
+    """Claim of a value or of promises, with the scale of the prices that proves the smallest
+    bound.
+    """
+    value = float(problem.value(splits)[0])
+    prices = usable_prices(problem, prices)
     if not over_all:
         program = problem.rewritten.program
         best = program.bounds_along(prices, PRICE_SCALES)[:, 0].argmin()
         prices = prices * PRICE_SCALES[best]
     bound = float(_bound(problem, prices, over_all=over_all)[0])
     terms = bound + float(problem.capacity_value(prices)[0])
-    return [Claim("promise" if problem.conditions else "value", _row(prices), value, bound, terms)]
+    return Claim("promise" if problem.conditions else "value", _row(prices), value, bound, terms)
 
 
 def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
-    """The claim of a least cost."""
+    """Claim of a least cost."""
     prices = finite_prices(prices)
     amounts = _sent_amounts(problem, splits)
     if not over_all:
@@ -542,7 +566,8 @@ def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: b
         prices = prices * scales[best]
     bound = float(_bound(problem, prices, over_all=over_all)[0])
     lower_bound = float(_bound(problem, 0 * prices, over_all=over_all)[0])
-    if bound <= lower_bound:  # prices that prove less than none do
+    # Prices that prove less than none do.
+    if bound <= lower_bound:
         prices = 0 * prices
         bound = lower_bound
     carried = amounts.sum(-1) / problem.demand.clamp(min=1e-300)
