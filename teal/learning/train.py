@@ -584,12 +584,12 @@ class Trainer:
             InputError: no run there, a damaged one, or one with other settings.
         """
         tensors, fields = run_state.load_run(out)
-        where = str(out / TRAINER)
+        location = str(out / TRAINER)
         settings = self._settings()
         for name, value in fields.get("settings", {}).items():
             if settings.get(name) != value:
                 raise InputError(
-                    where, name, f"the setting of the run, {value}", settings.get(name)
+                    location, name, f"the setting of the run, {value}", settings.get(name)
                 )
         try:
             self.state = TrainState(**fields["state"])
@@ -599,7 +599,7 @@ class Trainer:
             self._start_scores = run_state.without_prefix("start", tensors)["scores"]
             self._saved_score = Score(*checkpoint.best_validation(out))
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
-            raise InputError(where, "", "the state of a run of this version", error) from None
+            raise InputError(location, "", "the state of a run of this version", error) from None
 
     def _settings(self) -> dict[str, Any]:
         """Settings that must not change when a run is resumed.

@@ -122,9 +122,9 @@ class PriceGNN(nn.Module):
         )
         weights = self.state_dict()
         for name in ("log_temperature", "bound_log_temperature"):
-            places = torch.linspace(0, 1, len(resized.state_dict()[name])).tolist()
+            positions = torch.linspace(0, 1, len(resized.state_dict()[name])).tolist()
             weights[name] = torch.stack(
-                [_interpolate(weights[name], position) for position in places]
+                [_interpolate(weights[name], position) for position in positions]
             )
         resized.load_state_dict(weights)
         return resized
