@@ -138,7 +138,7 @@ class Program:
         kinds = ("value -", "promise -", "utilisation -", "concurrent -")
         need(
             kind in ("class", "level", "cost") or f"{kind} {name}" in kinds,
-            f"{kind[:40]!r} {name[:40]!r} is no program",
+            f"{kind[:40]!r} {name[:40]!r} is not a program",
         )
         self.kind = kind
         self.name = name
@@ -226,7 +226,7 @@ class Program:
         low, high = (self.bound, self.value) if is_least else (self.value, self.bound)
         need(
             low <= high and (self.kind != "concurrent" or low <= SQUARE),
-            f"{self.kind}: there is no such value",
+            f"{self.kind}: no such value exists",
         )
         return self.sentence(low, high, left_out)
 
@@ -443,7 +443,7 @@ def check(network, matrix, proof, groups=None):
         )
     need(
         over_all or scope == f"paths listed {flows.listed.hexdigest()}",
-        "the list of paths is another one",
+        "the hash does not match the listed paths",
     )
     # Check the capacities, then conclude every claim.
     flows.check_loads()

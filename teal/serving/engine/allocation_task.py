@@ -256,7 +256,7 @@ def resolve_request(
     if (previous is None) == bool(set(options_needing_previous) & set(requested)):
         names = " or ".join(options_needing_previous)
         raise wrong(
-            f"{names}: give it together with the query parameter previous, the id of the "
+            f"{names}: must be used together with the query parameter previous, the id of the "
             "installed answer"
         )
     # Build the conditions, then check that they can be combined.
@@ -290,8 +290,8 @@ def _splits_by_class(
     """
     if len(previous) != max(1, len(task.limits)) * paths.num_demands:
         raise wrong(
-            "previous: the answer has another number of classes; name one with the classes "
-            "of this request"
+            "previous: the answer has another number of classes; use an answer with the "
+            "classes of this request"
         )
     path_index = path_columns(topology, paths, task)
     return torch.from_numpy(

@@ -227,7 +227,7 @@ class RequestGuard:
         """
         # An encoded slash would split the decoded path.
         if b"%2f" in scope.get("raw_path", b"").lower():
-            raise ServiceError(404, "http", "names in a path have no slash")
+            raise ServiceError(404, "http", "names in a path must not contain a slash")
         host = headers.get(b"host", b"").decode("latin-1")
         if self._hosts and _host_name(host) not in self._hosts:
             raise ServiceError(400, "wrong_host", "unknown host name of this service")
@@ -424,7 +424,7 @@ async def _read_body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
                 408, "body_timeout", f"body not received within {BODY_TIMEOUT_S:g} s"
             ) from None
         if message["type"] == "http.disconnect":
-            raise ServiceError(400, "disconnected", "the client has gone")
+            raise ServiceError(400, "disconnected", "the client has disconnected")
         part = message.get("body", b"")
         reserve(len(part))
         parts.append(part)

@@ -303,7 +303,7 @@ class _AllocationHandler:
             pass
         # Send the answer even if, for instance, an engine is ending.
         except Exception:
-            LOG.exception("answer not kept", extra={"teal": {"request": request_id}})
+            LOG.exception("answer not cached", extra={"teal": {"request": request_id}})
 
 
 def _encode_request(request: Request, body: bytes) -> EncodedRequest:
@@ -612,7 +612,7 @@ async def _cancel_on_disconnect(receive: Receive, work: Awaitable[_Result]) -> _
         # Cancelled by someone else, too.
         if not is_gone or request_task.cancelling() > 1:
             raise
-        raise ServiceError(400, "disconnected", "the client has gone") from None
+        raise ServiceError(400, "disconnected", "the client has disconnected") from None
     finally:
         watcher.cancel()
         if is_gone:
