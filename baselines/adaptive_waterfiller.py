@@ -122,16 +122,16 @@ def waterfill(
         level, e = heapq.heappop(queue)
         if active[e] <= 0:
             continue
-        now = max(0.0, residual[e]) / active[e]
-        if now > level * (1 + _CHANGED):
-            heapq.heappush(queue, (now, e))
+        current_level = max(0.0, residual[e]) / active[e]
+        if current_level > level * (1 + _CHANGED):
+            heapq.heappush(queue, (current_level, e))
             continue
         for j in range(link_ptr[e], link_ptr[e + 1]):
             i = link_flow[j]
             if is_fixed[i]:
                 continue
             is_fixed[i] = 1
-            rate[i] = weight[i] * now
+            rate[i] = weight[i] * current_level
             for k in range(flow_ptr[i], flow_ptr[i + 1]):
                 residual[flow_link[k]] -= rate[i]
                 active[flow_link[k]] -= weight[i]

@@ -123,22 +123,23 @@ class _Lps:
             settings: settings of the LP solver.
         """
         status = Status.OPTIMAL
-        for number in range(len(prices)):
-            solution = solve_program(self.program(number), settings)
-            self.take(number, solution)
+        for class_index in range(len(prices)):
+            solution = solve_program(self.program(class_index), settings)
+            self.take(class_index, solution)
             status = solution.status
             if not status.usable:
                 break
-            prices[number] = self.prices(solution)[: prices.shape[1]]
+            prices[class_index] = self.prices(solution)[: prices.shape[1]]
         return status
 
-    def program(self, number: int) -> LinearProgram:
+    def program(self, class_index: int) -> LinearProgram:
         """LP of a class, after those of the higher ones."""
-        value = (self._class_of == number).astype(float) if self._is_ordered else self._value
+        value = (self._class_of == class_index).astype(float) if self._is_ordered else self._value
         constraints = [
-            sp.csr_array(-(self._class_of == above).astype(float)[None]) for above in range(number)
+            sp.csr_array(-(self._class_of == higher_class).astype(float)[None])
+            for higher_class in range(class_index)
         ]
-        upper = np.where(self._class_of <= number, self._upper, 0.0)
+        upper = np.where(self._class_of <= class_index, self._upper, 0.0)
         return LinearProgram(
             -value,
             sp.csr_array(sp.vstack([self._rows, *constraints])),
@@ -147,11 +148,11 @@ class _Lps:
             size=self._upper,
         )
 
-    def take(self, number: int, solution: LpSolution) -> None:
+    def take(self, class_index: int, solution: LpSolution) -> None:
         """Store the solution of a class's program."""
         self._flow = np.maximum(solution.x, 0)
         self.seconds = self.seconds + solution.seconds
-        self._reached.append(float(self._flow[self._class_of == number].sum()))
+        self._reached.append(float(self._flow[self._class_of == class_index].sum()))
 
     def prices(self, solution: LpSolution) -> Array:
         """(R,) dual prices of all rows."""

@@ -191,8 +191,8 @@ class _Run:
         """
         total = float(self._matrix.demand.sum())
         flow = 0.0
-        for number in range(self._scheme.iterations):
-            gain = self._iteration(number)
+        for iteration in range(self._scheme.iterations):
+            gain = self._iteration(iteration)
             flow += gain
             if (
                 self._unserved.sum() < _STOP_SHARE * total
@@ -201,11 +201,11 @@ class _Run:
             ):
                 break
 
-    def _iteration(self, number: int) -> float:
+    def _iteration(self, iteration: int) -> float:
         """Steps 1 to 4; the flow added."""
         begin = time.perf_counter()
         # Steps 1 and 2: bundle flows over exposed links (R1), and the LP of each cluster (R2).
-        bundles = self._bundles(number)
+        bundles = self._bundles(iteration)
         bundle_flow = self._bundle_flow(bundles)
         programs = []
         clusters = []
@@ -234,14 +234,14 @@ class _Run:
         )
         return gain
 
-    def _bundles(self, number: int) -> list[Bundle]:
+    def _bundles(self, iteration: int) -> list[Bundle]:
         """The bundles with unserved demand that have a path over exposed links with residual
         capacity.
         """
         # Expose one link with residual capacity between each two neighbouring clusters.
         exposed: dict[tuple[int, int], int] = {}
         for ends, links in self._contraction.links_between.items():
-            start = number % len(links)
+            start = iteration % len(links)
             usable = [
                 link
                 for link in links[start:] + links[:start]
@@ -263,7 +263,7 @@ class _Run:
         for demands in np.split(unserved[order], cuts) if len(unserved) else []:
             first, last = (int(c) for c in self._pair_clusters[demands[0]])
             routes = self._contraction.routes.get((first, last), [])
-            start = number % len(routes) if routes else 0
+            start = iteration % len(routes) if routes else 0
             for clusters in routes[start:] + routes[:start]:
                 neighbours = list(itertools.pairwise(clusters))
                 if all(ends in exposed for ends in neighbours):
@@ -452,18 +452,18 @@ def _joined(segments: list[WeightedPaths]) -> WeightedPaths:
                 remaining[i] += segment[positions[i]][1]
 
 
-def _chunks(numbers: list[int], sizes: list[int], max_size: int) -> list[list[int]]:
-    """``numbers`` in consecutive groups whose ``sizes`` sum to at most ``max_size``, or of one
-    number.
+def _chunks(indices: list[int], sizes: list[int], max_size: int) -> list[list[int]]:
+    """``indices`` in consecutive groups whose ``sizes`` sum to at most ``max_size``, or of one
+    index.
     """
     chunks: list[list[int]] = []
     available = 0
-    for number in numbers:
-        if not chunks or sizes[number] > available:
+    for index in indices:
+        if not chunks or sizes[index] > available:
             chunks.append([])
             available = max_size
-        chunks[-1].append(number)
-        available -= sizes[number]
+        chunks[-1].append(index)
+        available -= sizes[index]
     return chunks
 
 
