@@ -103,11 +103,13 @@ def waterfill(
     """
     links = len(capacity)
     flows = len(weight)
+    # Residual capacity, and total weight of the flows that are not fixed, of each link.
     residual = capacity.copy()
     active = np.zeros(links)
     for i in range(flows):
         for j in range(flow_ptr[i], flow_ptr[i + 1]):
             active[flow_link[j]] += weight[i]
+    # Queue the links by their level.
     rate = np.zeros(flows)
     is_fixed = np.zeros(flows, dtype=np.uint8)
     queue = [(0.0, 0)]
@@ -115,20 +117,21 @@ def waterfill(
     for e in range(links):
         if active[e] > 0:
             heapq.heappush(queue, (residual[e] / active[e], e))
+    # Fix the flows of the link with the lowest level; requeue a link whose level has risen.
     while len(queue):
         level, e = heapq.heappop(queue)
         if active[e] <= 0:
             continue
-        now = max(0.0, residual[e]) / active[e]
-        if now > level * (1 + _CHANGED):
-            heapq.heappush(queue, (now, e))
+        current_level = max(0.0, residual[e]) / active[e]
+        if current_level > level * (1 + _CHANGED):
+            heapq.heappush(queue, (current_level, e))
             continue
         for j in range(link_ptr[e], link_ptr[e + 1]):
             i = link_flow[j]
             if is_fixed[i]:
                 continue
             is_fixed[i] = 1
-            rate[i] = weight[i] * now
+            rate[i] = weight[i] * current_level
             for k in range(flow_ptr[i], flow_ptr[i + 1]):
                 residual[flow_link[k]] -= rate[i]
                 active[flow_link[k]] -= weight[i]
@@ -141,5 +144,5 @@ def make(spec: Spec, model: Path | None) -> AdaptiveWaterfiller:
     options: Any = spec.parse_options(iterations=10)
     scheme = AdaptiveWaterfiller(**options)
     if scheme.iterations < 1:
-        raise InputError(spec.text, "iterations", "a whole number of at least 1", scheme.iterations)
+        raise InputError(spec.text, "iterations", "an integer >= 1", scheme.iterations)
     return scheme

@@ -15,89 +15,139 @@ networks: a reference for tests and for bounds.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import scipy.sparse as sp
 
 from teal.problem import Problem
+from teal.runtime.arrays import FloatArray
 from teal.runtime.lp import solve_lp
 
 
 def optimum(problem: Problem) -> float:
-    """The optimal objective of one matrix over all paths of the network, not only its K candidate
+    """Optimal objective of one matrix over all paths of the network, not only its K candidate
     paths.
 
     The value for value maximisation, theta for max_link_utilisation, 1 / max(1, theta) for
-    max_concurrent_flow.  The balanced programs and least_cost include only demands with a live
-    candidate path; the least cost is infinite where not all can be carried.
+    max_concurrent_flow. The balanced programs and least_cost include only demands with a live
+    candidate path; the least cost is infinite if they cannot all be carried.
 
     Args:
-        problem: of one matrix; others are ignored.
+        problem: network, objective and one matrix; further matrices are ignored.
 
     Raises:
         SolverError: HiGHS did not find an optimum.
     """
-    topology = problem.topology
-    pairs = problem.paths.pairs
-    nodes = topology.num_nodes
-    links = topology.num_links
-    demands = len(pairs)
-    capacity = problem.capacity[0].numpy()
-    demand = problem.demand[0].numpy()
-    sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
-    count = len(sources)
-    net_inflow = sp.csr_array(  # (N, E) +1 where a link ends, -1 where it starts
-        (
-            np.concatenate([np.ones(links), -np.ones(links)]),
-            (
-                np.concatenate([topology.link_target, topology.link_source]),
-                np.tile(np.arange(links), 2),
-            ),
-        ),
-        shape=(nodes, links),
-    )
-    balance = sp.kron(sp.eye(count), net_inflow, format="csr")
-    delivered = sp.csr_array(
-        (np.ones(demands), (source_row * nodes + pairs[:, 1], np.arange(demands))),
-        shape=(count * nodes, demands),
-    )
-    kept_rows = np.ones(count * nodes, dtype=bool)
-    kept_rows[np.arange(count) * nodes + sources] = (
-        False  # balance at the source follows from the other rows
-    )
-    loads = sp.kron(np.ones((1, count)), sp.eye(links), format="csr")
-    num_flows = count * links
+    constraints = _ArcConstraints.of(problem)
     if problem.objective.maximises_value:
-        cost = np.concatenate(
-            [np.tile(problem.link_cost.numpy(), count), -problem.demand_value.numpy()]
+        return constraints.max_value(problem)
+    demand = np.where(problem.routable[0].numpy(), problem.demand[0].numpy(), 0)
+    if not problem.objective.rules.balances:
+        return constraints.min_cost(problem, demand)
+    theta = constraints.min_utilisation(demand)
+    return 1 / max(1.0, theta) if problem.objective.may_shed else theta
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _ArcConstraints:
+    """Constraints of the arc form, with S sources, N nodes, E links and D demands.
+
+    Attributes:
+        loads: (E, S E) load of each link, from the flows f[s, e].
+        balance: (S (N - 1), S E) net inflow of each source at each other node.
+        delivered: (S (N - 1), D) 1 where a demand ends.
+        capacity: (E,) Gbit/s.
+        num_sources: S.
+    """
+
+    loads: sp.csr_array
+    balance: sp.csr_array
+    delivered: sp.csr_array
+    capacity: FloatArray
+    num_sources: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> _ArcConstraints:
+        """Build the constraints of the first matrix."""
+        topology = problem.topology
+        pairs = problem.paths.pairs
+        num_nodes = topology.num_nodes
+        num_links = topology.num_links
+        num_demands = len(pairs)
+        sources, source_index = np.unique(pairs[:, 0], return_inverse=True)
+        num_sources = len(sources)
+        # (N, E) +1 where a link ends, -1 where it starts.
+        net_inflow = sp.csr_array(
+            (
+                np.concatenate([np.ones(num_links), -np.ones(num_links)]),
+                (
+                    np.concatenate([topology.link_target, topology.link_source]),
+                    np.tile(np.arange(num_links), 2),
+                ),
+            ),
+            shape=(num_nodes, num_links),
         )
+        balance = sp.kron(sp.eye(num_sources), net_inflow, format="csr")
+        delivered = sp.csr_array(
+            (
+                np.ones(num_demands),
+                (source_index * num_nodes + pairs[:, 1], np.arange(num_demands)),
+            ),
+            shape=(num_sources * num_nodes, num_demands),
+        )
+        # The balance at the source follows from the other rows.
+        is_independent = np.ones(num_sources * num_nodes, dtype=bool)
+        is_independent[np.arange(num_sources) * num_nodes + sources] = False
+        loads = sp.kron(np.ones((1, num_sources)), sp.eye(num_links), format="csr")
+        return cls(
+            loads,
+            balance[is_independent],
+            delivered[is_independent],
+            problem.capacity[0].numpy(),
+            num_sources,
+        )
+
+    def max_value(self, problem: Problem) -> float:
+        """Largest value of the delivered rates, less the cost of the flows."""
+        num_links, num_flows = self.loads.shape
+        demand = problem.demand[0].numpy()
+        no_loads = sp.csr_array((num_links, len(demand)))
         result = solve_lp(
-            cost,
-            (sp.hstack([loads, sp.csr_array((links, demands))]), capacity),
-            (sp.hstack([balance, -delivered])[kept_rows], np.zeros(int(kept_rows.sum()))),
+            np.concatenate(
+                [
+                    np.tile(problem.link_cost.numpy(), self.num_sources),
+                    -problem.demand_value.numpy(),
+                ]
+            ),
+            (sp.hstack([self.loads, no_loads]), self.capacity),
+            (sp.hstack([self.balance, -self.delivered]), np.zeros(self.balance.shape[0])),
             high=np.concatenate([np.full(num_flows, np.inf), demand]),
         )
         result.solution("arc form")
         return -result.value
-    demand = np.where(problem.routable[0].numpy(), demand, 0)
-    if not problem.objective.rules.balances:
+
+    def min_cost(self, problem: Problem, demand: FloatArray) -> float:
+        """Least cost of carrying the demands (D,), Gbit/s; infinite if it is infeasible."""
         unit = max(float(problem.link_cost.max()), 1e-300)
         result = solve_lp(
-            np.tile(problem.link_cost.numpy(), count) / unit,
-            (loads, capacity),
-            (balance[kept_rows], (delivered @ demand)[kept_rows]),
+            np.tile(problem.link_cost.numpy(), self.num_sources) / unit,
+            (self.loads, self.capacity),
+            (self.balance, self.delivered @ demand),
         )
         if result.is_infeasible:
             return np.inf
         result.solution("arc form")
         return result.value * unit
-    result = solve_lp(
-        np.concatenate([np.zeros(num_flows), [1.0]]),
-        (sp.hstack([loads, sp.csr_array(-capacity[:, None])]), np.zeros(links)),
-        (
-            sp.hstack([balance, sp.csr_array((count * nodes, 1))])[kept_rows],
-            (delivered @ demand)[kept_rows],
-        ),
-    )
-    result.solution("arc form")
-    theta = result.value
-    return 1 / max(1.0, theta) if problem.objective.may_shed else theta
+
+    def min_utilisation(self, demand: FloatArray) -> float:
+        """Least largest link utilisation that carries the demands (D,), Gbit/s."""
+        num_links, num_flows = self.loads.shape
+        no_theta = sp.csr_array((self.balance.shape[0], 1))
+        result = solve_lp(
+            np.concatenate([np.zeros(num_flows), [1.0]]),
+            (sp.hstack([self.loads, sp.csr_array(-self.capacity[:, None])]), np.zeros(num_links)),
+            (sp.hstack([self.balance, no_theta]), self.delivered @ demand),
+        )
+        result.solution("arc form")
+        return result.value

@@ -63,13 +63,8 @@ def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
     gain of a merger is 2 (w[i, j] - a[i] a[j]).
     """
     nodes = weight.shape[0]
-    total = float(weight.sum())
-    degree = np.asarray(weight.sum(1)).reshape(-1) / max(total, 1e-300)
-    neighbours: list[dict[int, float]] = [{} for _ in range(nodes)]
-    coo = weight.tocoo()
-    for i, j, w in zip(coo.row.tolist(), coo.col.tolist(), coo.data.tolist(), strict=True):
-        if i != j:
-            neighbours[i][j] = neighbours[i].get(j, 0.0) + w / total
+    degree = np.asarray(weight.sum(1)).reshape(-1) / max(float(weight.sum()), 1e-300)
+    neighbours = _capacity_shares(weight)
     cluster = np.arange(nodes)
     version = [0] * nodes
     num_left = nodes
@@ -82,18 +77,13 @@ def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
         if i < j
     ]
     heapq.heapify(queue)
+    # Merge j into i, then queue the new gains of i.
     while num_left > num_clusters and queue:
         _, i, j, version_i, version_j = heapq.heappop(queue)
         if version[i] != version_i or version[j] != version_j:
             continue
         cluster[cluster == j] = i
-        for k, w in neighbours[j].items():
-            if k != i:
-                neighbours[i][k] = neighbours[i].get(k, 0.0) + w
-                neighbours[k].pop(j)
-                neighbours[k][i] = neighbours[i][k]
-        neighbours[i].pop(j)
-        neighbours[j].clear()
+        _merge_neighbours(neighbours, i, j)
         degree[i] += degree[j]
         version[i] += 1
         version[j] = -1
@@ -102,6 +92,28 @@ def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
             gain = 2 * w - 2 * degree[i] * degree[k]
             heapq.heappush(queue, (-gain, i, k, version[i], version[k]))
     return cluster
+
+
+def _capacity_shares(weight: sp.csr_array) -> list[dict[int, float]]:
+    """For each node: neighbour -> share of all capacity between the two."""
+    total = float(weight.sum())
+    neighbours: list[dict[int, float]] = [{} for _ in range(weight.shape[0])]
+    coo = weight.tocoo()
+    for i, j, w in zip(coo.row.tolist(), coo.col.tolist(), coo.data.tolist(), strict=True):
+        if i != j:
+            neighbours[i][j] = neighbours[i].get(j, 0.0) + w / total
+    return neighbours
+
+
+def _merge_neighbours(neighbours: list[dict[int, float]], i: int, j: int) -> None:
+    """Move the capacity shares of cluster j to cluster i, in place."""
+    for k, w in neighbours[j].items():
+        if k != i:
+            neighbours[i][k] = neighbours[i].get(k, 0.0) + w
+            neighbours[k].pop(j)
+            neighbours[k][i] = neighbours[i][k]
+    neighbours[i].pop(j)
+    neighbours[j].clear()
 
 
 def _spectral(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:

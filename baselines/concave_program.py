@@ -23,12 +23,14 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from baselines.matrix import Array
 from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
 from teal.problem.program import Program
 from teal.solvers.projection import project
 
-_TOLERANCE = 1e-9  # of the gap and of the rows
+# Tolerance of the gap and of the constraints.
+_TOLERANCE = 1e-9
 _STATUSES = {
     "optimal": Status.OPTIMAL,
     "optimal_inaccurate": Status.FEASIBLE,
@@ -86,11 +88,9 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
 
 
 def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, Any, float]:
-    """The program of one matrix, the shares of its live columns, the rows, and the unit of its
-    value.
-    """
+    """Program of one matrix, shares of its live columns, rows, and unit of the value."""
+    # Weights of the demands, relative to their sum.
     utility = problem.utility
-    steps = problem.steps
     mask = columns.live[0].cpu().numpy()
     d, _ = np.nonzero(mask)
     demand = problem.demand[0].cpu().numpy()
@@ -99,34 +99,23 @@ def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, 
     weight = (utility_weight * problem.demand[0]).cpu().numpy()
     unit = float(weight.sum()) or 1.0
     weight = weight / unit
+    # Constraints of the rows, relative to their limits, and shares of the demands.
     on_rows = columns.columns.incidence(len(limit))[:, np.flatnonzero(mask.reshape(-1))]
     inverse = np.where(limit > 0, 1 / np.where(limit > 0, limit, 1), 0.0)
     use = sp.csr_matrix(sp.diags_array(inverse) @ on_rows @ sp.diags_array(demand[d]))
     of_demand = sp.csr_matrix((np.ones(len(d)), (d, np.arange(len(d)))), (len(demand), len(d)))
     shares = cvxpy.Variable(len(d), nonneg=True)
     total = of_demand @ shares
-    has_weight = weight > 0
     extra_constraints = []
     largest = getattr(columns.demand_set, "max_share", None)
     if largest is not None:
         extra_constraints.append(shares <= largest[0].cpu().numpy()[mask])
+    # Objective.
     if utility is not None:
-        alpha = utility.curve.alpha
-        power = None if alpha == 1 else cvxpy.power(total[has_weight], 1 - alpha)
-        value = cvxpy.log(total[has_weight]) if power is None else (power - 1) / (1 - alpha)
-        goal = weight[has_weight] @ value
+        goal = _utility_goal(cvxpy, utility.curve.alpha, weight, total)
     else:
-        assert steps is not None
-        end = steps.end[0].cpu().numpy()
-        level = np.broadcast_to(steps.level.cpu().numpy(), end.shape)
-        parts = [cvxpy.Variable(len(demand), nonneg=True) for _ in end.T]
-        extra_constraints += [
-            part <= width for part, width in zip(parts, np.diff(end, prepend=0.0).T, strict=True)
-        ]
-        extra_constraints.append(sum(parts) == total)
-        goal = sum(
-            (weight * of_piece) @ part for of_piece, part in zip(level.T, parts, strict=True)
-        )
+        goal, constraints = _bandwidth_goal(cvxpy, problem, weight, total)
+        extra_constraints += constraints
     links = use @ shares <= 1
     return (
         cvxpy.Problem(cvxpy.Maximize(goal), [total <= 1, links, *extra_constraints]),
@@ -134,3 +123,42 @@ def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, 
         links,
         unit,
     )
+
+
+def _utility_goal(cvxpy: Any, alpha: float, weight: Array, total: Any) -> Any:
+    """Weighted sum of the utilities of the served shares.
+
+    Args:
+        cvxpy: the module.
+        alpha: parameter of alpha-fairness.
+        weight: (D,) weight of each demand.
+        total: cvxpy expression, served share of each demand.
+    """
+    has_weight = weight > 0
+    power = None if alpha == 1 else cvxpy.power(total[has_weight], 1 - alpha)
+    value = cvxpy.log(total[has_weight]) if power is None else (power - 1) / (1 - alpha)
+    return weight[has_weight] @ value
+
+
+def _bandwidth_goal(
+    cvxpy: Any, problem: Problem, weight: Array, total: Any
+) -> tuple[Any, list[Any]]:
+    """Sum of the bandwidth functions of the served shares, and the constraints of their pieces.
+
+    Args:
+        cvxpy: the module.
+        problem: one matrix.
+        weight: (D,) weight of each demand.
+        total: cvxpy expression, served share of each demand.
+    """
+    steps = problem.steps
+    assert steps is not None
+    end = steps.end[0].cpu().numpy()
+    level = np.broadcast_to(steps.level.cpu().numpy(), end.shape)
+    parts = [cvxpy.Variable(len(weight), nonneg=True) for _ in end.T]
+    constraints = [
+        part <= width for part, width in zip(parts, np.diff(end, prepend=0.0).T, strict=True)
+    ]
+    constraints.append(sum(parts) == total)
+    goal = sum((weight * of_piece) @ part for of_piece, part in zip(level.T, parts, strict=True))
+    return goal, constraints

@@ -22,17 +22,17 @@ from teal.problem import Allocation, Problem, ProgramPrices, Status
 from teal.problem.program import Program
 from teal.problem.sets import Capped
 
-# share of the flow of a higher class by which the next LPs may fall short of it, for rounding
+# Relative tolerance of the flow of a higher class in the next LPs, for rounding.
 _SLACK = 1e-9
 
 
 def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation:
-    """The optimum of every matrix, with prices of links; under priority with those of the LP of
-    every class.
+    """Optimum of every matrix, with prices of links; under priority with those of the LP of every
+    class.
 
     Args:
-        problem: with side conditions, in float64.
-        settings: of the LP solver.
+        problem: problem with side conditions, in float64.
+        settings: settings of the LP solver.
     """
     count = 1 if problem.classes is None else len(problem.classes)
     prices = np.zeros((problem.batch, count, problem.topology.num_links))
@@ -43,6 +43,7 @@ def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation
     for b in range(problem.batch):
         begin = time.perf_counter()
         row = problem.row(b)
+        # Solve the LPs of the classes in turn.
         lps = _Lps(
             row.rewritten.program,
             np.zeros(problem.paths.num_demands, int)
@@ -50,19 +51,13 @@ def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation
             else problem.classes.of_demand,
             is_ordered=problem.classes is not None,
         )
-        status = Status.OPTIMAL
-        for number in range(count):
-            solution = solve_program(lps.program(number), settings)
-            lps.take(number, solution)
-            status = solution.status
-            if not status.usable:
-                break
-            prices[b, number] = lps.prices(solution)[: problem.topology.num_links]
+        status = lps.solve(prices[b], settings)
         if status.usable:
             splits[b] = row.rewritten.splits(lps.shares())[0]
         statuses.append(status)
         solve_s.append(lps.seconds)
         build_s.append(time.perf_counter() - begin - lps.seconds)
+    # Gather the results of all matrices.
     of_programs = torch.from_numpy(prices).to(problem.demand)
     return Allocation(
         splits,
@@ -78,12 +73,12 @@ class _Lps:
     """The LPs of one matrix, one for each class of demands.
 
     Args:
-        program: B = 1, in Gbit/s.
-        of_demand: (D,) number of the class of each demand.
+        program: program of one matrix, Gbit/s.
+        of_demand: (D,) class of each demand.
         is_ordered: whether flow counts instead of value, and higher classes keep theirs.
 
     Attributes:
-        seconds: that the solver took so far.
+        seconds: time of the solver so far.
     """
 
     def __init__(self, program: Program, of_demand: Array, *, is_ordered: bool) -> None:
@@ -97,9 +92,11 @@ class _Lps:
             if (self._limit > 0).any()
             else 1.0
         )
+        # Columns of live paths with demand, and the demand and class of each.
         self._column = np.flatnonzero((live & (demand > 0)[:, None]).reshape(-1))
         self._demand_of = self._column // live.shape[1]
         self._class_of = of_demand[self._demand_of]
+        # Rows of the program, then of the demands.
         rows = program.columns.incidence(len(self._limit))[:, self._column]
         demand_rows = sp.csr_array(
             (np.ones(len(self._column)), (self._demand_of, np.arange(len(self._column)))),
@@ -107,22 +104,42 @@ class _Lps:
         )
         self._rows = sp.vstack([rows, demand_rows], format="csr")
         self._rhs = np.concatenate([self._limit, demand]) / self._unit
+        # Values and upper bounds of the columns.
         self._value = program.value.expand(live.shape).cpu().numpy().reshape(-1)[self._column]
         largest = np.ones(len(self._column))
         if isinstance(program.demand_set, Capped):
             largest = program.demand_set.max_share[0].cpu().numpy().reshape(-1)[self._column]
         self._upper = largest * demand[self._demand_of] / self._unit
+        # Flow of the last solution, and of each solved class.
         self._reached: list[float] = []
         self._flow = np.zeros(len(self._column))
         self.seconds = 0.0
 
-    def program(self, number: int) -> LinearProgram:
-        """That of a class, after those of the higher ones."""
-        value = (self._class_of == number).astype(float) if self._is_ordered else self._value
+    def solve(self, prices: Array, settings: LpSettings) -> Status:
+        """Solve the LPs of all classes, until one has no usable solution; return the last status.
+
+        Args:
+            prices: (classes, E) receives the prices of the links.
+            settings: settings of the LP solver.
+        """
+        status = Status.OPTIMAL
+        for class_index in range(len(prices)):
+            solution = solve_program(self.program(class_index), settings)
+            self.take(class_index, solution)
+            status = solution.status
+            if not status.usable:
+                break
+            prices[class_index] = self.prices(solution)[: prices.shape[1]]
+        return status
+
+    def program(self, class_index: int) -> LinearProgram:
+        """LP of a class, after those of the higher ones."""
+        value = (self._class_of == class_index).astype(float) if self._is_ordered else self._value
         constraints = [
-            sp.csr_array(-(self._class_of == above).astype(float)[None]) for above in range(number)
+            sp.csr_array(-(self._class_of == higher_class).astype(float)[None])
+            for higher_class in range(class_index)
         ]
-        upper = np.where(self._class_of <= number, self._upper, 0.0)
+        upper = np.where(self._class_of <= class_index, self._upper, 0.0)
         return LinearProgram(
             -value,
             sp.csr_array(sp.vstack([self._rows, *constraints])),
@@ -131,18 +148,18 @@ class _Lps:
             size=self._upper,
         )
 
-    def take(self, number: int, solution: LpSolution) -> None:
-        """Take note of the solution of a class's program."""
+    def take(self, class_index: int, solution: LpSolution) -> None:
+        """Store the solution of a class's program."""
         self._flow = np.maximum(solution.x, 0)
         self.seconds = self.seconds + solution.seconds
-        self._reached.append(float(self._flow[self._class_of == number].sum()))
+        self._reached.append(float(self._flow[self._class_of == class_index].sum()))
 
     def prices(self, solution: LpSolution) -> Array:
-        """(R,) of all rows."""
+        """(R,) dual prices of all rows."""
         return solution.dual[: len(self._limit)]
 
     def shares(self) -> torch.Tensor:
-        """(1, D, J) of the last program."""
+        """(1, D, J) shares of the last program."""
         demand = self._program.demand[0].cpu().numpy()
         shares = np.zeros(self._program.live[0].shape)
         shares.reshape(-1)[self._column] = self._flow * self._unit / demand[self._demand_of]

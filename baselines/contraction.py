@@ -13,8 +13,10 @@ from baselines.clusters import partition
 from baselines.matrix import Array
 from teal.network import PathSet, Topology, compute_paths
 
-LinkPath = tuple[int, ...]  # the links of a path, in order from source to target
-MAX_ROUTES = 4  # paths between two clusters; the authors' code computes as many
+# Links of a path, in order from source to target.
+LinkPath = tuple[int, ...]
+# Maximum number of paths between two clusters; the authors' code computes as many.
+MAX_ROUTES = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,8 +25,8 @@ class Cluster:
     for each node pair.
 
     Attributes:
-        nodes: (n,) node numbers in the network, ascending.
-        links: (m,) link numbers in the network.
+        nodes: (n,) node indices in the network, ascending.
+        links: (m,) link indices in the network.
         paths: for all pairs of positions in ``nodes``; None for a cluster of one node.
     """
 
@@ -95,25 +97,43 @@ def contract(
     network = topology.with_links(live_links)
     node_cluster = partition(network, count, method, seed)
     clusters = []
-    for number in range(int(node_cluster.max()) + 1):
-        nodes = np.flatnonzero(node_cluster == number)
-        inside = (node_cluster[network.link_source] == number) & (
-            node_cluster[network.link_target] == number
+    for index in range(int(node_cluster.max()) + 1):
+        inside = (node_cluster[network.link_source] == index) & (
+            node_cluster[network.link_target] == index
         )
-        if len(nodes) == 1:
-            clusters.append(Cluster(nodes, live_links[inside], None))
-            continue
-        names = tuple(topology.node_names[node] for node in nodes)
-        inner = network.with_links(inside)
-        subnetwork = dataclasses.replace(
-            inner,
-            node_names=names,
-            coordinates=topology.coordinates[nodes],
-            link_source=np.searchsorted(nodes, inner.link_source).astype(np.int32),
-            link_target=np.searchsorted(nodes, inner.link_target).astype(np.int32),
-        )
-        paths = compute_paths(subnetwork, num_paths=num_paths, cache=False)
+        nodes = np.flatnonzero(node_cluster == index)
+        paths = _paths_inside(network, nodes, inside, num_paths) if len(nodes) > 1 else None
         clusters.append(Cluster(nodes, live_links[inside], paths))
+    links_between = _links_between(topology, live_links, node_cluster)
+    return Contraction(
+        node_cluster, tuple(clusters), links_between, _routes(len(clusters), links_between)
+    )
+
+
+def _paths_inside(network: Topology, nodes: Array, inside: Array, num_paths: int) -> PathSet:
+    """Paths between the nodes of a cluster over its own links.
+
+    Args:
+        network: network of the live links.
+        nodes: (n,) nodes of the cluster, ascending.
+        inside: (E,) true for the links inside the cluster.
+        num_paths: maximum number of paths of a pair of nodes.
+    """
+    inner = network.with_links(inside)
+    subnetwork = dataclasses.replace(
+        inner,
+        node_names=tuple(network.node_names[node] for node in nodes),
+        coordinates=network.coordinates[nodes],
+        link_source=np.searchsorted(nodes, inner.link_source).astype(np.int32),
+        link_target=np.searchsorted(nodes, inner.link_target).astype(np.int32),
+    )
+    return compute_paths(subnetwork, num_paths=num_paths, cache=False)
+
+
+def _links_between(
+    topology: Topology, live_links: Array, node_cluster: Array
+) -> dict[tuple[int, int], list[int]]:
+    """Live links between each two clusters, as in :attr:`Contraction.links_between`."""
     links_between: dict[tuple[int, int], list[int]] = {}
     for link in sorted(live_links.tolist(), key=lambda e: -topology.capacity[e]):
         ends = (
@@ -122,9 +142,7 @@ def contract(
         )
         if ends[0] != ends[1]:
             links_between.setdefault(ends, []).append(link)
-    return Contraction(
-        node_cluster, tuple(clusters), links_between, _routes(len(clusters), links_between)
-    )
+    return links_between
 
 
 def _routes(

@@ -27,7 +27,8 @@ from teal.schemes.past import Past
 from teal.solvers import pdhg
 from teal.spec import Spec
 
-_OPTIMUM_GAP = 1e-3  # of the optima that utilisations are divided by
+# Certified gap of the optima by which utilisations are divided.
+_OPTIMUM_GAP = 1e-3
 
 
 class Cope:
@@ -37,7 +38,7 @@ class Cope:
         window: matrices, evenly spread over the past of ``every`` x ``window`` intervals or less.
         penalty: at least 1, multiple of r* that the ratio over all matrices may have.
         every: intervals from one program to the next; the splits stay in between.
-        settings: of the LP solver.
+        settings: settings of the LP solver.
     """
 
     def __init__(self, window: int, penalty: float, every: int, settings: LpSettings) -> None:
@@ -47,8 +48,9 @@ class Cope:
         self._settings = settings
         self._program: RatioProgram | None = None
         self._splits: Tensor | None = None
-        # The next row of the series for which the program is solved again.
+        # Limit of the ratio over all matrices.
         self._limit = 0.0
+        # The next row of the series for which the program is solved again.
         self._next = 0
 
     def allocate(self, past: Past) -> Tensor:
@@ -67,6 +69,7 @@ class Cope:
         """Splits (D, K) for the matrices of a problem."""
         optimum = pdhg.solve(problem, gap=_OPTIMUM_GAP).value.numpy()
         slots = problem.paths.num_paths
+        # Rows: the utilisation of each matrix, over its optimum, is at most a further variable.
         blocks = []
         largest = sp.csr_array(
             (np.ones(len(program.links)), (np.arange(len(program.links)), [0] * len(program.links)))
@@ -80,6 +83,7 @@ class Cope:
                 sp.diags_array(1 / program.capacity) @ program.loads @ sp.diags_array(rate)
             )
             blocks.append(sp.hstack([utilisation, -largest]))
+        # Add this variable to the rows of the network.
         wider = RatioProgram(
             paths=program.paths,
             rows=_with_column(program.rows),
@@ -89,6 +93,7 @@ class Cope:
             capacity=program.capacity,
             unit=program.unit,
         )
+        # Minimise it, while the ratio over all matrices stays within its limit.
         cost = np.zeros(wider.width)
         envelope = np.zeros((1, wider.width))
         cost[-1] = 1
@@ -99,7 +104,7 @@ class Cope:
 
 
 def _with_column(rows: sp.csr_array) -> sp.csr_array:
-    """The rows with a further variable, which none of them has."""
+    """Rows with a further variable, whose coefficients are 0."""
     return sp.csr_array(sp.hstack([rows, sp.csr_array((rows.shape[0], 1))]))
 
 
@@ -110,5 +115,5 @@ def make(spec: Spec, model: Path | None) -> Cope:
         if int(options[name]) < 1:
             raise InputError(spec.text, name, "at least 1", options[name])
     if not float(options["penalty"]) >= 1:
-        raise InputError(spec.text, "penalty", "a number of at least 1", options["penalty"])
+        raise InputError(spec.text, "penalty", "a number >= 1", options["penalty"])
     return Cope(int(options["window"]), float(options["penalty"]), int(options["every"]), settings)

@@ -19,7 +19,8 @@ from teal.errors import InputError, SolverError
 from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
 
-_CUOPT = "CUOPT"  # its name in cvxpy
+# Name of cuOpt in cvxpy.
+_CUOPT = "CUOPT"
 # Option method -> solver_method of cuOpt.
 _METHODS = {"simplex": "DualSimplex", "ipm": "Barrier", "auto": "Barrier"}
 
@@ -53,6 +54,7 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
         raise SolverError(
             "lp-all: the solver cuopt is not installed: NVIDIA cuOpt, which needs a GPU"
         )
+    # Solve the matrices in turn; matrices with equal capacities share a compiled program.
     splits = np.zeros((problem.batch, *problem.ops.mask.shape))
     prices = np.zeros((problem.batch, problem.topology.num_links))
     model = None
@@ -81,7 +83,7 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
 
 
 def _run(cvxpy: Any, model: _Model, settings: LpSettings) -> tuple[Status, float]:
-    """Solve a model; its status, and s that the solver took."""
+    """Solve a model; return its status, and the time of the solver, s."""
     options: dict[str, Any] = {"solver_method": _METHODS[settings.method]}
     if settings.time_limit:
         options["time_limit"] = settings.time_limit
@@ -101,6 +103,21 @@ def _run(cvxpy: Any, model: _Model, settings: LpSettings) -> tuple[Status, float
     return statuses.get(model.program.status, Status.FAILED), float(seconds)
 
 
+def _incidence(problem: Problem, mask: np.ndarray, paths: np.ndarray) -> sp.csr_array:
+    """(E, n) 1 where a live path passes a link.
+
+    Args:
+        problem: network and paths.
+        mask: (D, K) true for live paths.
+        paths: (n,) path indices of the live paths, ascending.
+    """
+    path, link = problem.paths.incidences()
+    live = mask.reshape(-1)[path]
+    column = np.searchsorted(paths, path[live])
+    shape = (problem.topology.num_links, len(paths))
+    return sp.csr_array((np.ones(len(column)), (link[live], column)), shape=shape)
+
+
 @dataclass
 class _Model:
     """The program of a network with the demands as parameters, so that cvxpy compiles it once for
@@ -108,13 +125,13 @@ class _Model:
 
     Attributes:
         cvxpy: the imported module.
-        problem: of one matrix; paths, capacities and objective are taken from it.
+        problem: network, paths, capacities and objective; one matrix, whose demand is ignored.
         demand: cvxpy parameter, (demands,) Gbit/s.
         program: cvxpy problem.
-        paths: (n,) path number d * K + k of each variable: the live paths.
-        demands: numbers of the demands with a live path.
+        paths: (n,) path index d * K + k of each variable: the live paths.
+        demands: indices of the demands with a live path.
         flow: cvxpy variable, (n,) Gbit/s on each path.
-        links: numbers of the links on the paths.
+        links: indices of the links on the paths.
         capacity: capacity of each of ``links``, Gbit/s.
         capacity_rows: cvxpy constraint on each of ``links``; None if there is no live path.
     """
@@ -130,21 +147,18 @@ class _Model:
         mask = problem.path_mask[0].cpu().numpy()
         self.paths = np.flatnonzero(mask.reshape(-1))
         self.demands, demand_row = np.unique(self.paths // mask.shape[1], return_inverse=True)
-        path, link = problem.paths.incidences()
-        live = mask.reshape(-1)[path]
-        column = np.searchsorted(self.paths, path[live])
-        ones = np.ones(len(column))
-        shape = (problem.topology.num_links, len(self.paths))
-        incidence = sp.csr_array((ones, (link[live], column)), shape=shape)
+        # Incidences of links and paths, and of demands and paths.
+        incidence = _incidence(problem, mask, self.paths)
         self.links = np.flatnonzero(np.diff(incidence.indptr))
         by_demand = sp.csr_array(
             (np.ones(len(self.paths)), (demand_row, np.arange(len(self.paths)))),
             shape=(len(self.demands), len(self.paths)),
         )
         capacity = problem.capacity[0].cpu().numpy()[self.links]
+        # Variables, and the program of a network where no demand is routable.
         self.flow = cvxpy.Variable(max(1, len(self.paths)), nonneg=True)
         self.demand = cvxpy.Parameter(len(self.demands), nonneg=True)
-        if not len(self.paths):  # no demand is routable
+        if not len(self.paths):
             self.program = cvxpy.Problem(cvxpy.Minimize(0), [self.flow == 0])
             self.capacity_rows = None
             return
@@ -152,34 +166,41 @@ class _Model:
         utilisation = (
             sp.csr_array(incidence[self.links].multiply(1 / capacity[:, None])) @ self.flow
         )
-        rows: list[Any] = []
+        self.capacity = capacity
+        goal, self.capacity_rows, rows = self._objective(utilisation, by_demand)
+        self.program = cvxpy.Problem(goal, [self.capacity_rows, *rows])
+
+    def _objective(self, utilisation: Any, by_demand: sp.csr_array) -> tuple[Any, Any, list[Any]]:
+        """Objective, capacity constraints, and all other constraints of the program, for cvxpy.
+
+        Args:
+            utilisation: cvxpy expression, utilisation of each of ``links``.
+            by_demand: (demands, n) 1 where a path belongs to a demand.
+        """
+        cvxpy = self.cvxpy
+        problem = self.problem
         if problem.objective.maximises_value:
             value = problem.path_value.cpu().numpy().reshape(-1)[self.paths]
             goal = cvxpy.Maximize(value @ self.flow)
-            self.capacity_rows = utilisation <= 1
-            demand_constraint = by_demand @ self.flow <= self.demand
-        elif problem.objective.may_shed:
+            return goal, utilisation <= 1, [by_demand @ self.flow <= self.demand]
+        if problem.objective.may_shed:
             alpha = cvxpy.Variable(nonneg=True)
             goal = cvxpy.Maximize(alpha)
-            self.capacity_rows = utilisation <= 1
+            capacity_rows = utilisation <= 1
             min_served = by_demand @ self.flow >= cvxpy.multiply(
                 self.demand, alpha * np.ones(len(self.demands))
             )
             demand_constraint = by_demand @ self.flow <= self.demand
-            rows = [min_served, alpha <= 1]
-        else:
-            theta = cvxpy.Variable(nonneg=True)
-            goal = cvxpy.Minimize(theta)
-            self.capacity_rows = utilisation <= theta
-            demand_constraint = by_demand @ self.flow == self.demand
-        self.capacity = capacity
-        self.program = cvxpy.Problem(goal, [self.capacity_rows, demand_constraint, *rows])
+            return goal, capacity_rows, [demand_constraint, min_served, alpha <= 1]
+        theta = cvxpy.Variable(nonneg=True)
+        goal = cvxpy.Minimize(theta)
+        return goal, utilisation <= theta, [by_demand @ self.flow == self.demand]
 
     def solution(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         """Splits (D, K) and prices (E,), value per Gbit/s, of the solved program.
 
         Args:
-            problem: of the matrix that was solved.
+            problem: problem of the matrix that was solved.
         """
         splits = np.zeros(problem.ops.mask.numel())
         prices = np.zeros(problem.topology.num_links)

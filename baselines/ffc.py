@@ -20,7 +20,14 @@ import scipy.sparse as sp
 
 from baselines.linear_program import LinearProgram, LpSettings, solver_options
 from baselines.lp_solver import solve_program
-from baselines.matrix import Matrix, MatrixResult, heuristic_status, per_matrix, require_objective
+from baselines.matrix import (
+    Matrix,
+    MatrixResult,
+    PathVariables,
+    heuristic_status,
+    per_matrix,
+    require_objective,
+)
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
 from teal.problem.protection import failed_paths
@@ -33,7 +40,7 @@ class Ffc:
     """The scheme `ffc`: largest promises by one linear program.
 
     Attributes:
-        settings: of the LP solver.
+        settings: settings of the LP solver.
         groups: file of groups (see :mod:`teal.formats.groups`); "" for those of the problem, else
             every cable.
     """
@@ -42,7 +49,7 @@ class Ffc:
     groups: str = ""
 
     def solve(self, problem: Problem) -> Allocation:
-        """The largest promises of every matrix.
+        """Largest promises of every matrix.
 
         Raises:
             InputError: another objective than total_flow.
@@ -55,12 +62,12 @@ class Ffc:
 
 
 def promises(problem: Problem, groups: Sequence[Sequence[int]], settings: LpSettings) -> Allocation:
-    """The largest promises of every matrix, and the prices of links in their programs.
+    """Largest promises of every matrix, and the prices of links in their programs.
 
     Args:
-        problem: under total_flow or weighted_flow.
-        groups: numbers of the links of each.
-        settings: of the LP solver.
+        problem: problem under total_flow or weighted_flow.
+        groups: link indices of each group.
+        settings: settings of the LP solver.
     """
     survives = np.concatenate(
         [
@@ -72,30 +79,20 @@ def promises(problem: Problem, groups: Sequence[Sequence[int]], settings: LpSett
 
 
 def _promises(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> MatrixResult:
-    """One matrix; ``survives`` is (G + 1, D, K), true for the paths that no failure and each group
-    leave.
+    """Solve one matrix.
+
+    Args:
+        matrix: demands, live paths and capacities.
+        survives: (G + 1, D, K) true for the paths that survive no failure, and each group.
+        settings: settings of the LP solver.
     """
+    # Variables: reserved flow of each path, then the promise of each demand.
     variables = matrix.path_variables(matrix.routable)
     width = len(variables.path)
     count = len(variables.demands)
-    paths = matrix.mask.shape[1]
+    # Build and solve the program.
     loads = variables.link_incidence(len(matrix.capacity))
-    rows = []
-    columns = []
-    signs = []
-    number = 0
-    first = np.searchsorted(variables.demand_row, np.arange(count))
-    for row, d in enumerate(variables.demands.tolist()):
-        path_columns = (
-            variables.path[first[row] : first[row + 1] if row + 1 < count else None] % paths
-        )
-        for live in np.unique(survives[:, d][:, path_columns], axis=0):
-            column = first[row] + np.flatnonzero(live)
-            rows += [number] * (len(column) + 1)
-            columns += [*column.tolist(), width + row]
-            signs += [-1.0] * len(column) + [1.0]
-            number += 1
-    promised = sp.csr_array((signs, (rows, columns)), shape=(number, width + count))
+    promised = _promise_rows(variables, survives)
     a_ub = sp.vstack(
         [sp.hstack([loads, sp.csr_array((len(matrix.capacity), count))]), promised], format="csr"
     )
@@ -103,10 +100,11 @@ def _promises(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> Mat
     program = LinearProgram(
         np.concatenate([np.zeros(width), -value]),
         sp.csr_array(a_ub),
-        np.concatenate([matrix.capacity, np.zeros(number)]),
+        np.concatenate([matrix.capacity, np.zeros(promised.shape[0])]),
         upper=np.concatenate([np.full(width, np.inf), matrix.demand[variables.demands]]),
     )
     solution = solve_program(program, settings)
+    # Split each promise in proportion to the reserved flows.
     reserved = solution.x[:width]
     promise = solution.x[width:]
     total = np.bincount(variables.demand_row, reserved, minlength=count)
@@ -115,6 +113,35 @@ def _promises(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> Mat
     flow.reshape(-1)[variables.path] = reserved * np.minimum(share, 1)[variables.demand_row]
     prices = solution.dual[: len(matrix.capacity)]
     return MatrixResult(flow, prices, status=solution.status, solve_s=solution.seconds)
+
+
+def _promise_rows(variables: PathVariables, survives: np.ndarray) -> sp.csr_array:
+    """Rows b[d] - sum over the surviving paths of a[d, k] <= 0: one for each set of paths that
+    survive together.
+
+    Args:
+        variables: paths of the demands.
+        survives: (G + 1, D, K) true for the paths that survive no failure, and each group.
+    """
+    width = len(variables.path)
+    count = len(variables.demands)
+    num_paths = survives.shape[2]
+    rows = []
+    columns = []
+    signs = []
+    num_rows = 0
+    first = np.searchsorted(variables.demand_row, np.arange(count))
+    for row, d in enumerate(variables.demands.tolist()):
+        path_columns = (
+            variables.path[first[row] : first[row + 1] if row + 1 < count else None] % num_paths
+        )
+        for live in np.unique(survives[:, d][:, path_columns], axis=0):
+            column = first[row] + np.flatnonzero(live)
+            rows += [num_rows] * (len(column) + 1)
+            columns += [*column.tolist(), width + row]
+            signs += [-1.0] * len(column) + [1.0]
+            num_rows += 1
+    return sp.csr_array((signs, (rows, columns)), shape=(num_rows, width + count))
 
 
 def make(spec: Spec, model: Path | None) -> Ffc:

@@ -34,6 +34,7 @@ def solve_by_gurobi(program: LinearProgram, settings: LpSettings) -> tuple[Array
         parameters["Threads"] = settings.threads
     if settings.time_limit:
         parameters["TimeLimit"] = settings.time_limit
+    # Build and solve the program.
     columns = len(program.cost)
     rows = len(program.b_ub)
     try:

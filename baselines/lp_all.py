@@ -172,6 +172,7 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
             stopped_by=(Stop.GAP,) * problem.batch,
         )
 
+    # Run the sequence; time outside of the solver counts as building.
     begin = time.perf_counter()
     result = complete(run_tasks(tasks_of(problem, _TASK_GAP), solving))
     build_s = time.perf_counter() - begin - seconds[0]

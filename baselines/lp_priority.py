@@ -69,15 +69,16 @@ def _solve_class(
     reached = list[float]()
     flow = np.zeros(matrix.mask.shape)
     seconds = 0.0
-    for number in range(count):
-        lp = path_program(matrix, matrix.routable & (of_demand <= number), matrix.capacity)
+    for class_index in range(count):
+        lp = path_program(matrix, matrix.routable & (of_demand <= class_index), matrix.capacity)
         of_variable = of_demand[lp.path // matrix.mask.shape[1]]
         promised = [
-            sp.csr_array(-(of_variable == above).astype(float)[None]) for above in range(number)
+            sp.csr_array(-(of_variable == higher_class).astype(float)[None])
+            for higher_class in range(class_index)
         ]
         program = dataclasses.replace(
             lp.program,
-            cost=-(of_variable == number).astype(float),
+            cost=-(of_variable == class_index).astype(float),
             a_ub=sp.csr_array(sp.vstack([lp.program.a_ub, *promised])),
             b_ub=np.concatenate([lp.program.b_ub, [-value * (1 - _SLACK) for value in reached]]),
         )
@@ -86,6 +87,6 @@ def _solve_class(
         if not solution.status.usable:
             return flow, prices, solution.status, seconds
         flow = lp.flow(solution)
-        prices[number] = lp.prices(solution)
-        reached.append(float(flow[of_demand == number].sum()))
+        prices[class_index] = lp.prices(solution)
+        reached.append(float(flow[of_demand == class_index].sum()))
     return flow, prices, Status.OPTIMAL, seconds

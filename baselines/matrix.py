@@ -196,6 +196,7 @@ def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> All
     the first.  Where a result has no ``solve_s``, it is the measured time less ``build_s``.
     """
     problem = problem.to(torch.float64)
+    # Solve the matrices in turn.
     demands = problem.demand.cpu().numpy()
     results = []
     units = []
@@ -209,6 +210,7 @@ def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> All
         results.append(dataclasses.replace(result, build_s=result.build_s + arrays_s))
         units.append(matrix.unit)
         seconds.append(end - begin + arrays_s)
+    # Convert flows to splits, and gather prices if every matrix has them.
     flow = np.stack([result.flow * unit for result, unit in zip(results, units, strict=True)])
     splits = np.divide(
         flow, demands[..., None], out=np.zeros_like(flow), where=demands[..., None] > 0

@@ -33,11 +33,11 @@ from teal.problem import Allocation, Problem, ProgramPrices, Status
 from teal.solvers.sequences.fairness import require_shedding
 from teal.spec import Spec
 
-_POSITIVE_DUAL = 1e-7  # a demand's dual variable from which it holds the level down; they sum to 1
-_MISSED = (
-    1e-3  # relative, by which a rate may be below its level in an allocation that is called optimal
-)
-# relative, by which levels may be missed in later programs, so that rounding makes none infeasible
+# Minimum dual variable of a demand that limits the level; these variables sum to 1.
+_POSITIVE_DUAL = 1e-7
+# Relative amount by which a rate may be below its level in an optimal allocation.
+_MISSED = 1e-3
+# Relative tolerance of levels in later programs, so that rounding makes none infeasible.
 _SLACK = 1e-9
 
 
@@ -56,7 +56,7 @@ class ExactMaxMin:
     settings: LpSettings
 
     def solve(self, problem: Problem) -> Allocation:
-        """The max-min fair rates of every matrix, with the prices of every level."""
+        """Max-min fair rates of every matrix, with the prices of every level."""
         require_shedding("max-min-lp", problem.objective)
         levels: _Levels = []
         weight = (
@@ -71,6 +71,13 @@ class ExactMaxMin:
     def _solve(
         self, matrix: Matrix, weight: Array | None, levels: list[list[tuple[float, torch.Tensor]]]
     ) -> MatrixResult:
+        """Solve one matrix, level by level.
+
+        Args:
+            matrix: demands, live paths and capacities.
+            weight: (D,) weights of the demands; None for 1 each.
+            levels: receives the list of levels of this matrix.
+        """
         levels.append([])
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         rows, demands = _by_demand(lp, matrix)
@@ -78,11 +85,13 @@ class ExactMaxMin:
         growing = _Growing(
             lp, rows, demand, np.ones(len(demand)) if weight is None else weight[demands]
         )
-        rate = np.zeros(len(demands))  # of the demands that are not open
+        # Rates of the demands that are not open.
+        rate = np.zeros(len(demands))
         is_open = demand > 0
         flow = np.zeros(matrix.mask.shape)
         status = Status.OPTIMAL
         seconds = 0.0
+        # Raise the open demands to the next level, and fix those that cannot grow beyond it.
         while is_open.any():
             solution, grows, spent = self._next_level(growing, is_open, rate)
             seconds += spent
@@ -91,22 +100,17 @@ class ExactMaxMin:
             flow = lp.flow(solution)
             level = float(solution.x[-1])
             is_whole = is_open & (~grows | (demand <= level * growing.weight * (1 + _SLACK)))
-            is_held = np.zeros(len(demands), bool)
-            is_held[grows] = (
-                solution.dual[len(lp.program.b_ub) :][: int(grows.sum())] > _POSITIVE_DUAL
-            )
-            if not (
-                is_held | is_whole
-            ).any():  # only rounding can be the reason: all that are open stay at this level
+            is_held = _held_demands(solution, grows, len(lp.program.b_ub))
+            # Only rounding can be the reason: all that are open stay at this level.
+            if not (is_held | is_whole).any():
                 is_held = grows
             if is_held.any():
                 levels[-1].append((level * matrix.unit, torch.from_numpy(lp.prices(solution))))
             rate[is_held] = level * growing.weight[is_held]
             rate[is_whole] = demand[is_whole]
             is_open &= ~(is_held | is_whole)
-        if (
-            rows @ flow.reshape(-1)[lp.path] < rate * (1 - _MISSED)
-        ).any():  # below the solver's absolute tolerance
+        # Rates below the solver's absolute tolerance may miss their level.
+        if (rows @ flow.reshape(-1)[lp.path] < rate * (1 - _MISSED)).any():
             status = Status.FEASIBLE
         return MatrixResult(flow, status=status, build_s=lp.build_s, solve_s=seconds)
 
@@ -154,12 +158,26 @@ class ExactMaxMin:
         return *(best or (solution, grows)), seconds
 
 
+def _held_demands(solution: LpSolution, grows: Array, num_base_rows: int) -> Array:
+    """(n,) true for the growing demands that cannot exceed the level: their row has a positive dual
+    variable.
+
+    Args:
+        solution: solution for the level.
+        grows: (n,) true for the demands that grow in the program.
+        num_base_rows: number of rows before those of the growing demands.
+    """
+    is_held = np.zeros(len(grows), bool)
+    is_held[grows] = solution.dual[num_base_rows:][: int(grows.sum())] > _POSITIVE_DUAL
+    return is_held
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Growing:
     """The program of a level: n demands, of which some grow together.
 
     Attributes:
-        lp: of their paths.
+        lp: path-form LP of their paths.
         rows: (n, paths) 1 where a path belongs to a demand.
         demand: (n,) units.
         weight: (n,) w.
@@ -173,8 +191,8 @@ class _Growing:
     def raised(
         self, grows: Array, rate: Array, max_rate: float, settings: LpSettings
     ) -> LpSolution:
-        """Maximise the common level t of the demands that grow, at most ``most``; the others keep
-        their rates.
+        """Maximise the common level t of the demands that grow, at most ``max_rate``; the others
+        keep their rates.
         """
         base = self.lp.program
         width = len(self.lp.path)
@@ -262,7 +280,7 @@ def make_binner(spec: Spec, model: Path | None) -> GeometricBinner:
     if not options["ratio"] > 1:
         raise InputError(spec.text, "ratio", "a number above 1", options["ratio"])
     if options["bins"] < 1:
-        raise InputError(spec.text, "bins", "a whole number of at least 1", options["bins"])
+        raise InputError(spec.text, "bins", "an integer >= 1", options["bins"])
     if not 0 < options["decay"] < 1:
         raise InputError(spec.text, "decay", "a number in (0, 1)", options["decay"])
     return GeometricBinner(settings, **options)

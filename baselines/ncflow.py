@@ -191,8 +191,8 @@ class _Run:
         """
         total = float(self._matrix.demand.sum())
         flow = 0.0
-        for number in range(self._scheme.iterations):
-            gain = self._iteration(number)
+        for iteration in range(self._scheme.iterations):
+            gain = self._iteration(iteration)
             flow += gain
             if (
                 self._unserved.sum() < _STOP_SHARE * total
@@ -201,10 +201,11 @@ class _Run:
             ):
                 break
 
-    def _iteration(self, number: int) -> float:
+    def _iteration(self, iteration: int) -> float:
         """Steps 1 to 4; the flow added."""
         begin = time.perf_counter()
-        bundles = self._bundles(number)
+        # Steps 1 and 2: bundle flows over exposed links (R1), and the LP of each cluster (R2).
+        bundles = self._bundles(iteration)
         bundle_flow = self._bundle_flow(bundles)
         programs = []
         clusters = []
@@ -219,6 +220,7 @@ class _Run:
             [p.program for p in programs], self._scheme.settings, self._scheme.workers
         )
         begin = time.perf_counter()
+        # Steps 3 and 4: merge the flows that all clusters of a bundle grant.
         granted: _Granted = {}
         for cluster_number, program, solution in zip(clusters, programs, solutions, strict=True):
             for key, value in program.commodity_flows(solution).items():
@@ -232,13 +234,14 @@ class _Run:
         )
         return gain
 
-    def _bundles(self, number: int) -> list[Bundle]:
+    def _bundles(self, iteration: int) -> list[Bundle]:
         """The bundles with unserved demand that have a path over exposed links with residual
         capacity.
         """
+        # Expose one link with residual capacity between each two neighbouring clusters.
         exposed: dict[tuple[int, int], int] = {}
         for ends, links in self._contraction.links_between.items():
-            start = number % len(links)
+            start = iteration % len(links)
             usable = [
                 link
                 for link in links[start:] + links[:start]
@@ -246,6 +249,7 @@ class _Run:
             ]
             if usable:
                 exposed[ends] = usable[0]
+        # Group the demands that are not fully served by their clusters.
         count = len(self._contraction.clusters)
         source_cluster, target_cluster = self._pair_clusters.T
         unserved = np.flatnonzero(
@@ -254,11 +258,12 @@ class _Run:
         key = source_cluster[unserved] * count + target_cluster[unserved]
         order = np.argsort(key, kind="stable")
         cuts = np.flatnonzero(np.diff(key[order])) + 1
+        # Take the first route of each group whose exposed links exist.
         bundles = []
         for demands in np.split(unserved[order], cuts) if len(unserved) else []:
             first, last = (int(c) for c in self._pair_clusters[demands[0]])
             routes = self._contraction.routes.get((first, last), [])
-            start = number % len(routes) if routes else 0
+            start = iteration % len(routes) if routes else 0
             for clusters in routes[start:] + routes[:start]:
                 neighbours = list(itertools.pairwise(clusters))
                 if all(ends in exposed for ends in neighbours):
@@ -285,11 +290,13 @@ class _Run:
     def _commodities(self, bundles: list[Bundle], bundle_flow: Array) -> dict[int, list[Commodity]]:
         """Cluster number -> the commodities of its R2."""
         commodities: dict[int, list[Commodity]] = {}
+        # Demands inside a cluster.
         same_cluster = self._pair_clusters[:, 0] == self._pair_clusters[:, 1]
         for d in np.flatnonzero(same_cluster & (self._unserved > self._min_flow)).tolist():
             source, target = self._pairs[d].tolist()
             inside = Commodity(INSIDE, -1, d, source, target, (), float(self._unserved[d]))
             commodities.setdefault(int(self._pair_clusters[d, 0]), []).append(inside)
+        # Parts of each bundle with flow in R1: from sources, to targets, and through clusters.
         for b, bundle in enumerate(bundles):
             if bundle_flow[b] <= self._min_flow:
                 continue
@@ -360,6 +367,7 @@ class _Run:
         """Step 4 for the bundles in ``chunk``: bundle -> flow of its demands, the maximum within
         what R2 grants.
         """
+        # Rows of each bundle: what the clusters grant its sources and targets, then in all.
         limits: list[float] = []
         rows = []
         columns = []
@@ -385,6 +393,7 @@ class _Run:
             limits.append(min(cluster_limits))  # step 3
             upper.append(self._unserved[bundle.demands])
             width += len(variables)
+        # Maximise the flow of all demands of the chunk.
         a_ub = sparse_ones(np.concatenate(rows), np.concatenate(columns), (len(limits), width))
         program = LinearProgram(
             -np.ones(width), a_ub, np.array(limits), upper=np.concatenate(upper)
@@ -443,18 +452,18 @@ def _joined(segments: list[WeightedPaths]) -> WeightedPaths:
                 remaining[i] += segment[positions[i]][1]
 
 
-def _chunks(numbers: list[int], sizes: list[int], max_size: int) -> list[list[int]]:
-    """``numbers`` in consecutive groups whose ``sizes`` sum to at most ``max_size``, or of one
-    number.
+def _chunks(indices: list[int], sizes: list[int], max_size: int) -> list[list[int]]:
+    """``indices`` in consecutive groups whose ``sizes`` sum to at most ``max_size``, or of one
+    index.
     """
     chunks: list[list[int]] = []
     available = 0
-    for number in numbers:
-        if not chunks or sizes[number] > available:
+    for index in indices:
+        if not chunks or sizes[index] > available:
             chunks.append([])
             available = max_size
-        chunks[-1].append(number)
-        available -= sizes[number]
+        chunks[-1].append(index)
+        available -= sizes[index]
     return chunks
 
 

@@ -103,40 +103,24 @@ def cluster_program(
         gamma: penalty on the largest path flow of each commodity, so that flow is spread over
             several paths.
     """
+    # Variables: path flows, then the largest path flow of each commodity with more than one path.
     paths = [cluster.paths_between(c.source, c.target) for c in commodities]
     counts = np.array([len(commodity_paths) for commodity_paths in paths], np.int64)
     width = int(counts.sum())
     commodity_of = np.repeat(np.arange(len(commodities)), counts)
-    with_choice = np.flatnonzero(counts > 1)  # commodities whose largest path flow is a variable
-    max_column = np.full(len(commodities), -1)
-    max_column[with_choice] = width + np.arange(len(with_choice))
-    total = width + len(with_choice)
-    all_paths = [path for commodity_paths in paths for path in commodity_paths]
-    incidences = [
-        (link, column)
-        for column, (k, path) in enumerate(zip(commodity_of.tolist(), all_paths, strict=True))
-        for link in (*path, *commodities[k].crossing)
-    ]
-    incidence = np.array(incidences, np.int64).reshape(-1, 2)
-    links, link_row = np.unique(incidence[:, 0], return_inverse=True)
-    groups: dict[tuple[str, int], list[int]] = {}  # (kind, bundle) -> columns
-    for column, k in enumerate(commodity_of.tolist()):
-        if commodities[k].kind in (LEAVES, ENTERS):
-            groups.setdefault((commodities[k].kind, commodities[k].bundle), []).append(column)
-    group_row = np.repeat(np.arange(len(groups)), [len(columns) for columns in groups.values()])
-    group_column = np.array([column for columns in groups.values() for column in columns], np.int64)
-    # Path flows below the largest of their commodity.
-    bounded = np.flatnonzero(max_column[commodity_of] >= 0)
-    below_max = sparse_ones(np.arange(len(bounded)), bounded, (len(bounded), total)) - sparse_ones(
-        np.arange(len(bounded)), max_column[commodity_of[bounded]], (len(bounded), total)
-    )
+    num_max = int((counts > 1).sum())
+    total = width + num_max
+    # Rows: capacities, limits of commodities, flows of bundles, largest path flows.
+    links, load_rows = _load_rows(commodities, paths, commodity_of, total)
+    bundles, bundle_rows = _bundle_rows(commodities, commodity_of, total)
+    below_max = _max_flow_rows(counts, commodity_of, total)
     program = LinearProgram(
-        np.append(-np.ones(width), np.full(len(with_choice), gamma)),
+        np.append(-np.ones(width), np.full(num_max, gamma)),
         sp.vstack(
             [
-                sparse_ones(link_row, incidence[:, 1], (len(links), total)),
+                load_rows,
                 sparse_ones(commodity_of, np.arange(width), (len(commodities), total)),
-                sparse_ones(group_row, group_column, (len(groups), total)),
+                bundle_rows,
                 below_max,
             ],
             format="csr",
@@ -145,9 +129,73 @@ def cluster_program(
             [
                 residual[links],
                 [commodity.limit for commodity in commodities],
-                [bundle_flow[bundle] for _, bundle in groups],
-                np.zeros(len(bounded)),
+                [bundle_flow[bundle] for bundle in bundles],
+                np.zeros(below_max.shape[0]),
             ]
         ),
     )
     return ClusterFlows(program, commodities, paths)
+
+
+def _load_rows(
+    commodities: Sequence[Commodity],
+    paths: Sequence[list[LinkPath]],
+    commodity_of: Array,
+    total: int,
+) -> tuple[Array, sp.csr_array]:
+    """Links that the path flows use, inside the cluster or exposed, and the load of each.
+
+    Args:
+        commodities: commodities of the cluster.
+        paths: paths of each commodity.
+        commodity_of: (n,) commodity of each path flow.
+        total: number of variables.
+    """
+    all_paths = [path for commodity_paths in paths for path in commodity_paths]
+    incidences = [
+        (link, column)
+        for column, (k, path) in enumerate(zip(commodity_of.tolist(), all_paths, strict=True))
+        for link in (*path, *commodities[k].crossing)
+    ]
+    incidence = np.array(incidences, np.int64).reshape(-1, 2)
+    links, row = np.unique(incidence[:, 0], return_inverse=True)
+    return links, sparse_ones(row, incidence[:, 1], (len(links), total))
+
+
+def _bundle_rows(
+    commodities: Sequence[Commodity], commodity_of: Array, total: int
+) -> tuple[list[int], sp.csr_array]:
+    """Bundle of each row, and rows that sum the flow of a bundle that leaves or enters the cluster.
+
+    Args:
+        commodities: commodities of the cluster.
+        commodity_of: (n,) commodity of each path flow.
+        total: number of variables.
+    """
+    groups: dict[tuple[str, int], list[int]] = {}  # (kind, bundle) -> columns
+    for column, k in enumerate(commodity_of.tolist()):
+        if commodities[k].kind in (LEAVES, ENTERS):
+            groups.setdefault((commodities[k].kind, commodities[k].bundle), []).append(column)
+    row = np.repeat(np.arange(len(groups)), [len(columns) for columns in groups.values()])
+    group_column = np.array([column for columns in groups.values() for column in columns], np.int64)
+    return [bundle for _, bundle in groups], sparse_ones(row, group_column, (len(groups), total))
+
+
+def _max_flow_rows(counts: Array, commodity_of: Array, total: int) -> sp.csr_array:
+    """Rows f[k, p] - max_p f[k, p] of the commodities with more than one path.
+
+    Args:
+        counts: (commodities,) number of paths of each.
+        commodity_of: (n,) commodity of each path flow.
+        total: number of variables.
+    """
+    with_choice = np.flatnonzero(counts > 1)
+    max_column = np.full(len(counts), -1)
+    max_column[with_choice] = len(commodity_of) + np.arange(len(with_choice))
+    bounded = np.flatnonzero(max_column[commodity_of] >= 0)
+    row = np.arange(len(bounded))
+    shape = (len(bounded), total)
+    return sp.csr_array(
+        sparse_ones(row, bounded, shape)
+        - sparse_ones(row, max_column[commodity_of[bounded]], shape)
+    )

@@ -32,21 +32,22 @@ from teal.problem.allocation import Status
 from teal.schemes.past import Past
 from teal.spec import Spec
 
-_MAX_ROWS = 300_000  # of the program; with them HiGHS takes minutes
+# Maximum number of rows of the program; with so many HiGHS takes minutes.
+_MAX_ROWS = 300_000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RatioProgram:
-    """The rows above; variables are x of the live paths, then pi_e of each live link, then r.
+    """Rows of the program of the module; variables are x of the live paths, then pi_e of each live link, then r.
 
     Attributes:
-        paths: (n,) path numbers d * K + k of the variables x.
+        paths: (n,) path indices d * K + k of the variables x.
         rows: coefficients of rows that must be at most 0.
         sums: coefficients of rows that must be 1: the splits of each demand.
         loads: (live links, variables) 1 where a path passes a link.
-        links: (L,) numbers of the live links.
-        capacity: (L,) of these, in units of their mean.
-        unit: Gbit/s, that mean.
+        links: (L,) indices of the live links.
+        capacity: (L,) their capacities, in units of their mean.
+        unit: mean capacity, Gbit/s.
     """
 
     paths: Array
@@ -64,68 +65,28 @@ class RatioProgram:
 
     @classmethod
     def of(cls, problem: Problem) -> RatioProgram:
-        """The rows of a network; B = 1, its demand means nothing.
+        """Rows of a network; B = 1, its demand is ignored.
 
         Raises:
             InputError: too many rows.
         """
-        slots = problem.paths.num_paths
+        # Live links, with capacities in units of their mean.
         links = np.flatnonzero(problem.capacity[0].numpy() > 0)
         capacity = problem.capacity[0].numpy()[links]
         unit = float(capacity.mean()) if len(capacity) else 1.0
         capacity = capacity / unit
-        of_link = np.full(problem.topology.num_links, -1)
-        of_link[links] = np.arange(len(links))
-        live = problem.path_mask[0].numpy().reshape(-1)
-        paths = np.flatnonzero(live)
-        column = np.cumsum(live) - 1
-        path, link = problem.paths.incidences()
-        path, link = path[live[path]], link[live[path]]
-        count = len(links)
+        # Live paths, and the demand of each.
+        paths = np.flatnonzero(problem.path_mask[0].numpy().reshape(-1))
+        demand_of = paths // problem.paths.num_paths
         width = len(paths) + len(links) ** 2 + 1
-        loads = sparse_ones(of_link[link], column[path], (count, width))
-        # One row for each (link e that demand d can use, path q of d): a[d, e] / c[e] - sum of pi_e
-        # over q <= 0.
-        demand_of = paths // slots
-        uses = sp.coo_array((loads.T.tocsr()[: len(paths)] > 0).astype(float))
-        used = np.unique(demand_of[uses.row] * count + uses.col)  # pairs (demand, link)
-        demand = used // count
-        e = used % count
-        first = np.searchsorted(demand_of, demand)
-        last = np.searchsorted(demand_of, demand, side="right")
-        size = last - first
-        if size.sum() > _MAX_ROWS:
-            expected = f"a network whose program has at most {_MAX_ROWS} rows"
-            raise InputError("oblivious", problem.topology.name, expected, int(size.sum()))
-        pair = np.repeat(np.arange(len(used)), size)
-        # Column of the path.
-        q = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size) + first[pair]
-        row = np.arange(len(pair))
-        share = sp.csr_array(
-            (np.ones(len(uses.row)), (demand_of[uses.row] * count + uses.col, uses.row)),
-            shape=(problem.paths.num_demands * count, width),
-        )[used]
-        share = sp.csr_array(sp.diags_array(1 / capacity[e]) @ share)[pair]
-        of_path = sp.csr_array(loads.T.tocsr()[: len(paths)])[
-            q
-        ].tocoo()  # links of each path, a row each
-        weights = sp.csr_array(
-            (
-                np.ones(of_path.nnz),
-                (row[of_path.row], len(paths) + e[pair][of_path.row] * count + of_path.col),
-            ),
-            shape=(len(row), width),
-        )
-        e_of = np.repeat(np.arange(count), count)
-        total = sp.csr_array(
-            (np.tile(capacity, count), (e_of, len(paths) + np.arange(count**2))),
-            shape=(count, width),
-        )
-        ratio = sparse_ones(np.arange(count), np.full(count, width - 1), (count, width))
+        loads = _link_loads(problem, links, width)
+        # Assemble the rows.
+        cover = _cover_rows(problem, loads, demand_of, capacity)
+        ratio = _ratio_rows(capacity, len(paths))
         demands, of_demand = np.unique(demand_of, return_inverse=True)
         return cls(
             paths=paths,
-            rows=sp.vstack([share - weights, total - ratio], format="csr"),
+            rows=sp.vstack([cover, ratio], format="csr"),
             sums=sparse_ones(of_demand, np.arange(len(paths)), (len(demands), width)),
             loads=loads,
             links=links,
@@ -134,7 +95,7 @@ class RatioProgram:
         )
 
     def solve(self, cost: Array, rows: sp.csr_array, limits: Array, settings: LpSettings) -> Array:
-        """The variables of least cost under further rows (at most ``limits``).
+        """Variables of least cost under additional rows (at most ``limits``).
 
         Raises:
             SolverError: no optimum was found.
@@ -152,7 +113,7 @@ class RatioProgram:
         return solution.x
 
     def least_ratio(self, settings: LpSettings) -> Array:
-        """The variables of the best splits; the last one is their ratio."""
+        """Variables of the best splits; the last one is their ratio."""
         cost = np.zeros(self.width)
         cost[-1] = 1
         return self.solve(cost, sp.csr_array((0, self.width)), np.zeros(0), settings)
@@ -164,14 +125,99 @@ class RatioProgram:
         return torch.from_numpy(splits / np.maximum(splits.sum(1, keepdims=True), 1e-300))
 
 
+def _link_loads(problem: Problem, links: Array, width: int) -> sp.csr_array:
+    """(L, width) 1 where a live path, in the first columns, passes a live link.
+
+    Args:
+        problem: network, B = 1.
+        links: (L,) live links.
+        width: number of variables.
+    """
+    live = problem.path_mask[0].numpy().reshape(-1)
+    row_of_link = np.full(problem.topology.num_links, -1)
+    row_of_link[links] = np.arange(len(links))
+    column_of_path = np.cumsum(live) - 1
+    path, link = problem.paths.incidences()
+    is_live = live[path]
+    return sparse_ones(
+        row_of_link[link[is_live]], column_of_path[path[is_live]], (len(links), width)
+    )
+
+
+def _cover_rows(
+    problem: Problem, loads: sp.csr_array, demand_of: Array, capacity: Array
+) -> sp.csr_array:
+    """Rows a[d, e] / c[e] - sum of pi_e over the links of q <= 0, one for each link e that demand d
+    can use and each path q of d.
+
+    Args:
+        problem: network, B = 1.
+        loads: (L, variables) 1 where a path passes a link.
+        demand_of: (n,) demand of each path, ascending.
+        capacity: (L,) capacities.
+
+    Raises:
+        InputError: too many rows.
+    """
+    count, width = loads.shape
+    num_paths = len(demand_of)
+    path_links = sp.csr_array(loads.T.tocsr()[:num_paths])
+    # Pairs of a demand and a link e that it can use.
+    uses = sp.coo_array((path_links > 0).astype(float))
+    pair_of_use = demand_of[uses.row] * count + uses.col
+    pairs = np.unique(pair_of_use)
+    demand = pairs // count
+    e = pairs % count
+    # A row for each pair and each path q of its demand.
+    first = np.searchsorted(demand_of, demand)
+    size = np.searchsorted(demand_of, demand, side="right") - first
+    if size.sum() > _MAX_ROWS:
+        expected = f"a network whose program has at most {_MAX_ROWS} rows"
+        raise InputError("oblivious", problem.topology.name, expected, int(size.sum()))
+    pair = np.repeat(np.arange(len(pairs)), size)
+    q = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size) + first[pair]
+    row = np.arange(len(pair))
+    # Coefficients of the splits: a[d, e] / c[e].
+    share = sp.csr_array(
+        (np.ones(len(uses.row)), (pair_of_use, uses.row)),
+        shape=(problem.paths.num_demands * count, width),
+    )[pairs]
+    share = sp.csr_array(sp.diags_array(1 / capacity[e]) @ share)[pair]
+    # Coefficients of the weights: the links of each path q.
+    of_path = path_links[q].tocoo()
+    column = num_paths + e[pair][of_path.row] * count + of_path.col
+    weights = sp.csr_array(
+        (np.ones(of_path.nnz), (row[of_path.row], column)), shape=(len(row), width)
+    )
+    return sp.csr_array(share - weights)
+
+
+def _ratio_rows(capacity: Array, num_paths: int) -> sp.csr_array:
+    """Rows sum_l c[l] pi_e[l] - r <= 0, one for each live link e.
+
+    Args:
+        capacity: (L,) capacities of the live links.
+        num_paths: number of live paths, whose variables are the first.
+    """
+    count = len(capacity)
+    width = num_paths + count**2 + 1
+    e_of = np.repeat(np.arange(count), count)
+    weight_sum = sp.csr_array(
+        (np.tile(capacity, count), (e_of, num_paths + np.arange(count**2))),
+        shape=(count, width),
+    )
+    ratio = sparse_ones(np.arange(count), np.full(count, width - 1), (count, width))
+    return sp.csr_array(weight_sum - ratio)
+
+
 class Oblivious:
     """The hedge `oblivious`: splits that depend on the network alone, and are computed once.
 
     Args:
-        settings: of the LP solver.
+        settings: settings of the LP solver.
 
     Attributes:
-        ratio: of the splits; NaN before the first call.
+        ratio: ratio of the splits; NaN before the first call.
     """
 
     def __init__(self, settings: LpSettings) -> None:

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from baselines.linear_program import LinearProgram, LpSolution
-from baselines.matrix import Array, Matrix
+from baselines.matrix import Array, Matrix, PathVariables
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
 
-_ROUNDING = 1e-9  # relative, of sums of rates
+# Relative rounding tolerance of sums of rates.
+_ROUNDING = 1e-9
 SUPPORTED_OBJECTIVES = (
     ObjectiveName.TOTAL_FLOW,
     ObjectiveName.WEIGHTED_FLOW,
@@ -66,7 +68,7 @@ class PathProgram:
 def path_program(
     matrix: Matrix, selected: Array, capacity: Array, background: Array | None = None
 ) -> PathProgram:
-    """The path-form LP of the selected demands.
+    """Path-form LP of the selected demands.
 
     Args:
         matrix: demands, live paths and objective.
@@ -79,60 +81,109 @@ def path_program(
     variables = matrix.path_variables(selected)
     links = np.unique(variables.link)
     loads = variables.link_incidence(len(capacity))[links]
+    rate = matrix.demand[variables.demands][variables.demand_row]
+    fixed = np.zeros(len(capacity)) if background is None else background
+    balances = matrix.network.objective.rules.balances
+    # Links that all demands together do not fill have no row: a tenth of the time on UsCarrier.
+    alone = np.bincount(variables.demand_row)[variables.demand_row] == 1
+    may_fill = may_decide(loads, rate, rate * alone, capacity[links], fixed[links], balances)
+    rows = _LinkRows(links[may_fill], loads[np.flatnonzero(may_fill)], capacity, fixed)
+    program = (
+        _balanced_program(matrix, variables, rows)
+        if balances
+        else _value_program(matrix, variables, rows)
+    )
+    return PathProgram(matrix, program, variables.path, rows.links, time.perf_counter() - begin)
+
+
+class _LinkRows(NamedTuple):
+    """Capacity constraints of an LP.
+
+    Attributes:
+        links: (m,) link of each row.
+        loads: (m, n) 1 where a path uses a link.
+        capacity: (E,) that the demands may use.
+        fixed: (E,) flow of other demands.
+    """
+
+    links: Array
+    loads: sp.csr_array
+    capacity: Array
+    fixed: Array
+
+
+def _bottleneck(variables: PathVariables, capacity: Array) -> Array:
+    """(n,) smallest capacity along each path; infinite without links."""
+    bottleneck = np.full(len(variables.path), np.inf)
+    np.minimum.at(bottleneck, variables.column, capacity[variables.link])
+    return bottleneck
+
+
+def _value_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows) -> LinearProgram:
+    """LP of value maximisation, or of least_cost."""
     demand_rows = variables.demand_incidence()
+    demand = matrix.demand[variables.demands]
+    limits = rows.capacity[rows.links]
+    costs = -matrix.network.value.reshape(-1)[variables.path]
+    size = np.minimum(demand[variables.demand_row], _bottleneck(variables, rows.capacity))
+    if matrix.network.objective.rules.carries_all:
+        return LinearProgram(costs, rows.loads, limits, demand_rows, demand, size=size)
+    return LinearProgram(
+        costs,
+        sp.vstack([rows.loads, demand_rows], format="csr"),
+        np.concatenate([limits, demand]),
+        size=size,
+    )
+
+
+def _balanced_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows) -> LinearProgram:
+    """LP of max_link_utilisation, with theta as the last variable."""
     width = len(variables.path)
     demand = matrix.demand[variables.demands]
     rate = demand[variables.demand_row]
-    bottleneck = np.full(width, np.inf)
-    np.minimum.at(bottleneck, variables.column, capacity[variables.link])
-    fixed = np.zeros(len(capacity)) if background is None else background
-    rules = matrix.network.objective.rules
-    # Links that all demands together do not fill have no row: a tenth of the time on UsCarrier.
-    alone = np.bincount(variables.demand_row)[variables.demand_row] == 1
-    may_fill = may_decide(loads, rate, rate * alone, capacity[links], fixed[links], rules.balances)
-    links = links[may_fill]
-    loads = loads[np.flatnonzero(may_fill)]
-    if not rules.balances:
-        costs = -matrix.network.value.reshape(-1)[variables.path]
-        size = np.minimum(rate, bottleneck)
-        if rules.carries_all:
-            program = LinearProgram(costs, loads, capacity[links], demand_rows, demand, size=size)
-        else:
-            program = LinearProgram(
-                costs,
-                sp.vstack([loads, demand_rows], format="csr"),
-                np.concatenate([capacity[links], demand]),
-                size=size,
-            )
-        return PathProgram(matrix, program, variables.path, links, time.perf_counter() - begin)
-    theta = sp.csr_array(-capacity[links][:, None])
-    min_theta = np.divide(fixed, capacity, out=np.zeros_like(fixed), where=capacity > 0).max(
-        initial=0.0
-    )
-    # theta of one feasible solution: each demand split in proportion to the bottlenecks of its
-    # paths.
-    split = (
-        bottleneck / np.bincount(variables.demand_row, bottleneck)[variables.demand_row]
-        if width
-        else bottleneck
-    )
-    load = fixed + np.bincount(
-        variables.link, (rate * split)[variables.column], minlength=len(capacity)
-    )
-    feasible_theta = np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0).max(
-        initial=0.0
-    )
+    bottleneck = _bottleneck(variables, rows.capacity)
+    feasible_theta = _feasible_theta(variables, rows, rate, bottleneck)
+    theta = sp.csr_array(-rows.capacity[rows.links][:, None])
     # theta is at least the utilisation by the background.
+    min_theta = _max_utilisation(rows.fixed, rows.capacity)
     floor = sp.csr_array(([-1.0], ([0], [width])), shape=(1, width + 1))
-    program = LinearProgram(
+    return LinearProgram(
         np.append(np.zeros(width), 1.0),
-        sp.vstack([sp.hstack([loads, theta]), floor], format="csr"),
-        np.append(-fixed[links], -min_theta),
-        sp.hstack([demand_rows, sp.csr_array((len(demand), 1))], format="csr"),
+        sp.vstack([sp.hstack([rows.loads, theta]), floor], format="csr"),
+        np.append(-rows.fixed[rows.links], -min_theta),
+        sp.hstack([variables.demand_incidence(), sp.csr_array((len(demand), 1))], format="csr"),
         demand,
         size=np.append(np.minimum(rate, feasible_theta * bottleneck), feasible_theta),
     )
-    return PathProgram(matrix, program, variables.path, links, time.perf_counter() - begin)
+
+
+def _feasible_theta(
+    variables: PathVariables, rows: _LinkRows, rate: Array, bottleneck: Array
+) -> float:
+    """Utilisation of a feasible solution: each demand split in proportion to the bottlenecks of its
+    paths.
+
+    Args:
+        variables: paths of the demands.
+        rows: capacities and flow of other demands.
+        rate: (n,) rate of the demand of each path.
+        bottleneck: (n,) smallest capacity along each path.
+    """
+    split = (
+        bottleneck / np.bincount(variables.demand_row, bottleneck)[variables.demand_row]
+        if len(bottleneck)
+        else bottleneck
+    )
+    load = rows.fixed + np.bincount(
+        variables.link, (rate * split)[variables.column], minlength=len(rows.capacity)
+    )
+    return _max_utilisation(load, rows.capacity)
+
+
+def _max_utilisation(load: Array, capacity: Array) -> float:
+    """Largest utilisation of the links with capacity."""
+    utilisation = np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0)
+    return float(utilisation.max(initial=0.0))
 
 
 def may_decide(
@@ -155,8 +206,7 @@ def may_decide(
     if balances:
         # Failed links have no capacity, and nobody's flow.
         load = fixed + loads @ forced
-        lowest = np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0)
-        min_utilisation = (1 - _ROUNDING) * float(lowest.max(initial=0.0))
+        min_utilisation = (1 - _ROUNDING) * _max_utilisation(load, capacity)
     return np.asarray(fixed + loads @ rate >= min_utilisation * capacity)
 
 

@@ -36,7 +36,7 @@ def solve(
         b_eq: (q,) right-hand sides of the equations; None for no equations.
         accuracy: relative and absolute tolerance of optimality.
         time_limit: s; 0 for none.
-        threads: of the solver.
+        threads: threads of the solver.
 
     Returns:
         x (n,), multipliers (m,) of the inequalities, ``"optimal"``, ``"time_limit"`` or
@@ -45,6 +45,7 @@ def solve(
     from ortools.pdlp import solve_log_pb2, solvers_pb2
     from ortools.pdlp.python import pdlp
 
+    # Build the program.
     rows = [sp.csc_matrix(a) for a in (a_ub, a_eq) if a is not None]
     program = pdlp.QuadraticProgram()
     program.constraint_matrix = sp.vstack(rows).tocsc()
@@ -54,6 +55,7 @@ def solve(
     program.variable_lower_bounds = np.zeros(len(cost))
     program.variable_upper_bounds = np.full(len(cost), math.inf)
     program.objective_vector = cost
+    # Set tolerances, time limit and threads, then solve.
     parameters = solvers_pb2.PrimalDualHybridGradientParams()
     criteria = parameters.termination_criteria
     criteria.simple_optimality_criteria.eps_optimal_relative = accuracy
@@ -64,6 +66,7 @@ def solve(
     begin = time.perf_counter()
     result = pdlp.primal_dual_hybrid_gradient(program, parameters)
     seconds = time.perf_counter() - begin
+    # Read the result.
     reason = result.solve_log.termination_reason
     termination = {
         solve_log_pb2.TERMINATION_REASON_OPTIMAL: "optimal",

@@ -30,6 +30,7 @@ from baselines.matrix import (
     Array,
     Matrix,
     MatrixResult,
+    PathVariables,
     heuristic_status,
     per_matrix,
     require_objective,
@@ -41,12 +42,15 @@ from teal.problem import Problem
 from teal.problem.allocation import Allocation
 from teal.spec import Spec
 
-_MAX_ROWS = 2_000_000  # scenarios times demands, which bounds memory
-_MAX_PATHS = 32  # paths per demand: the live ones of a scenario are coded in as many bits
+# Maximum number of scenarios times demands, which bounds memory.
+_MAX_ROWS = 2_000_000
+# Maximum number of paths per demand: the live ones of a scenario are coded in as many bits.
+_MAX_PATHS = 32
 # Weibull distribution of the failure probability of a cable.
 _WEIBULL_SHAPE = 0.8
 _WEIBULL_SCALE = 1e-4
-_MIN_CUTOFF = 1e-12  # probability below which no scenarios are enumerated
+# Probability below which no scenarios are enumerated.
+_MIN_CUTOFF = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -133,60 +137,104 @@ class Teavar:
         return Scenarios(np.array([probability for probability, _ in enumerated]), works)
 
     def _program(self, matrix: Matrix, scenarios: Scenarios) -> tuple[LinearProgram, Array]:
-        """The LP of the module, and the path numbers d * K + k of its first variables."""
+        """LP of the module, and the path indices d * K + k of its first variables."""
         paths = matrix.path_variables(matrix.routable)
         count = len(scenarios.probability)
         width = len(paths.path)
         demands = len(paths.demands)
         links = len(matrix.capacity)
         demand = matrix.demand[paths.demands]
-        live = (~scenarios.works).astype(float) @ paths.link_incidence(links) == 0  # (S, width)
-        # The loss of a demand depends only on which of its paths are live (its pattern).  Scenarios
-        # with the same pattern share one loss variable.
-        bit = sp.csr_array(
-            (2.0 ** (paths.path % matrix.mask.shape[1]), (np.arange(width), paths.demand_row)),
-            shape=(width, demands),
-        )
-        pattern = (live @ bit).astype(np.int64)  # (S, demands)
-        codes, loss = np.unique(
-            (pattern + (np.arange(demands) << _MAX_PATHS)).reshape(-1), return_inverse=True
-        )
-        loss_demand = codes >> _MAX_PATHS
-        losses = len(codes)
+        losses = _LossVariables.of(matrix, paths, scenarios)
         # Variables, all >= 0: flows (width), losses, u (S), alpha.
-        total = width + losses + count + 1
-        # A scenario with the pattern of each loss.
-        example = np.unique(loss, return_index=True)[1] // demands
-        counts = np.bincount(paths.demand_row, minlength=demands)[loss_demand]
-        starts = np.searchsorted(paths.demand_row, loss_demand)  # demand_row is ascending
-        loss_row = np.repeat(np.arange(losses), counts)
-        column = np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
-        is_live = live[example[loss_row], column]
-        loss_row = loss_row[is_live]
-        column = column[is_live]
-        number = np.arange(losses)
-        delivered = sparse_ones(loss_row, column, (losses, total))
-        lost = sparse_ones(number, width + number, (losses, total))
+        total = width + losses.count + count + 1
+        u = width + losses.count + np.arange(count)
+        # Rows: capacities, demands, loss of each pattern, loss of each scenario.
+        loss_rows = losses.rows(paths, total)
         scenario_loss = sparse_ones(
-            np.repeat(np.arange(count), demands), width + loss, (count, total)
+            np.repeat(np.arange(count), demands), width + losses.index, (count, total)
         )
-        excess = sparse_ones(np.arange(count), width + losses + np.arange(count), (count, total))
+        excess = sparse_ones(np.arange(count), u, (count, total))
         alpha = sparse_ones(np.arange(count), np.full(count, total - 1), (count, total))
         incidences = (paths.link_incidence(links), paths.demand_incidence())
         loads, demand_rows = (
             sp.hstack([m, sp.csr_array((m.shape[0], total - width))]) for m in incidences
         )
         rows = sp.vstack(
-            [loads, demand_rows, -delivered - lost, scenario_loss - excess - alpha], format="csr"
+            [loads, demand_rows, loss_rows, scenario_loss - excess - alpha], format="csr"
         )
-        limits = np.concatenate([matrix.capacity, demand, -demand[loss_demand], np.zeros(count)])
+        limits = np.concatenate([matrix.capacity, demand, -demand[losses.demand], np.zeros(count)])
+        # Objective: all traffic counts as lost in a scenario that is not enumerated.
         not_enumerated = max(0.0, 1 - float(scenarios.probability.sum()))
         cost = np.zeros(total)
         upper = np.full(total, np.inf)
-        cost[width + losses : -1] = scenarios.probability / (1 - self.beta)
+        cost[u] = scenarios.probability / (1 - self.beta)
         cost[-1] = 1 - not_enumerated / (1 - self.beta)
         upper[-1] = demand.sum()
         return LinearProgram(cost, rows, limits, upper=upper), paths.path
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _LossVariables:
+    """Loss variables of an LP.
+
+    The loss of a demand depends only on which of its paths are live (its pattern). Scenarios with
+    the same pattern share one loss variable.
+
+    Attributes:
+        live: (S, n) whether each path is live in a scenario.
+        index: (S m,) loss variable of each demand in each scenario.
+        demand: (losses,) demand of each loss variable, ascending.
+    """
+
+    live: Array
+    index: Array
+    demand: Array
+
+    @property
+    def count(self) -> int:
+        """Number of loss variables."""
+        return len(self.demand)
+
+    @classmethod
+    def of(cls, matrix: Matrix, paths: PathVariables, scenarios: Scenarios) -> _LossVariables:
+        """Find the patterns of all demands in all scenarios."""
+        width = len(paths.path)
+        demands = len(paths.demands)
+        failed = (~scenarios.works).astype(float)
+        live = failed @ paths.link_incidence(len(matrix.capacity)) == 0
+        bit = sp.csr_array(
+            (2.0 ** (paths.path % matrix.mask.shape[1]), (np.arange(width), paths.demand_row)),
+            shape=(width, demands),
+        )
+        pattern = (live @ bit).astype(np.int64)  # (S, demands)
+        codes, index = np.unique(
+            (pattern + (np.arange(demands) << _MAX_PATHS)).reshape(-1), return_inverse=True
+        )
+        return cls(live, index, codes >> _MAX_PATHS)
+
+    def rows(self, paths: PathVariables, total: int) -> sp.csr_array:
+        """(losses, total) rows: minus the flow on the live paths of the demand, minus the loss.
+
+        Args:
+            paths: paths of the demands, whose flows are the first variables.
+            total: number of variables.
+        """
+        width = len(paths.path)
+        demands = len(paths.demands)
+        # A scenario with the pattern of each loss.
+        example = np.unique(self.index, return_index=True)[1] // demands
+        # Each pair of a loss and a path of its demand; ``demand_row`` is ascending.
+        counts = np.bincount(paths.demand_row, minlength=demands)[self.demand]
+        starts = np.searchsorted(paths.demand_row, self.demand)
+        row = np.repeat(np.arange(self.count), counts)
+        column = np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        # Flows on live paths, and losses.
+        is_live = self.live[example[row], column]
+        delivered = sparse_ones(row[is_live], column[is_live], (self.count, total))
+        lost = sparse_ones(
+            np.arange(self.count), width + np.arange(self.count), (self.count, total)
+        )
+        return sp.csr_array(-delivered - lost)
 
 
 def likeliest(

@@ -69,5 +69,5 @@ def make_null(spec: Spec, model: Path | None) -> Uninformed:
 def _options(spec: Spec, refill: int) -> Any:
     options: Any = spec.parse_options(refill=refill)
     if options["refill"] < 0:
-        raise InputError(spec.text, "refill", "a whole number of at least 0", options["refill"])
+        raise InputError(spec.text, "refill", "an integer >= 0", options["refill"])
     return options

@@ -68,12 +68,14 @@ class WarmLp:
         if problem.conditions:
             name = problem.conditions[0].name
             raise InputError("lp-all", "warm=true", "a problem without side conditions", name)
+        # Build the program of the network, or keep that of the last call with its basis.
         original = problem.to(torch.float64)
         solved = original.solved
         begin = time.perf_counter()
         if self._program is None or not self._program.fits(solved):
             self._program = _NetworkProgram(solved, self.settings)
         build_s = time.perf_counter() - begin
+        # Solve the matrices in turn.
         demands = solved.demand.cpu().numpy()
         capacities = solved.capacity.cpu().numpy()
         masks = solved.path_mask.cpu().numpy()
@@ -88,6 +90,7 @@ class WarmLp:
             prices.append(price)
             statuses.append(status)
             seconds.append(time.perf_counter() - begin)
+        # Convert flows to splits.
         flow = np.stack(flows)
         rates = demands[..., None]
         splits = np.divide(flow, rates, out=np.zeros_like(flow), where=rates > 0)

@@ -210,7 +210,7 @@ def _write_bad_files(folder: Path) -> None:
     [
         (
             "train --topology b4 --traffic gravity --batch-size -1",
-            "--batch-size: expected a whole number of at least 0",
+            "--batch-size: expected an integer >= 0",
         ),
         ("train --topology b4 --traffic gravity --micro-batch -1", "--micro-batch"),
         (

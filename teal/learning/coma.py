@@ -139,10 +139,12 @@ def _changes(
     for b in range(len(change)):
         link_utilisation = utilisation[b].copy()
         for k in range(node.shape[2]):
-            at = node[b, demand, k]
-            while at >= 0:
-                link_utilisation[link[at]] += moved[b, demand, k] * inverse[b, link[at]]
-                at = parent[at]
+            trie_node = node[b, demand, k]
+            while trie_node >= 0:
+                link_utilisation[link[trie_node]] += (
+                    moved[b, demand, k] * inverse[b, link[trie_node]]
+                )
+                trie_node = parent[trie_node]
         change[b, demand] = before[b] - _soft_maximum(link_utilisation, sharpness)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -162,21 +162,16 @@ def measure_gain(
     Args:
         folder: folder of the checkpoint.
         scheme_name: name of the scheme that allocates by it, ``teal`` or ``price-gnn``.
-        start: the model that the training began from; ``none`` for random weights.
-        seed: seed of these.
-        part: name of the part that the matrices are of.
-        rows: numbers of the matrices.
-        problem_of: the problem of such numbers.
+        start: model that the training began from; ``none`` for random weights.
+        seed: seed of the random weights.
+        part: part of the matrices, ``test`` or ``validation``.
+        rows: indices of the matrices.
+        problem_of: returns the problem of matrices, by their indices.
         kept_start: whether the checkpoint has the weights of the start.
         show: whether to show progress.
     """
-    schemes: dict[str, Scheme] = {TRAINED: make_scheme(scheme_name, folder)}
-    if start == "none":
-        seeded = f"{scheme_name}:weights=random,seed={seed}"
-        schemes[f"{START} ({RANDOM})"] = make_scheme(seeded, folder)
-    else:
-        schemes[START] = make_scheme(scheme_name, Path(start))
-        schemes[RANDOM] = make_scheme(f"{scheme_name}:weights=random", folder)
+    schemes = _schemes(folder, scheme_name, start, seed)
+    # Measure each matrix under the models, the controls and the optimum.
     measured_by_case: dict[str, list[_Measured]] = {}
     for row in progress_bar(range(len(rows)), desc="comparing", unit="matrix", disable=not show):
         problem = problem_of(rows[row : row + 1])
@@ -188,6 +183,7 @@ def measure_gain(
                 _of_splits(problem, splits.to(problem.demand))
             )
         measured_by_case.setdefault(OPTIMUM, []).append(_optimum(problem))
+    # Compare the trained model with its start.
     best = measured_by_case[OPTIMUM]
     trained, first = list(measured_by_case.values())[:2]
     return Gain(
@@ -195,18 +191,50 @@ def measure_gain(
         len(rows),
         kept_start,
         tuple(_carried(name, measured, best) for name, measured in measured_by_case.items()),
-        {
-            measure: interval_of_mean(
-                [
-                    (row, getattr(trained_value, measure) - getattr(first_value, measure))
-                    for row, trained_value, first_value in zip(
-                        rows.tolist(), trained, first, strict=True
-                    )
-                ]
-            )
-            for measure in _MEASURES
-        },
+        _differences(rows, trained, first),
     )
+
+
+def _schemes(folder: Path, scheme_name: str, start: str, seed: int) -> dict[str, Scheme]:
+    """Schemes to compare, by name: the trained model, its start, and random weights.
+
+    Args:
+        folder: folder of the checkpoint.
+        scheme_name: name of the scheme that allocates by it.
+        start: model that the training began from; ``none`` for random weights.
+        seed: seed of the random weights that the training began from.
+    """
+    schemes: dict[str, Scheme] = {TRAINED: make_scheme(scheme_name, folder)}
+    if start == "none":
+        seeded = f"{scheme_name}:weights=random,seed={seed}"
+        schemes[f"{START} ({RANDOM})"] = make_scheme(seeded, folder)
+    else:
+        schemes[START] = make_scheme(scheme_name, Path(start))
+        schemes[RANDOM] = make_scheme(f"{scheme_name}:weights=random", folder)
+    return schemes
+
+
+def _differences(
+    rows: Int64Array, trained: Sequence[_Measured], first: Sequence[_Measured]
+) -> dict[str, Interval]:
+    """Mean and 95% interval of the trained model less its start, by measure.
+
+    Args:
+        rows: indices of the matrices.
+        trained: measures of the trained model, by matrix.
+        first: measures of its start, by matrix.
+    """
+    return {
+        measure: interval_of_mean(
+            [
+                (row, getattr(trained_value, measure) - getattr(first_value, measure))
+                for row, trained_value, first_value in zip(
+                    rows.tolist(), trained, first, strict=True
+                )
+            ]
+        )
+        for measure in _MEASURES
+    }
 
 
 def _of_model(problem: Problem, scheme: Scheme) -> _Measured:

@@ -55,7 +55,7 @@ def make_coma(spec: Spec) -> Learner:
         raise InputError(spec.text, "std", "a number > 0", std)
     for name, count in (("samples", samples), ("episodes", episodes)):
         if int(count) < 1:
-            raise InputError(spec.text, name, "a whole number of at least 1", count)
+            raise InputError(spec.text, name, "an integer >= 1", count)
 
     def loss(
         model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainOptions

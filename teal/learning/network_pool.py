@@ -200,6 +200,7 @@ def draw_problem(
         device: device of the tensors.
         draws: objectives and loads.
     """
+    # Draw capacities, rates and weights.
     topology, paths = pool_network(name, num_paths)
     links = topology.num_links
     if objective is None:
@@ -217,10 +218,12 @@ def draw_problem(
         device=device,
         dtype=torch.float32,
     )
+    # Scale each matrix to a random utilisation of its first paths.
     largest = problem.utilisation(problem.first_path_splits).amax(1).clamp(min=1e-9).cpu().numpy()
     low, high = np.log(draws.utilisation)
     load = np.exp(rng.uniform(low, high, batch))
     demand *= (load / largest)[:, None]
+    # Apply a shock to two of three matrices.
     for row in range(batch):
         match rng.integers(3):
             case 1:

@@ -77,15 +77,15 @@ class RowStreams:
         count = math.prod(like.shape[1:])
         # Each number of 64 bits gives two: a cosine and a sine.
         pairs = -(-count // 2)
-        places = torch.arange(1, pairs + 1, device=like.device) + self._num_drawn
+        counters = torch.arange(1, pairs + 1, device=like.device) + self._num_drawn
         self._num_drawn += pairs
-        bits = _mixed(self._seeds[:, None] + places * _GAMMA)
+        bits = _mixed(self._seeds[:, None] + counters * _GAMMA)
         scale = 2.0**-_HALF_BITS
         radius = (_shifted(bits, _HALF_BITS) + 1).to(like.dtype).mul_(scale)  # in (0, 1]
         radius = radius.log_().mul_(-2).sqrt_()
         angle = (bits & (2**_HALF_BITS - 1)).to(like.dtype).mul_(2 * math.pi * scale)
-        both = torch.cat([radius * angle.cos(), radius * angle.sin()], 1)
-        return both[:, :count].reshape(like.shape)
+        values = torch.cat([radius * angle.cos(), radius * angle.sin()], 1)
+        return values[:, :count].reshape(like.shape)
 
 
 def _mixed(bits: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ class TrainOptions(ProgramFileConfig):
         shape = parse_spec(self.from_).parse_options(form="", layers=0, width=0)
         for name in ("layers", "width"):
             if int(shape[name]) < 0:
-                expected = "a whole number of at least 0"
+                expected = "an integer >= 0"
                 raise InputError("--from", name, expected, shape[name])
         return shape
 
@@ -135,16 +135,16 @@ class TrainOptions(ProgramFileConfig):
         )
         if is_price and any(self.first_shape.values()):
             raise InputError("--from", "", "none alone with --model price", self.from_)
-        require(self, "sample", "a whole number of at least -1", self.sample >= -1)
+        require(self, "sample", "an integer >= -1", self.sample >= -1)
         for field in ("validate_every", "validation_matrices"):
-            require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
+            require(self, field, "an integer >= 1", getattr(self, field) >= 1)
         for field in (
             "max_steps",
             "batch_size",
             "micro_batch",
             "seed",
         ):
-            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+            require(self, field, "an integer >= 0", getattr(self, field) >= 0)
         require(self, "learning_rate", "a number >= 0", 0 <= self.learning_rate < math.inf)
         require(self, "augment", "a number >= 0", 0 <= self.augment < math.inf)
 
@@ -184,7 +184,7 @@ class TrainConfig(TrainOptions, InstanceConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
-        require(self, "workers", "a whole number of at least 0", self.workers >= 0)
+        require(self, "workers", "an integer >= 0", self.workers >= 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -273,7 +273,7 @@ class PretrainConfig:
                     f"--{field.replace('_', '-')}", "", "at least 1", getattr(self, field)
                 )
         for field in ("rounds", "bound_rounds"):
-            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+            require(self, field, "an integer >= 0", getattr(self, field) >= 0)
         for field in ("learning_rate", "std"):
             require(self, field, "a number above 0", 0 < getattr(self, field) < math.inf)
         require(self, "entries", "0 to 255", 0 <= self.entries <= 255)

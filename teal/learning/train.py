@@ -47,20 +47,23 @@ from teal.runtime.memory import available_on
 from teal.runtime.storage import content_key
 from teal.solvers.projection import cut_only
 
-_ALL_UP_TO = 30_000  # demands that are all learnt from; a training step on more takes seconds
-_USUAL_SIZE = 12_000  # demands of a sample: a step takes what it takes on a network of 110 nodes
+# Maximum number of demands that are not sampled; a training step on more takes seconds.
+_MAX_UNSAMPLED_DEMANDS = 30_000
+# Demands of a sample: a step takes as long as on a network of 110 nodes.
+_DEFAULT_SAMPLE_SIZE = 12_000
 
 
 def sample_size(config: TrainOptions, problem: Problem) -> int:
-    """Demands of a training matrix that are drawn; 0 for all of them.
+    """Number of demands that are sampled from a training matrix; 0 for all of them.
 
     Args:
-        config: the settings; ``sample`` is the size, 0 for all, -1 for what suits the network.
+        config: settings; ``sample`` is the number, 0 for all, -1 for the default of the network.
         problem: the network.
     """
     count = problem.paths.num_demands
     if config.sample < 0:
-        return _USUAL_SIZE if count > _ALL_UP_TO and not problem.conditions else 0
+        is_sampled = count > _MAX_UNSAMPLED_DEMANDS and not problem.conditions
+        return _DEFAULT_SAMPLE_SIZE if is_sampled else 0
     return config.sample if config.sample < count else 0
 
 
@@ -69,24 +72,30 @@ _ACTIVATION_BYTES = 1 << 30
 # Float32 tensors (B, D, K, width) that a layer or round keeps for its backward pass, rounded up.
 _TENSORS_PER_LAYER = 12
 _FLOAT32_BYTES = 4
-_ROUNDING = 1e-9  # of a share of the budget
-_EQUAL = 1e-6  # difference of two shares below which they count as equal
-_VALIDATIONS = 10  # at least, evenly spread over the budget
-# Of a comparison with the start: 95% over ten validations in two measures (Bonferroni), since the
-# best of many validations is better than the start by chance more often than a single one.
+# Rounding tolerance of a share of the budget.
+_ROUNDING = 1e-9
+# Difference of two shares below which they count as equal.
+_EQUAL = 1e-6
+# Minimum number of validations, evenly spread over the budget.
+_VALIDATIONS = 10
+# Confidence level of a comparison with the start: 95% over ten validations in two measures
+# (Bonferroni), since the best of many validations is better than the start by chance more often
+# than a single one.
 _SELECTION_LEVEL = 1 - 0.05 / (2 * _VALIDATIONS)
-_WARM_UP_SHARE = 0.1  # of the budget in which the learning rate rises
+# Share of the budget in which the learning rate rises.
+_WARM_UP_SHARE = 0.1
 # Default number of matrices of a step.
 _BATCH = 20
 _SAMPLED_BATCH = 4
-_SAMPLED_VALIDATION = (
-    4  # matrices of a validation on a network that is sampled, where one takes seconds
-)
+# Maximum number of matrices of a validation on a sampled network, where one takes seconds.
+_SAMPLED_VALIDATION = 4
 # A bound is trivial if it is no more than this share below the value of all demand, which zero
 # prices prove too; on a network that could carry nearly everything it may be right.
 _TRIVIAL_SHARE = 1e-4
-_CONGESTED_GAP = 0.01  # mean certified gap from which a trivial bound is reported
-_STEPS_TO_LEARN_PRICES = 100  # before which prices are not expected to certify anything
+# Mean certified gap from which a trivial bound is reported.
+_CONGESTED_GAP = 0.01
+# Number of steps before which prices are not expected to certify anything.
+_STEPS_TO_LEARN_PRICES = 100
 
 
 @dataclasses.dataclass
@@ -337,25 +346,11 @@ class Trainer:
                     stopwatch = Stopwatch(self.state.elapsed_s)
 
             def step(bar: Any) -> None:
-                share = self._share_used
-                set_cosine_rate(
-                    self.optimiser,
-                    self.config.rate,
-                    self.state.step,
-                    share,
-                    warm_up_steps=1,
-                    warm_up_share=_WARM_UP_SHARE,
-                )
-                losses = self.one_step()
-                self.state.step += 1
-                self.state.elapsed_s = self.peers.broadcast(stopwatch.elapsed_s())
-                for name, value in losses.items():
-                    log.add_scalar(f"train/{name}", value, self.state.step)
-                is_due = self._validations_due(self._share_used) > self._validations_due(share)
-                if is_due or self.state.step % self.config.validate_every == 0:
+                if self._train_step(stopwatch, log):
                     self._validate(out, log, bar)
                 watch(self.state)
 
+            # Train, then validate the last steps if no validation followed them.
             train_until(
                 self._is_finished,
                 step,
@@ -366,12 +361,38 @@ class Trainer:
                 show=progress and is_lead,
             )
             if self.state.step != self._validated_step:
-                # The last steps may have improved the score.  The saved state does not include this
+                # The last steps may have improved the score. The saved state does not include this
                 # validation, so that a longer run continues as if training had not ended here.
                 self._validate(out, log, None, save_state=False)
         return self.state
 
+    def _train_step(self, stopwatch: Stopwatch, log: Any) -> bool:
+        """Make one step with the learning rate of the schedule, and log its losses; return whether
+        a validation is due.
+
+        Args:
+            stopwatch: measures the time of the run.
+            log: log of the run.
+        """
+        share = self._share_used
+        set_cosine_rate(
+            self.optimiser,
+            self.config.rate,
+            self.state.step,
+            share,
+            warm_up_steps=1,
+            warm_up_share=_WARM_UP_SHARE,
+        )
+        losses = self.one_step()
+        self.state.step += 1
+        self.state.elapsed_s = self.peers.broadcast(stopwatch.elapsed_s())
+        for name, value in losses.items():
+            log.add_scalar(f"train/{name}", value, self.state.step)
+        is_due = self._validations_due(self._share_used) > self._validations_due(share)
+        return is_due or self.state.step % self.config.validate_every == 0
+
     def _is_finished(self) -> bool:
+        """Whether the step limit or the time budget is used up; store which one."""
         state = self.state
         config = self.config
         if config.max_steps and state.step >= config.max_steps:
@@ -563,12 +584,12 @@ class Trainer:
             InputError: no run there, a damaged one, or one with other settings.
         """
         tensors, fields = run_state.load_run(out)
-        where = str(out / TRAINER)
+        location = str(out / TRAINER)
         settings = self._settings()
         for name, value in fields.get("settings", {}).items():
             if settings.get(name) != value:
                 raise InputError(
-                    where, name, f"the setting of the run, {value}", settings.get(name)
+                    location, name, f"the setting of the run, {value}", settings.get(name)
                 )
         try:
             self.state = TrainState(**fields["state"])
@@ -578,7 +599,7 @@ class Trainer:
             self._start_scores = run_state.without_prefix("start", tensors)["scores"]
             self._saved_score = Score(*checkpoint.best_validation(out))
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
-            raise InputError(where, "", "the state of a run of this version", error) from None
+            raise InputError(location, "", "the state of a run of this version", error) from None
 
     def _settings(self) -> dict[str, Any]:
         """Settings that must not change when a run is resumed.

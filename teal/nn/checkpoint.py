@@ -333,16 +333,16 @@ def _load_weights(model: nn.Module, folder: Path, weights_hash: str) -> None:
 
 def check_fits(card: FlowGnnCard, folder: Path, objective: Objective) -> None:
     """Raise InputError unless the model of ``card`` is for this objective."""
-    where = str(folder / MODEL_CARD)
+    location = str(folder / MODEL_CARD)
     if card.objective == ANY:
         return
     if card.objective != objective.name:
         raise InputError(
-            where, "objective", f"a model for {objective.name}", f"one for {card.objective}"
+            location, "objective", f"a model for {objective.name}", f"one for {card.objective}"
         )
     if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW and card.epsilon != objective.epsilon:
         raise InputError(
-            where, "epsilon", f"a model for {objective.epsilon}", f"one for {card.epsilon}"
+            location, "epsilon", f"a model for {objective.epsilon}", f"one for {card.epsilon}"
         )
 
 

@@ -111,10 +111,12 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     data.path_degree = ops.hops.to(dtype)
     data.link_degree = ops.paths_through.to(dtype)
     data.value = problem.path_value / mean_value(problem).clamp(min=1e-30)  # (D, K), mean 1
+    # Features of the published form.
     if not scaled:
         data["link"].x = problem.capacity.unsqueeze(-1)
         data["path"].x = (problem.demand[..., None] * mask).unsqueeze(-1)
         return data
+    # Features of the scaled form.
     live = problem.capacity > 0
     typical_capacity = mean_capacity(problem).clamp(min=1e-30)
     log_utilisation = torch.where(live, (problem.full_path_utilisation + _FLOOR_SHARE).log(), 0)

@@ -54,9 +54,7 @@ class FlowGnnConfig:
             )
         for field in ("num_paths", "layers", "width"):
             if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
-                raise InputError(
-                    "model", field, "a whole number of at least 1", getattr(self, field)
-                )
+                raise InputError("model", field, "an integer >= 1", getattr(self, field))
         if self.form == UNIVERSAL and self.width not in UNIVERSAL_WIDTHS:
             raise InputError(
                 "model", "width", f"one of {UNIVERSAL_WIDTHS} in the form universal", self.width

@@ -1,14 +1,13 @@
-"""The passes of a universal FlowGNN over the paths, compiled, for inference:
+"""Compiled passes of a universal FlowGNN over the paths, for inference:
 :class:`teal.nn.flow_passes.PathPasses`.
 
-The same numbers as :class:`teal.nn.flow_passes.TorchPasses` to rounding.  Paths are visited source
-by source in the packed layout, without padded slots.  A layer is one pass: it reads what the links
-say, moves the states, and adds up what the links are told.
-
-The kernels say what a pass does with the paths of each source, and hold their arrays.
+Equal to :class:`teal.nn.flow_passes.TorchPasses` up to rounding. Paths are visited source by source
+in the packed layout, a trie of the paths of each source, without padded slots. A layer is one pass:
+it reads the messages of the links, updates the path states, and sums the states and loads of the
+paths of each link.
 
 A state is a row of F float32 numbers, which the processor adds and multiplies at once
-(:mod:`teal.runtime.lanes`).
+(:mod:`teal.runtime.lanes`). Entry points: :class:`CompiledPasses`, and the kernel :func:`one_pass`.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ from teal.runtime.parallel import inlined_kernel, inner_kernel, partitioned_kern
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 
-_DEAD = np.float32(FAILED_WEIGHT / 2)  # a path with a larger price has a failed link
+# A path with a larger price has a failed link.
+_DEAD = np.float32(FAILED_WEIGHT / 2)
 
 
 class Demands(NamedTuple):
@@ -134,15 +134,15 @@ def _activated(row, lanes):
 
 @inlined_kernel
 def _action(row, profit, weights, clamp, lanes):
-    """The action of a path with state ``row``."""
+    """Action of a path with state ``row``, clamped."""
     action = total(row * load(weights.action, 0, lanes)) + weights.action_bias
     return min(max(action + weights.sharpness * profit, -clamp), clamp)
 
 
 @inlined_kernel
 def _encode(
-    first,
-    nodes,
+    first_node,
+    num_nodes,
     b,
     s,
     scan,
@@ -151,30 +151,32 @@ def _encode(
     capacity,
     state,
     price,
-    worst,
-    scratch,
-    hops,
+    max_log_utilisation,
+    min_capacity,
+    num_hops,
     actions,
     weights,
     clamp,
     lanes,
 ):
-    """The first states and actions of the paths of source ``s``; a dead path has the action minus
-    infinity.
+    """Compute the first states and actions of the paths of source ``s``; a dead path has the action
+    minus infinity.
     """
+    # Walk the trie from the root: price, cost, largest utilisation, bottleneck and hops of nodes.
     price[0] = 0
-    worst[0] = -np.inf
-    scratch[0] = np.inf
-    hops[0] = 0
-    cost = np.zeros(nodes + 1, dtype=np.float32)
-    for i in range(nodes):
-        above = scan.parent[first + i]
-        e = scan.link[first + i]
-        price[i + 1] = price[above] + links.price[b, e]
-        cost[i + 1] = cost[above] + demands.cost[e]
-        worst[i + 1] = max(worst[above], links.logarithm[b, e])
-        scratch[i + 1] = min(scratch[above], capacity[b, e])
-        hops[i + 1] = hops[above] + np.float32(1)
+    max_log_utilisation[0] = -np.inf
+    min_capacity[0] = np.inf
+    num_hops[0] = 0
+    cost = np.zeros(num_nodes + 1, dtype=np.float32)
+    for i in range(num_nodes):
+        parent = scan.parent[first_node + i]
+        e = scan.link[first_node + i]
+        price[i + 1] = price[parent] + links.price[b, e]
+        cost[i + 1] = cost[parent] + demands.cost[e]
+        max_log_utilisation[i + 1] = max(max_log_utilisation[parent], links.logarithm[b, e])
+        min_capacity[i + 1] = min(min_capacity[parent], capacity[b, e])
+        num_hops[i + 1] = num_hops[parent] + np.float32(1)
+    # Encode each path of each demand from its features.
     path = scan.path_ptr[s]
     unit = np.float32(1) if demands.rejects else np.float32(0)
     for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
@@ -184,12 +186,17 @@ def _encode(
             row = fill(np.float32(0), lanes)
             action = np.float32(-np.inf)
             if price[node] < _DEAD:
-                size = np.float32(math.log1p(np.float32(10) * demands.rate[b, d] / scratch[node]))
+                size = np.float32(
+                    math.log1p(np.float32(10) * demands.rate[b, d] / min_capacity[node])
+                )
                 value = demands.value[d] - cost[node]
-                length = np.float32(math.log(hops[node])) - np.float32(2)
+                length = np.float32(math.log(num_hops[node])) - np.float32(2)
+                # Multiply the four features by their weights.
                 row = load(weights.bias, 0, lanes)
                 row = plus_product(row, fill(size, lanes), load(weights.features, 0, lanes))
-                row = plus_product(row, fill(worst[node], lanes), load(weights.features, 1, lanes))
+                row = plus_product(
+                    row, fill(max_log_utilisation[node], lanes), load(weights.features, 1, lanes)
+                )
                 row = plus_product(row, fill(value - unit, lanes), load(weights.features, 2, lanes))
                 row = plus_product(row, fill(length, lanes), load(weights.features, 3, lanes))
                 row = _activated(row, lanes)
@@ -201,8 +208,8 @@ def _encode(
 
 @inlined_kernel
 def _update(
-    first,
-    nodes,
+    first_node,
+    num_nodes,
     b,
     s,
     scan,
@@ -211,75 +218,95 @@ def _update(
     state,
     share,
     price,
-    worst,
-    scratch,
-    hops,
-    along,
+    max_log_utilisation,
+    max_excess,
+    num_hops,
+    message_sum,
     actions,
-    mean_row,
+    mean_state,
     weights,
     clamp,
     lanes,
 ):
-    """The next states and actions of the paths of source ``s``; a dead path has the action minus
-    infinity.
+    """Compute the next states and actions of the paths of source ``s``; a dead path has the action
+    minus infinity.
     """
     width = len(lanes)
-    nothing = fill(np.float32(0), lanes)
+    zero_row = fill(np.float32(0), lanes)
+    # Walk the trie from the root: price, largest utilisation and excess, hops, and the sum of the
+    # messages of links.
     price[0] = 0
-    worst[0] = -np.inf
-    scratch[0] = -np.inf
-    hops[0] = 0
-    store(along, 0, nothing)
-    for i in range(nodes):
-        above = np.int64(scan.parent[first + i])
-        e = np.int64(scan.link[first + i])
-        price[i + 1] = price[above] + links.price[b, e] + demands.cost[e]
-        worst[i + 1] = max(worst[above], links.logarithm[b, e])
-        scratch[i + 1] = max(scratch[above], links.excess[b, e])
-        hops[i + 1] = hops[above] + np.float32(1)
-        store(along, i + 1, load(along, above, lanes) + load(links.message[b], e, lanes))
+    max_log_utilisation[0] = -np.inf
+    max_excess[0] = -np.inf
+    num_hops[0] = 0
+    store(message_sum, 0, zero_row)
+    for i in range(num_nodes):
+        parent = np.int64(scan.parent[first_node + i])
+        e = np.int64(scan.link[first_node + i])
+        price[i + 1] = price[parent] + links.price[b, e] + demands.cost[e]
+        max_log_utilisation[i + 1] = max(max_log_utilisation[parent], links.logarithm[b, e])
+        max_excess[i + 1] = max(max_excess[parent], links.excess[b, e])
+        num_hops[i + 1] = num_hops[parent] + np.float32(1)
+        store(
+            message_sum, i + 1, load(message_sum, parent, lanes) + load(links.message[b], e, lanes)
+        )
     path = scan.path_ptr[s]
     for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-        mean = nothing
+        # Mean state of the live paths of the demand.
+        mean = zero_row
         count = np.float32(0)
         for k in range(scan.path_count[d]):
             mean = mean + load(state, path + k, lanes)
             if price[scan.end_node[path + k]] < _DEAD:
                 count += np.float32(1)
-        store(mean_row, 0, mean * fill(np.float32(1) / max(count, np.float32(1)), lanes))
-        of_demand = load(weights.bias, 0, lanes)
-        second = nothing
+        store(mean_state, 0, mean * fill(np.float32(1) / max(count, np.float32(1)), lanes))
+        # Multiply the mean state by its weights; even and odd inputs are summed apart.
+        demand_term = load(weights.bias, 0, lanes)
+        odd_terms = zero_row
         for j in range(0, width, 2):
-            of_demand = plus_product(
-                of_demand, spread(mean_row, j, lanes), load(weights.demand, j, lanes)
+            demand_term = plus_product(
+                demand_term, spread(mean_state, j, lanes), load(weights.demand, j, lanes)
             )
-            second = plus_product(
-                second, spread(mean_row, j + 1, lanes), load(weights.demand, j + 1, lanes)
+            odd_terms = plus_product(
+                odd_terms, spread(mean_state, j + 1, lanes), load(weights.demand, j + 1, lanes)
             )
-        of_demand = of_demand + second
+        demand_term = demand_term + odd_terms
+        # Update each live path.
         for _ in range(scan.path_count[d]):
             node = np.int64(scan.end_node[path])
             i = path - scan.path_ptr[s]
             action = np.float32(-np.inf)
             if price[node] < _DEAD:
+                # Add the mean message of its links and the four features.
                 profit = _bounded(demands.value[d] - price[node])
                 row = plus_product(
-                    of_demand, load(along, node, lanes), fill(np.float32(1) / hops[node], lanes)
+                    demand_term,
+                    load(message_sum, node, lanes),
+                    fill(np.float32(1) / num_hops[node], lanes),
                 )
-                second = fill(worst[node], lanes) * load(weights.features, 0, lanes)
+                odd_terms = fill(max_log_utilisation[node], lanes) * load(
+                    weights.features, 0, lanes
+                )
                 row = plus_product(
-                    row, fill(scratch[node], lanes), load(weights.features, 1, lanes)
+                    row, fill(max_excess[node], lanes), load(weights.features, 1, lanes)
                 )
-                second = plus_product(second, fill(profit, lanes), load(weights.features, 2, lanes))
+                odd_terms = plus_product(
+                    odd_terms, fill(profit, lanes), load(weights.features, 2, lanes)
+                )
                 row = plus_product(row, fill(share[path], lanes), load(weights.features, 3, lanes))
+                # Add the product of its state and weights.
                 for j in range(0, width, 2):
-                    at = path * width + j
-                    row = plus_product(row, spread(state, at, lanes), load(weights.own, j, lanes))
-                    second = plus_product(
-                        second, spread(state, at + 1, lanes), load(weights.own, j + 1, lanes)
+                    position = path * width + j
+                    row = plus_product(
+                        row, spread(state, position, lanes), load(weights.own, j, lanes)
                     )
-                row = load(state, path, lanes) + _activated(row + second, lanes)
+                    odd_terms = plus_product(
+                        odd_terms,
+                        spread(state, position + 1, lanes),
+                        load(weights.own, j + 1, lanes),
+                    )
+                # Residual connection, then the action.
+                row = load(state, path, lanes) + _activated(row + odd_terms, lanes)
                 store(state, path, row)
                 action = _action(row, profit, weights, clamp, lanes)
             actions[i] = action
@@ -287,42 +314,47 @@ def _update(
 
 
 @inlined_kernel
-def _divide(s, scan, rejects, actions, shares, work, bits):
-    """The shares of the paths of source ``s`` from their actions."""
+def _divide(s, scan, rejects, actions, shares, weights, bits):
+    """Compute the shares of the paths of source ``s``: the softmax of the actions of each demand,
+    with action 0 for rejected traffic if ``rejects``.
+    """
+    # Subtract the largest action of the demand; its first entry is that of rejected traffic.
     position = 0
     path = scan.path_ptr[s]
-    begin = path
+    first_path = path
     for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-        largest = np.float32(0) if rejects else np.float32(-np.inf)
-        n = scan.path_count[d]
-        for k in range(n):
-            largest = max(largest, actions[path + k - begin])
-        if largest == -np.inf:
-            largest = np.float32(0)
-        work[position] = -largest if rejects else np.float32(-np.inf)
-        for k in range(n):
-            work[position + 1 + k] = actions[path + k - begin] - largest
-        position += n + 1
-        path += n
-    exponentials(work, bits, position)
+        max_action = np.float32(0) if rejects else np.float32(-np.inf)
+        num_paths = scan.path_count[d]
+        for k in range(num_paths):
+            max_action = max(max_action, actions[path + k - first_path])
+        if max_action == -np.inf:
+            max_action = np.float32(0)
+        weights[position] = -max_action if rejects else np.float32(-np.inf)
+        for k in range(num_paths):
+            weights[position + 1 + k] = actions[path + k - first_path] - max_action
+        position += num_paths + 1
+        path += num_paths
+    # Exponentiate all entries at once.
+    exponentials(weights, bits, position)
+    # Divide by the sum of each demand.
     position = 0
-    path = begin
+    path = first_path
     for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-        n = scan.path_count[d]
-        total = np.float32(0)
-        for k in range(n + 1):
-            total += work[position + k]
-        scale = np.float32(1) / total if total > 0 else np.float32(0)
-        for k in range(n):
-            shares[path + k] = work[position + 1 + k] * scale
-        position += n + 1
-        path += n
+        num_paths = scan.path_count[d]
+        weight_sum = np.float32(0)
+        for k in range(num_paths + 1):
+            weight_sum += weights[position + k]
+        scale = np.float32(1) / weight_sum if weight_sum > 0 else np.float32(0)
+        for k in range(num_paths):
+            shares[path + k] = weights[position + 1 + k] * scale
+        position += num_paths + 1
+        path += num_paths
 
 
 @inlined_kernel
-def _tell(
-    first,
-    nodes,
+def _sum_over_links(
+    first_node,
+    num_nodes,
     s,
     b,
     scan,
@@ -330,35 +362,37 @@ def _tell(
     state,
     shares,
     sharpness,
-    of_pair,
-    of_state,
-    pair,
-    states,
+    node_pair,
+    node_state,
+    link_pair,
+    link_states,
     lanes,
 ):
-    """Add what the paths of a source put on links to the sums of a block."""
-    of_pair[: 2 * (nodes + 1)] = 0
-    of_state[: len(lanes) * (nodes + 1)] = 0
+    """Add load, elasticity and states of the paths of a source to the link sums of a block."""
+    # Scatter load, elasticity and demand-weighted state of each path to its end node.
+    node_pair[: 2 * (num_nodes + 1)] = 0
+    node_state[: len(lanes) * (num_nodes + 1)] = 0
     path = scan.path_ptr[s]
     for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
         rate = demands.rate[b, d]
         for _ in range(scan.path_count[d]):
             node = np.int64(scan.end_node[path])
-            part = shares[path]
-            of_pair[2 * node] = rate * part
-            of_pair[2 * node + 1] = sharpness * rate * part * (np.float32(1) - part)
-            store(of_state, node, fill(rate, lanes) * load(state, path, lanes))
+            path_share = shares[path]
+            node_pair[2 * node] = rate * path_share
+            node_pair[2 * node + 1] = sharpness * rate * path_share * (np.float32(1) - path_share)
+            store(node_state, node, fill(rate, lanes) * load(state, path, lanes))
             path += 1
-    for j in range(nodes):
-        i = nodes - 1 - j
-        e = np.int64(scan.link[first + i])
-        above = np.int64(scan.parent[first + i])
-        passing = load(of_pair, i + 1, (0, 0))
-        store(pair, e, load(pair, e, (0, 0)) + passing)
-        store(of_pair, above, load(of_pair, above, (0, 0)) + passing)
-        row = load(of_state, i + 1, lanes)
-        store(states, e, load(states, e, lanes) + row)
-        store(of_state, above, load(of_state, above, lanes) + row)
+    # Walk the trie from the leaves: add each subtree to its link and to its parent.
+    for j in range(num_nodes):
+        i = num_nodes - 1 - j
+        e = np.int64(scan.link[first_node + i])
+        parent = np.int64(scan.parent[first_node + i])
+        subtree_pair = load(node_pair, i + 1, (0, 0))
+        store(link_pair, e, load(link_pair, e, (0, 0)) + subtree_pair)
+        store(node_pair, parent, load(node_pair, parent, (0, 0)) + subtree_pair)
+        subtree_state = load(node_state, i + 1, lanes)
+        store(link_states, e, load(link_states, e, lanes) + subtree_state)
+        store(node_state, parent, load(node_state, parent, lanes) + subtree_state)
 
 
 @inner_kernel
@@ -378,31 +412,34 @@ def _pass_over_block(
     answers,
     lanes,
 ):
-    """The part of :func:`one_pass` that one block of sources takes."""
+    """Pass over the paths of one block of sources; see :func:`one_pass`."""
+    # Allocate the scratch arrays, by trie node, path, or path and demand of a source.
     width = len(lanes)
     batch = len(demands.rate)
     all_pairs = answers.pair
     all_states = answers.states
     price = np.empty(max_slots, dtype=np.float32)
-    worst = np.empty(max_slots, dtype=np.float32)
-    scratch = np.empty(max_slots, dtype=np.float32)
-    hops = np.empty(max_slots, dtype=np.float32)
-    along = np.empty(max_slots * width, dtype=np.float32)
-    of_pair = np.empty(max_slots * 2, dtype=np.float32)
+    max_log_utilisation = np.empty(max_slots, dtype=np.float32)
+    path_bound = np.empty(max_slots, dtype=np.float32)
+    num_hops = np.empty(max_slots, dtype=np.float32)
+    message_sum = np.empty(max_slots * width, dtype=np.float32)
+    node_pair = np.empty(max_slots * 2, dtype=np.float32)
     actions = np.empty(max_paths, dtype=np.float32)
-    mean_row = np.empty(width, dtype=np.float32)
-    work = np.empty(max_shares, dtype=np.float32)
+    mean_state = np.empty(width, dtype=np.float32)
+    softmax_weights = np.empty(max_shares, dtype=np.float32)
     bits = np.empty(max_shares, dtype=np.int32)
+    # Visit the sources of the block, and each matrix of the batch.
     for s in range(block_ptr[block], block_ptr[block + 1]):
-        first = scan.node_ptr[s]
-        nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+        first_node = scan.node_ptr[s]
+        num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
         for b in range(batch):
             state = answers.state[b]
             shares = answers.share[b]
+            # Compute states and actions; ``path_bound`` holds capacities or excess utilisation.
             if is_first:
                 _encode(
-                    first,
-                    nodes,
+                    first_node,
+                    num_nodes,
                     b,
                     s,
                     scan,
@@ -411,9 +448,9 @@ def _pass_over_block(
                     capacity,
                     state,
                     price,
-                    worst,
-                    scratch,
-                    hops,
+                    max_log_utilisation,
+                    path_bound,
+                    num_hops,
                     actions,
                     weights,
                     clamp,
@@ -421,8 +458,8 @@ def _pass_over_block(
                 )
             else:
                 _update(
-                    first,
-                    nodes,
+                    first_node,
+                    num_nodes,
                     b,
                     s,
                     scan,
@@ -431,20 +468,21 @@ def _pass_over_block(
                     state,
                     shares,
                     price,
-                    worst,
-                    scratch,
-                    hops,
-                    along,
+                    max_log_utilisation,
+                    path_bound,
+                    num_hops,
+                    message_sum,
                     actions,
-                    mean_row,
+                    mean_state,
                     weights,
                     clamp,
                     lanes,
                 )
-            _divide(s, scan, demands.rejects, actions, shares, work, bits)
-            _tell(
-                first,
-                nodes,
+            # Turn the actions into shares, and sum them over the links.
+            _divide(s, scan, demands.rejects, actions, shares, softmax_weights, bits)
+            _sum_over_links(
+                first_node,
+                num_nodes,
                 s,
                 b,
                 scan,
@@ -452,8 +490,8 @@ def _pass_over_block(
                 state,
                 shares,
                 weights.sharpness,
-                of_pair,
-                along,
+                node_pair,
+                message_sum,
                 all_pairs[block, b],
                 all_states[block, b],
                 lanes,
@@ -478,22 +516,22 @@ def one_pass(
     answers: Answers,
     lanes: tuple[int, ...],
 ) -> None:
-    """One pass over the paths of all sources: states, shares, and the sums of the links.
+    """Make one pass over the paths of all sources: update states, shares, and the sums of links.
 
     Args:
         is_first: whether the pass is the encoder's, else that of a layer.
         demands: demands and paths of B matrices.
-        links: what they say.
+        links: messages of the links.
         capacity: (B, E) Gbit/s, which the encoder reads.
         weights: weights of the encoder or the layer.
         clamp: largest absolute value of an action.
-        scan: the paths.
-        block_ptr: (blocks + 1,) the sources of each block.
-        max_slots: node numbers that a source needs, at most.
-        max_paths: paths of a source, at most.
-        max_shares: paths and demands of a source, at most.
+        scan: packed paths.
+        block_ptr: (blocks + 1,) first source of each block, and the end.
+        max_slots: maximum number of trie nodes of a source, with the root.
+        max_paths: maximum number of paths of a source.
+        max_shares: maximum number of paths and demands of a source.
         answers: read and written.
-        lanes: as many zeros as a state has numbers.
+        lanes: F zeros.
     """
     for block in range(begin, end):
         _pass_over_block(
@@ -524,35 +562,40 @@ def _even_loads_of_block(
     max_slots,
     sums,
 ):
-    """The part of :func:`even_loads` that one block of sources takes."""
-    dead = np.zeros(max_slots, dtype=np.float32)
+    """Even loads of one block of sources; see :func:`even_loads`."""
+    num_failed = np.zeros(max_slots, dtype=np.float32)
     flow = np.empty(2 * max_slots, dtype=np.float32)
     for s in range(block_ptr[block], block_ptr[block + 1]):
-        first = scan.node_ptr[s]
-        nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+        first_node = scan.node_ptr[s]
+        num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
         for b in range(len(rate)):
-            for i in range(nodes):
-                dead[i + 1] = dead[scan.parent[first + i]] + failed[b, scan.link[first + i]]
-            flow[: 2 * (nodes + 1)] = 0
+            # Count the failed links up to each node.
+            for i in range(num_nodes):
+                num_failed[i + 1] = (
+                    num_failed[scan.parent[first_node + i]] + failed[b, scan.link[first_node + i]]
+                )
+            # Split each demand evenly over its live paths.
+            flow[: 2 * (num_nodes + 1)] = 0
             path = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                n = scan.path_count[d]
-                live = 0
-                for k in range(n):
-                    live += dead[scan.end_node[path + k]] == 0
-                for k in range(n):
+                num_paths = scan.path_count[d]
+                num_live = 0
+                for k in range(num_paths):
+                    num_live += num_failed[scan.end_node[path + k]] == 0
+                for k in range(num_paths):
                     node = scan.end_node[path + k]
-                    if dead[node] == 0:
-                        flow[2 * node] = rate[b, d] / np.float32(live)
+                    if num_failed[node] == 0:
+                        flow[2 * node] = rate[b, d] / np.float32(num_live)
                         flow[2 * node + 1] = rate[b, d]
-                path += n
-            for j in range(nodes):
-                i = nodes - 1 - j
-                e = np.int64(scan.link[first + i])
-                above = np.int64(scan.parent[first + i])
-                passing = load(flow, i + 1, (0, 0))
-                store(sums[block, b], e, load(sums[block, b], e, (0, 0)) + passing)
-                store(flow, above, load(flow, above, (0, 0)) + passing)
+                path += num_paths
+            # Walk the trie from the leaves: add each subtree to its link and to its parent.
+            for j in range(num_nodes):
+                i = num_nodes - 1 - j
+                e = np.int64(scan.link[first_node + i])
+                parent = np.int64(scan.parent[first_node + i])
+                subtree_flow = load(flow, i + 1, (0, 0))
+                store(sums[block, b], e, load(sums[block, b], e, (0, 0)) + subtree_flow)
+                store(flow, parent, load(flow, parent, (0, 0)) + subtree_flow)
 
 
 @partitioned_kernel("block_ptr", num_ranges)
@@ -581,9 +624,12 @@ def even_loads(
         )
 
 
-_MIN_BLOCK_WORK = 20_000  # trie nodes and paths of a block of sources, at least
-_MAX_BLOCKS = 16  # blocks of sources, each with sums of its own
-_OPERATIONS_PER_NUMBER = 20  # scalar operations for each number of a state in a pass, approximately
+# Minimum number of trie nodes and paths of a block of sources.
+_MIN_BLOCK_WORK = 20_000
+# Maximum number of blocks of sources, each with sums of its own.
+_MAX_BLOCKS = 16
+# Approximate scalar operations for each number of a state in a pass.
+_OPERATIONS_PER_NUMBER = 20
 
 
 class CompiledPasses:
@@ -601,15 +647,18 @@ class CompiledPasses:
         scan = self._packed.scan
         packed = self._packed
         batch = problem.batch
+        # Blocks of sources, and sizes of the scratch arrays.
         self._block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
         self._max_paths = int(np.diff(scan.path_ptr).max(initial=0))
         self._max_shares = int(np.diff(scan.path_ptr + scan.demand_ptr).max(initial=0))
+        # Demands, values and costs, over the mean value.
         rejects = not problem.demand_set.carries_all
         unit = mean_value(problem).clamp(min=1e-30) if rejects else torch.ones(())
         value = problem.demand_value / unit if rejects else torch.zeros_like(problem.demand_value)
         cost = problem.link_cost / unit if rejects else torch.zeros_like(problem.link_cost)
         self._demands = Demands(_array(problem.demand), _array(value), _array(cost), rejects)
         self._is_dead = problem.capacity <= 0
+        # Load under even splits, and if every path carried its demand.
         blocks = len(self._block_ptr) - 1
         sums = np.zeros((blocks, batch, 2 * packed.num_links), np.float32)
         with threads_for(2 * batch * (packed.num_nodes + packed.num_paths)):
@@ -629,7 +678,7 @@ class CompiledPasses:
 
     @staticmethod
     def accepts(problem: Problem, width: int) -> bool:
-        """Whether problem and width of the states are those that the kernels take."""
+        """Whether the kernels support the problem and the width of the states."""
         on_cpu = problem.ops.backend.name == "numba" and problem.demand.dtype == torch.float32
         return on_cpu and problem.ops.is_over_paths and width in UNIVERSAL_WIDTHS
 
@@ -656,10 +705,10 @@ class CompiledPasses:
             np.empty((blocks, batch, packed.num_links * 2), np.float32),
             np.empty((blocks, batch, packed.num_links * width), np.float32),
         )
-        none = np.zeros(0, np.float32)
+        no_weights = np.zeros(0, np.float32)
         layer = Weights(
-            none,
-            none,
+            no_weights,
+            no_weights,
             _rows(weights.features),
             _array(weights.features.bias),
             _array(weights.action.weight)[0],
@@ -699,9 +748,20 @@ class CompiledPasses:
         utilisation: Tensor,
         width: int,
     ) -> None:
+        """Run one pass of a layer, and sum what its blocks add to the links.
+
+        Args:
+            is_first: whether the layer is the encoder.
+            layer: weights of the layer.
+            price: (B, E) prices of the links.
+            message: (B, E F) messages of the links; (B, 0) for the encoder.
+            utilisation: (B, E) utilisation of the links.
+            width: F, numbers of a state.
+        """
         answers = self._answers
         packed = self._packed
         assert answers is not None
+        # Prepare the inputs of the links, and clear the sums.
         links = LinkInputs(
             _array(torch.where(self._is_dead, FAILED_WEIGHT, price)),
             _array((utilisation + UTILISATION_OFFSET).log()),
@@ -726,11 +786,12 @@ class CompiledPasses:
                 answers,
                 (0,) * width,
             )
+        # Sum over the blocks.
         shape = (self._problem.batch, packed.num_links, -1)
-        both = (
+        link_sums = (
             torch.from_numpy(part.sum(0)).view(shape) for part in (answers.pair, answers.states)
         )
-        self.sums = torch.cat(list(both), -1)
+        self.sums = torch.cat(list(link_sums), -1)
 
 
 def _array(values: Tensor) -> Float32Array:

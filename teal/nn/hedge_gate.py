@@ -127,23 +127,26 @@ def gate_inputs(
     """Compute the inputs of the model.
 
     Args:
-        problem: the network; B = 1, its demand means nothing.
+        problem: the network; B = 1, its demand is ignored.
         recent: the newest matrices, oldest first, Gbit/s.
         scenario_sets: J sets of matrices (S, D), S of any size.
         decisions: splits of the hedges.
         weights: weights of the mixture.
         recent_losses: recent losses of the hedges, less that of the mixture.
     """
+    # Prices of the links under the mixture, in each set of scenarios.
     mixture = torch.einsum("h,hdk->dk", weights, decisions)
     prices, peaked = zip(
         *(_prices(problem, mixture, scenarios) for scenarios in scenario_sets), strict=True
     )
     price = torch.stack(prices)
+    # Inputs of demands, and of pairs of a hedge and a demand.
     demand, series = _demand_inputs(recent)
     moved = decisions - mixture
     distance = moved.abs().sum(-1) / 2
     mean = recent.mean(0)
     pair = torch.cat([torch.einsum("hdk,jdk->hdj", moved, price), distance[..., None]], -1)
+    # Inputs of hedges: weight, recent loss, and distance from the mixture.
     log_weights = weights.clamp(min=1e-6).log()
     apart = (distance * mean).sum(1) / mean.sum().clamp(min=_MIN_DIVISOR)
     hedge = torch.stack(
@@ -154,6 +157,7 @@ def gate_inputs(
         ],
         -1,
     )
+    # Concatenate the inputs of the gate and of the step.
     hedges, demands = distance.shape
     shared = torch.cat([demand, series.expand(demands, -1)], -1)
     gate = torch.cat(
@@ -188,6 +192,7 @@ def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor
 
 def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
     """(D, 6) of each demand and (4,) of the series, without units."""
+    # Mean, variance and autocorrelation of each demand, relative to its mean.
     mean = recent.mean(0).clamp(min=_MIN_DIVISOR)
     relative = recent / mean
     centred = relative - 1
@@ -195,6 +200,7 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
     product = (centred[1:] * centred[:-1]).sum(0) / centred[:-1].square().sum(0).clamp(
         min=_MIN_DIVISOR
     )
+    # Inputs of each demand.
     last = relative[-_TREND_MATRICES:]
     demand = torch.stack(
         [
@@ -207,6 +213,7 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
         ],
         -1,
     )
+    # Inputs of the series, weighted by the mean rates.
     volume = mean / mean.sum()
     total = recent.sum(1) / mean.sum()
     series = torch.stack(

@@ -122,9 +122,9 @@ class PriceGNN(nn.Module):
         )
         weights = self.state_dict()
         for name in ("log_temperature", "bound_log_temperature"):
-            places = torch.linspace(0, 1, len(resized.state_dict()[name])).tolist()
+            positions = torch.linspace(0, 1, len(resized.state_dict()[name])).tolist()
             weights[name] = torch.stack(
-                [_interpolate(weights[name], position) for position in places]
+                [_interpolate(weights[name], position) for position in positions]
             )
         resized.load_state_dict(weights)
         return resized
@@ -148,9 +148,11 @@ class PriceGNN(nn.Module):
         view = _View(problem)
         if view.can_be_fused and not torch.is_grad_enabled():
             return self._infer(view, problem, num_rounds, num_bound_rounds)
-        encoded = self.encoder(view.static)  # (B, E, H + 1)
+        # Encode the links, (B, E, H + 1).
+        encoded = self.encoder(view.static)
         raw_price = encoded[..., 0]
         memory = torch.tanh(encoded[..., 1:])
+        # Allocating pass: demands respond to the prices, links update memory and price.
         results: list[Round] = []
         for round_index in range(num_rounds + 1):
             temperature = _interpolate(self.log_temperature, round_index / max(1, num_rounds))
@@ -166,9 +168,33 @@ class PriceGNN(nn.Module):
                 )
                 memory, change = self.update(features, memory)
                 raw_price = raw_price + _PRICE_GAIN * change
-        allocating_features = view.allocating_features(response.utilisation).detach()
-        raw_price = raw_price.detach()
-        memory = memory.detach()
+        # Bounding pass: improve the prices alone, without gradients into the allocating pass.
+        raw_price = self._bounding_pass(
+            view,
+            view.allocating_features(response.utilisation).detach(),
+            raw_price.detach(),
+            memory.detach(),
+            num_bound_rounds,
+        )
+        return results, view.prices(raw_price) * view.mean_value
+
+    def _bounding_pass(
+        self,
+        view: _View,
+        allocating_features: Tensor,
+        raw_price: Tensor,
+        memory: Tensor,
+        num_bound_rounds: int,
+    ) -> Tensor:
+        """(B, E) raw prices after the rounds of the bounding pass.
+
+        Args:
+            view: problem, in its units.
+            allocating_features: (B, E, 2) features of each link from the allocating pass.
+            raw_price: (B, E) raw prices after the allocating pass.
+            memory: (B, E, H) memory of the links after the allocating pass.
+            num_bound_rounds: number of rounds.
+        """
         for round_index in range(num_bound_rounds):
             temperature = _interpolate(
                 self.bound_log_temperature, round_index / max(1, num_bound_rounds - 1)
@@ -178,12 +204,13 @@ class PriceGNN(nn.Module):
             features = torch.cat([view.static, round_features, allocating_features], -1)
             memory, change = self.bound_update(features, memory)
             raw_price = raw_price + _PRICE_GAIN * change
-        return results, view.prices(raw_price) * view.mean_value
+        return raw_price
 
     def _infer(
         self, view: _View, problem: Problem, num_rounds: int, num_bound_rounds: int
     ) -> tuple[list[Round], Tensor]:
-        """The forward pass in compiled kernels, without gradients; the last round alone."""
+        """Forward pass in compiled kernels, without gradients; the last round alone."""
+        # Encode the links.
         encoded = self.encoder(view.static)
         raw_price = encoded[..., 0].flatten().numpy().copy()  # (B E,)
         memory = torch.tanh(encoded[..., 1:]).flatten(0, 1).numpy()  # (B E, H)
@@ -192,6 +219,7 @@ class PriceGNN(nn.Module):
         splits = torch.zeros(problem.batch, *problem.paths.leaf.shape)
         fused.compute_weights(raw_price, links, weight.reshape(-1))
 
+        # The kernels update memory, prices and weights of the links in place.
         def make_rounds(
             update: _Update, temperatures: Tensor, progress: FloatArray, features: Float32Array
         ) -> None:
@@ -207,6 +235,7 @@ class PriceGNN(nn.Module):
                 weight,
             )
 
+        # Allocating pass, and the splits of its last prices.
         no_features = np.empty((len(raw_price), 0), np.float32)
         make_rounds(
             self.update,
@@ -220,6 +249,7 @@ class PriceGNN(nn.Module):
             view.responses.at(weight, 1 / float(temperature), splits.numpy()).sum(0)[:, ::2]
         )
         result = Round(splits, view.prices_of(raw_price), splits, temperature)
+        # Bounding pass, with features of the allocation.
         features = view.allocating_features(load * view.inverse_capacity).flatten(0, 1).numpy()
         progress = np.arange(num_bound_rounds) / max(1, num_bound_rounds - 1)
         make_rounds(self.bound_update, self.bound_log_temperature, progress, features)
@@ -231,8 +261,8 @@ def _sharpness(log_temperatures: Tensor, progress: FloatArray) -> Float32Array:
     gradients.
     """
     knots = log_temperatures.detach().numpy().astype(np.float64)
-    places = np.linspace(0, 1, len(knots))
-    return np.exp(-np.interp(progress, places, knots)).astype(np.float32)
+    knot_progress = np.linspace(0, 1, len(knots))
+    return np.exp(-np.interp(progress, knot_progress, knots)).astype(np.float32)
 
 
 def _interpolate(knots: Tensor, progress: float) -> Tensor:
@@ -251,7 +281,8 @@ class _Update(nn.Module):
         super().__init__()
         self.cell = nn.GRUCell(features, hidden)
         last = nn.Linear(hidden, 1)
-        nn.init.zeros_(last.weight)  # before training, prices do not change
+        # Before training, prices do not change.
+        nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         self.move = nn.Sequential(nn.Linear(hidden + features, hidden), nn.SiLU(), last)
 

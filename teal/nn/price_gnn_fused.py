@@ -1,8 +1,8 @@
 """Compiled rounds of PriceGNN, for inference only: :mod:`teal.pathops.response` for the demands,
 then the links.
 
-The same numbers as :class:`teal.nn.price_gnn.PriceGNN` in torch, to rounding, for the programs that
-maximise value. Four links at once are multiplied by the matrices of the update
+Equal to :class:`teal.nn.price_gnn.PriceGNN` in torch up to rounding, for the programs that maximise
+value. Four links at once are multiplied by the matrices of the update
 (:mod:`teal.runtime.lanes`), which takes 0.25 us a link and round, half of it multiplications.  In
 torch a round of 70 links takes 0.4 ms, nearly all of it calls.
 """
@@ -38,8 +38,10 @@ from teal.runtime.parallel import (
 )
 from teal.runtime.thread_team import parallel_for
 
-_LINKS_PER_TASK = 64  # links in one parallel task; a multiple of 4
-_MAX_LANES = 16  # columns of a matrix multiplied at once
+# Links in one parallel task; a multiple of 4.
+_LINKS_PER_TASK = 64
+# Columns of a matrix multiplied at once.
+_MAX_LANES = 16
 # Multiply-adds for each element of ``memory``: 3 products of about 2 H elements at the default H =
 # 32.  Sets the number of threads.
 _OPERATIONS_PER_NUMBER = 200
@@ -99,7 +101,7 @@ class Constants(NamedTuple):
 
 
 def parameters_of(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
-    """The weights in the layout of the kernel.
+    """Weights in the layout of the kernel.
 
     Args:
         cell: updates a link's memory.
@@ -166,11 +168,19 @@ def _linear(results, bias, vectors, first, length, matrix, lanes):  # type: igno
 
 @inlined_kernel
 def _write_features(  # type: ignore[no-untyped-def]
-    row, features, at, sums, links, allocating_features, raw_price, round_index, num_rounds, tiny
+    row,
+    features,
+    position,
+    sums,
+    links,
+    allocating_features,
+    raw_price,
+    round_index,
+    num_rounds,
+    tiny,
 ):
-    """The features of PriceGNN of link ``row``, with the same numbers, into ``features`` from place
-    ``at`` on.
-    """
+    """Write the features of PriceGNN of one link into ``features``, from ``position`` on."""
+    # Sum load and elasticity over the blocks of demands, relative to the capacity.
     utilisation = np.float32(0)
     elasticity = np.float32(0)
     for block in range(len(sums)):
@@ -178,22 +188,23 @@ def _write_features(  # type: ignore[no-untyped-def]
         elasticity += sums[block, 2 * row + 1]
     utilisation *= links.inverse_capacity[row]
     elasticity *= links.inverse_capacity[row]
+    # Write the static features, those of load and price, and those of the allocating pass.
     excess = utilisation - np.float32(1)
     price = _softplus(raw_price) if links.live[row] else np.float32(0)
     for j in range(links.static.shape[1]):
-        features[at + j] = links.static[row, j]
-    at += links.static.shape[1]
-    features[at] = math.log(price + np.float32(1e-3)) / np.float32(3)
-    features[at + 1] = min(
+        features[position + j] = links.static[row, j]
+    position += links.static.shape[1]
+    features[position] = math.log(price + np.float32(1e-3)) / np.float32(3)
+    features[position + 1] = min(
         max(np.float32(math.log(utilisation + tiny)), np.float32(-4)), np.float32(4)
     )
-    features[at + 2] = math.tanh(excess)
-    features[at + 3] = math.log(elasticity + tiny)
-    features[at + 4] = math.tanh(np.float32(5) * excess / (elasticity + np.float32(0.05)))
-    features[at + 5] = np.float32(round_index) / np.float32(num_rounds)
-    features[at + 6] = np.float32(2) / np.float32(num_rounds)
+    features[position + 2] = math.tanh(excess)
+    features[position + 3] = math.log(elasticity + tiny)
+    features[position + 4] = math.tanh(np.float32(5) * excess / (elasticity + np.float32(0.05)))
+    features[position + 5] = np.float32(round_index) / np.float32(num_rounds)
+    features[position + 6] = np.float32(2) / np.float32(num_rounds)
     for j in range(allocating_features.shape[1]):
-        features[at + 7 + j] = allocating_features[row, j]
+        features[position + 7 + j] = allocating_features[row, j]
 
 
 @inner_kernel
@@ -215,6 +226,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
     """Update memory and price of the links of one task, ``_LINKS_PER_TASK`` of them, four at
     once.
     """
+    # Sizes and scratch arrays.
     rows = len(raw_price)
     hidden = len(parameters.outer)
     num_features = len(parameters.by_feature) // (3 * hidden)
@@ -222,11 +234,13 @@ def _update_chunk(  # type: ignore[no-untyped-def]
     ones = fill(np.float32(1), lanes)
     two = fill(np.float32(2), lanes)
     length = hidden + num_features
-    vectors = np.zeros(4 * length, dtype=np.float32)  # of four links: memory, then features
-    of_features = np.empty(12 * hidden, dtype=np.float32)
-    of_memory = np.empty(12 * hidden, dtype=np.float32)
+    # Four vectors, of one link each: memory, then features.
+    vectors = np.zeros(4 * length, dtype=np.float32)
+    feature_gates = np.empty(12 * hidden, dtype=np.float32)
+    memory_gates = np.empty(12 * hidden, dtype=np.float32)
     inner = np.empty(4 * hidden, dtype=np.float32)
     for first in range(chunk * _LINKS_PER_TASK, min(rows, (chunk + 1) * _LINKS_PER_TASK), 4):
+        # Gather memory and features of four links.
         count = min(4, rows - first)
         for i in range(count):
             for h in range(hidden):
@@ -243,8 +257,9 @@ def _update_chunk(  # type: ignore[no-untyped-def]
                 num_rounds,
                 tiny,
             )
+        # Multiply both by the weights of the GRU cell.
         _linear(
-            of_features,
+            feature_gates,
             parameters.feature_bias,
             vectors,
             hidden,
@@ -252,41 +267,47 @@ def _update_chunk(  # type: ignore[no-untyped-def]
             parameters.by_feature,
             lanes,
         )
-        _linear(of_memory, parameters.memory_bias, vectors, 0, hidden, parameters.by_memory, lanes)
+        _linear(
+            memory_gates, parameters.memory_bias, vectors, 0, hidden, parameters.by_memory, lanes
+        )
+        # Update the memory with reset gate, update gate and candidate.
         for i in range(count):
             for column in range(columns):
                 gates = 3 * i * columns + column
-                position = (first + i) * columns + column
+                memory_position = (first + i) * columns + column
                 reset = _sigmoid(
-                    load(of_features, gates, lanes) + load(of_memory, gates, lanes), lanes
+                    load(feature_gates, gates, lanes) + load(memory_gates, gates, lanes), lanes
                 )
                 gates += columns
-                keep = _sigmoid(
-                    load(of_features, gates, lanes) + load(of_memory, gates, lanes), lanes
+                update_gate = _sigmoid(
+                    load(feature_gates, gates, lanes) + load(memory_gates, gates, lanes), lanes
                 )
                 gates += columns
                 argument = plus_product(
-                    load(of_features, gates, lanes), reset, load(of_memory, gates, lanes)
+                    load(feature_gates, gates, lanes), reset, load(memory_gates, gates, lanes)
                 )
                 # Tanh x = 2 sigmoid(2 x) - 1.
                 candidate = two * _sigmoid(two * argument, lanes) - ones
                 store(
                     memory,
-                    position,
-                    plus_product(candidate, keep, load(memory, position, lanes) - candidate),
+                    memory_position,
+                    plus_product(
+                        candidate, update_gate, load(memory, memory_position, lanes) - candidate
+                    ),
                 )
             for h in range(hidden):
                 vectors[i * length + h] = memory[(first + i) * hidden + h]
+        # Change the raw price by the perceptron of memory and features, then update the weight.
         _linear(inner, parameters.inner_bias, vectors, 0, length, parameters.inner, lanes)
         for i in range(count):
             row = first + i
-            change = np.float32(parameters.outer_bias)
+            price_change = np.float32(parameters.outer_bias)
             for column in range(columns):
                 argument = load(inner, i * columns + column, lanes)
-                change += total(
+                price_change += total(
                     load(parameters.outer, column, lanes) * argument * _sigmoid(argument, lanes)
                 )
-            raw_price[row] += price_gain * change
+            raw_price[row] += price_gain * price_change
             weight = _softplus(raw_price[row]) + links.cost[row]
             next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
 
@@ -371,8 +392,8 @@ def make_rounds(
     constants: Constants,
     weight: Float32Array,
 ) -> None:
-    """All rounds of a pass: the demands respond to the weights, then the links move their memory
-    and price.
+    """Run all rounds of a pass: the demands respond to the weights, then the links update their
+    memory and price.
 
     Args:
         sharpness: (R,) 1 / temperature of each round.

@@ -41,7 +41,7 @@ def need(condition, reason):
 def integer(text):
     need(
         text.isascii() and text.isdigit() and len(text) <= 100,
-        f"{text[:40]!r} is no whole number of at least 0",
+        f"{text[:40]!r} is not an integer >= 0",
     )
     return int(text)
 
@@ -138,7 +138,7 @@ class Program:
         kinds = ("value -", "promise -", "utilisation -", "concurrent -")
         need(
             kind in ("class", "level", "cost") or f"{kind} {name}" in kinds,
-            f"{kind[:40]!r} {name[:40]!r} is no program",
+            f"{kind[:40]!r} {name[:40]!r} is not a program",
         )
         self.kind = kind
         self.name = name
@@ -161,9 +161,11 @@ class Program:
                 ONE if demand.of_class == self.name else self.multiplier.get(demand.of_class, 0)
             )
             flow = flow if demand.of_class == self.name else 0
+        # Programs of value: the rate counts with the weight less the distance, if that is above 0.
         if self.kind in LINEAR:
             self.reached += light * flow - (paid if self.kind == "value" else 0)
             self.total += high * max(0, heavy - dist)
+        # Least cost: the claimed share is carried; the rate counts with the distance.
         elif self.kind == "cost" and dist < CLOSED:
             need(
                 flow * ONE >= self.level[1] * high,
@@ -171,11 +173,13 @@ class Program:
             )
             self.reached += paid
             self.total += dist * low
+        # Levels: the rate that the demand can have at the bound counts with the distance.
         elif self.kind == "level" and dist < CLOSED:
             grown = min(self.bound * self.level[0] * light // (SQUARE * ONE), low)
             grows = flow * ONE >= self.level[1] * heavy
             may_grow = flow * ONE >= self.level[0] * light
             self.total += dist * (grown if grows else min(grown, flow) if may_grow else flow)
+        # Utilisation and served share: the share is carried; the rate counts with the distance.
         elif dist < CLOSED:
             share = self.value if self.kind == "concurrent" else SQUARE
             need(
@@ -190,6 +194,7 @@ class Program:
             self.kind != "class" or {self.name, *self.multiplier} <= set(carried),
             "no demand has such a class",
         )
+        # The bound that prices and multipliers prove.
         capacity_value = sum(y * up for y, (_, up) in zip(self.price, capacity))
         paid = (
             capacity_value
@@ -204,6 +209,7 @@ class Program:
             self.kind != "cost" or self.reached <= self.value,
             "cost: the flows cost more than is claimed",
         )
+        # The inequality of each kind of program.
         proves = {
             "level": self.value == SQUARE and self.total > capacity_value,
             "utilisation": self.bound == 0
@@ -220,7 +226,7 @@ class Program:
         low, high = (self.bound, self.value) if is_least else (self.value, self.bound)
         need(
             low <= high and (self.kind != "concurrent" or low <= SQUARE),
-            f"{self.kind}: there is no such value",
+            f"{self.kind}: no such value exists",
         )
         return self.sentence(low, high, left_out)
 
@@ -294,7 +300,7 @@ class Flows:
         name, *words = line.split(" ")
         need(
             name == str(demand.number),
-            f"expected the flows of demand {demand.number}, found {name[:40]!r}",
+            f"expected the flows of demand {demand.number}, got {name[:40]!r}",
         )
         flow = 0
         paid = 0
@@ -304,11 +310,11 @@ class Flows:
         distance = self.shortest(demand)
         for word in words:
             amount, _, text = word.partition(":")
-            if (
-                amount[:1] == "@" and listed == name
-            ):  # the multiplier of a group, "" for no failure, before paths
+            # The multiplier of a group, "" for no failure, before the first path.
+            if amount[:1] == "@" and listed == name:
                 multipliers[amount[1:]] = integer(text)
                 continue
+            # The flow of a path: its load, cost and length, and the groups that it fails with.
             amount_sent = integer(amount)
             along = self.network.links_of(text, demand)
             listed = f"{listed} {text}"
@@ -321,12 +327,15 @@ class Flows:
                 ]
             if self.has_groups:
                 self.lose(demand, amount_sent, along, multipliers, lost)
+        # Sums over the demands.
         self.listed.update(f"{listed}\n".encode())
         self.carried[demand.of_class] = self.carried.get(demand.of_class, 0) + flow
         self.left_out += min(distance) >= CLOSED and demand.rate[1] > 0
+        # A promise is what every group leaves, and its price the sum of the multipliers.
         if "promise" in self.kinds:
             distance = [sum(multipliers.values())]
             flow = min(demand.rate[0], flow - max(lost.values(), default=0))
+        # Check the rate, and add the demand to every program.
         ends = f"from {demand.source} to {demand.target}"
         is_within = "utilisation" in self.kinds or flow <= demand.rate[0]
         need(is_within, f"demand {demand.number} {ends} exceeds its rate")
@@ -406,6 +415,7 @@ def read_programs(lines, network):
 
 def check(network, matrix, proof, groups=None):
     """The sentences that the files prove; raises ValueError where they do not."""
+    # Read the claims of the proof.
     links = Network(network, groups)
     with (gzip.open if proof.endswith(".gz") else open)(
         proof, "rt", encoding="utf-8", newline="\n"
@@ -423,6 +433,7 @@ def check(network, matrix, proof, groups=None):
             "promise" not in kinds or (groups and not over_all),
             "promises need GROUPS, and listed paths",
         )
+        # Add the flows of every demand of the matrix.
         flows = Flows(links, programs, over_all, bool(groups))
         for number, row in enumerate(table(matrix, "source", "target", "rate")):
             flows.add(Demand(number, row), next(lines, ""))
@@ -432,8 +443,9 @@ def check(network, matrix, proof, groups=None):
         )
     need(
         over_all or scope == f"paths listed {flows.listed.hexdigest()}",
-        "the list of paths is another one",
+        "the hash does not match the listed paths",
     )
+    # Check the capacities, then conclude every claim.
     flows.check_loads()
     conclusion = "proved over all paths: " if over_all else "proved over the listed paths: "
     return [

@@ -1,4 +1,4 @@
-"""Read the flows of anybody's solution: of Teal, of a solver's model over paths or over links, of a
+"""Read the flows of a solution: of Teal, of a solver's model over paths or over links, or of a
 script.
 
 A table (.csv or .parquet) has a row for each path, ``source, target, links, flow``, or a row for
@@ -36,13 +36,14 @@ from teal.network.path_changes import with_listed_paths
 from teal.runtime.arrays import FloatArray
 
 _SUFFIXES = (".json", ".csv", ".parquet")
-# share of a demand's flow up to which missing conservation is rounding; solvers allow 1e-9 to 1e-6
+# Share of a demand's flow up to which missing conservation is rounding; solvers allow 1e-9 to 1e-6.
 _ROUNDING = 1e-9
-PathFlows = PathValues  # Gbit/s
+# Flow of each path, Gbit/s.
+PathFlows = PathValues
 
 
 def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
-    """Gbit/s of each demand on each of its paths.
+    """Flow of each demand on each of its paths, Gbit/s.
 
     Raises:
         InputError: another format; a node or link that the network does not have; links that are no
@@ -54,43 +55,78 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
         )
     if file.suffix.lower() == ".json":
         return stored_paths(read_allocation(file), topology, str(file))
+    # Sum the flows of each demand on its paths, or on links.
     flows: dict[Demand, PathFlows] = defaultdict(dict)
     on_links: dict[Demand, dict[int, float]] = defaultdict(dict)
-    node = topology.node_index()
-    link = _link_numbers(topology)
+    node_index = topology.node_index()
+    link_index = _link_indices(topology)
     for line, row in enumerate(_rows(file), 2):
-        where = f"{file}, row {line}"
-        ends = [node.get(str(row.get(name)), -1) for name in ("source", "target")]
-        if min(ends) < 0:
-            raise InputError(
-                where,
-                "source and target",
-                f"nodes of {topology.name}",
-                f"{row.get('source')}, {row.get('target')}",
-            )
-        demand = ends[0], ends[1], str(row.get("class") or "")
-        amount = amount_of(row.get("flow"), where, "flow", "a number of at least 0, Gbit/s")
-        names = _links(row.get("links") if "links" in row else row.get("link"), where)
-        unknown = [name for name in names if name not in link]
-        if unknown or not names:
-            raise InputError(
-                where, "links", f"links of {topology.name}", unknown[0] if unknown else "none"
-            )
-        numbers = [link[name] for name in names]
+        location = f"{file}, row {line}"
+        demand = _demand_of_row(row, topology, node_index, location)
+        amount = amount_of(row.get("flow"), location, "flow", "a number >= 0, Gbit/s")
+        path = _links_of_row(row, topology, link_index, location)
         if "links" in row:
-            path = tuple(numbers)
-            require_path(path, topology, demand, where)
+            require_path(path, topology, demand, location)
             flows[demand][path] = flows[demand].get(path, 0.0) + amount
-        elif len(numbers) > 1:
-            raise InputError(
-                where, "link", "one link; the column of paths is links", ", ".join(names)
-            )
         else:
-            on_links[demand][numbers[0]] = on_links[demand].get(numbers[0], 0.0) + amount
+            on_links[demand][path[0]] = on_links[demand].get(path[0], 0.0) + amount
+    # Decompose flows on links into paths.
     for demand, of_demand in on_links.items():
         for path, amount in _decomposed(of_demand, topology, demand, str(file)).items():
             flows[demand][path] = flows[demand].get(path, 0.0) + amount
     return dict(flows)
+
+
+def _demand_of_row(
+    row: dict[str, Any], topology: Topology, node_index: dict[str, int], location: str
+) -> Demand:
+    """Source, target and class of a row.
+
+    Args:
+        row: row of the table.
+        topology: network.
+        node_index: index of each node by its name.
+        location: file and row, for messages.
+
+    Raises:
+        InputError: an unknown node.
+    """
+    ends = [node_index.get(str(row.get(name)), -1) for name in ("source", "target")]
+    if min(ends) < 0:
+        raise InputError(
+            location,
+            "source and target",
+            f"nodes of {topology.name}",
+            f"{row.get('source')}, {row.get('target')}",
+        )
+    return ends[0], ends[1], str(row.get("class") or "")
+
+
+def _links_of_row(
+    row: dict[str, Any], topology: Topology, link_index: dict[str, int], location: str
+) -> tuple[int, ...]:
+    """Link indices of a row: those of a path, or one link.
+
+    Args:
+        row: row of the table, with the column links or link.
+        topology: network.
+        link_index: index of each link by its name.
+        location: file and row, for messages.
+
+    Raises:
+        InputError: an unknown link, no link, or several in the column link.
+    """
+    names = _links(row.get("links") if "links" in row else row.get("link"), location)
+    unknown = [name for name in names if name not in link_index]
+    if unknown or not names:
+        raise InputError(
+            location, "links", f"links of {topology.name}", unknown[0] if unknown else "none"
+        )
+    if "links" not in row and len(names) > 1:
+        raise InputError(
+            location, "link", "one link; the column of paths is links", ", ".join(names)
+        )
+    return tuple(link_index[name] for name in names)
 
 
 def read_prices(file: Path, topology: Topology) -> FloatArray:
@@ -99,7 +135,7 @@ def read_prices(file: Path, topology: Topology) -> FloatArray:
     Raises:
         InputError: no such file or columns; an unknown link; no number of at least 0.
     """
-    number = _link_numbers(topology)
+    link_index = _link_indices(topology)
     prices = np.zeros(topology.num_links)
     try:
         with file.open(newline="", encoding="utf-8") as stream:
@@ -111,22 +147,22 @@ def read_prices(file: Path, topology: Topology) -> FloatArray:
     if not {"link", "price"} <= set(columns):
         raise InputError(str(file), "columns", "link, price", ", ".join(columns) or "none")
     for line, row in enumerate(rows, 2):
-        where = f"{file}, line {line}"
+        location = f"{file}, line {line}"
         name = row.get("link") or ""
-        if name not in number:
-            raise InputError(where, "link", f"a link of {topology.name}", repr(name))
-        prices[number[name]] = amount_of(row.get("price"), where, "price")
+        if name not in link_index:
+            raise InputError(location, "link", f"a link of {topology.name}", repr(name))
+        prices[link_index[name]] = amount_of(row.get("price"), location, "price")
     return prices
 
 
-def _link_numbers(topology: Topology) -> dict[str, int]:
-    """Number of each link by its name, and by its number as text unless a link has that name."""
-    numbers = {str(link): link for link in range(topology.num_links)}
-    return numbers | {name: link for link, name in enumerate(topology.link_names())}
+def _link_indices(topology: Topology) -> dict[str, int]:
+    """Index of each link by its name, and by its index as text unless a link has that name."""
+    indices = {str(link): link for link in range(topology.num_links)}
+    return indices | {name: link for link, name in enumerate(topology.link_names())}
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a table that has the columns of the module."""
+    """Rows of a table with the columns of the module."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
@@ -143,6 +179,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
             table = pa.parquet.read_table(file)
     except (OSError, pa.ArrowInvalid) as error:
         raise InputError(str(file), "", "a table of flows", error) from None
+    # Check the columns.
     columns = set(table.column_names)
     if len(columns) < len(table.column_names):
         raise InputError(str(file), "columns", "each column once", ", ".join(table.column_names))
@@ -157,7 +194,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _links(value: Any, where: str) -> list[str]:
+def _links(value: Any, location: str) -> list[str]:
     """Names of links, from a list, a JSON list, or text with semicolons."""
     if isinstance(value, list):
         return [str(link) for link in value]
@@ -166,12 +203,12 @@ def _links(value: Any, where: str) -> list[str]:
         try:
             return [str(link) for link in json.loads(text)]
         except ValueError as error:
-            raise InputError(where, "links", "a JSON list", error) from None
+            raise InputError(location, "links", "a JSON list", error) from None
     return [part.strip() for part in text.split(";") if part.strip()]
 
 
 def _decomposed(
-    on_links: dict[int, float], topology: Topology, demand: Demand, where: str
+    on_links: dict[int, float], topology: Topology, demand: Demand, location: str
 ) -> PathFlows:
     """Paths whose flows add up to those of the links, less cycles."""
     source, target, _ = demand
@@ -188,7 +225,7 @@ def _decomposed(
             expected = (
                 f"flow from {names[source]} to {names[target]} that is conserved at {names[node]}"
             )
-            raise InputError(where, "link, flow", expected, f"{surplus:+.9g} Gbit/s")
+            raise InputError(location, "link, flow", expected, f"{surplus:+.9g} Gbit/s")
     residual = dict(on_links)
     paths = PathFlows()
     while path := _path(residual, topology, source, target):
@@ -222,7 +259,7 @@ def splits_over(
     paths: PathSet,
     demand: FloatArray,
     classes: DemandClasses | None,
-    where: str,
+    location: str,
 ) -> tuple[PathSet, FloatArray]:
     """Candidate paths with those of the flows that are none of them yet, and (D, K) shares of the
     demands on them.
@@ -233,7 +270,7 @@ def splits_over(
         paths: candidate paths.
         demand: (D,) Gbit/s.
         classes: classes of the demands; None for none.
-        where: name of the file, for messages.
+        location: name of the file, for messages.
 
     Raises:
         InputError: flow of a demand that the matrix does not have.
@@ -246,7 +283,7 @@ def splits_over(
             flow = f"flow from {names_of[key[0]]} to {names_of[key[1]]}" + (
                 f" of class {key[2]}" if key[2] else ""
             )
-            raise InputError(where, "source and target", "demands of the matrix", flow)
+            raise InputError(location, "source and target", "demands of the matrix", flow)
     more = {
         d: list(of_demand.keys() - _candidates(paths, d).keys())
         for d, of_demand in demand_flows.items()

@@ -35,7 +35,7 @@ from urllib.parse import quote
 
 import numpy as np
 import torch
-from scipy.sparse import coo_matrix
+from scipy.sparse import coo_matrix, csr_matrix
 from torch import Tensor
 
 from teal.errors import InputError, SolverError
@@ -53,7 +53,8 @@ from teal.proofs import check
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray
 from teal.runtime.lp import solve_lp
 
-_SCALE = 2.0**14  # of prices in the linear program, whose tolerance is then 6e-12 of a price of 1
+# Scale of prices in the linear program, whose tolerance is then 6e-12 of a price of 1.
+_SCALE = 2.0**14
 # Share by which multipliers are lowered, so that their rounded sums stay within prices.
 _ROUNDING = 2.0**-40
 
@@ -61,37 +62,32 @@ _ROUNDING = 2.0**-40
 def group_multipliers(
     problem: Problem, protection: Protection, prices: FloatArray, bits: int
 ) -> tuple[list[list[str]], FloatArray]:
-    """For each demand the words ``@GROUP:MULTIPLIER`` of a proof, and (D,) the sums of its
+    """Words ``@GROUP:MULTIPLIER`` of a proof, for each demand, and (D,) the sums of its
     multipliers.
 
     Args:
         problem: B = 1.
         protection: groups, and the smallest sets of paths that they leave.
-        prices: (E,) of the links.
-        bits: multipliers are whole numbers of 2^-bits.
+        prices: (E,) prices of the links.
+        bits: multipliers are integer multiples of 2^-bits.
 
     Raises:
         SolverError: the linear program was not solved.
     """
+    # Prices of the paths, and the paths that survive the group of each set.
     live = problem.path_mask[0].cpu().numpy()
     rounded = torch.from_numpy(np.floor(prices * 2.0**bits) / 2.0**bits)
     price = problem.ops.path_sum(rounded[None].to(problem.capacity))[0].cpu().numpy()
     names, survives = _groups_of_sets(problem, protection)
     survives &= live[:, None]
     d, m = np.nonzero(survives.any(-1))
-    path_row = np.cumsum(live.reshape(-1)).reshape(live.shape) - 1
-    variable = np.zeros(names.shape, dtype=np.int64)
-    variable[d, m] = np.arange(len(d))
-    of_demand, of_set, k = np.nonzero(survives)
-    entries = np.ones(len(k)), (path_row[of_demand, k], variable[of_demand, of_set])
-    matrix = coo_matrix(entries, shape=(int(live.sum()), len(d))).tocsr()
+    # Maximise the sum of the multipliers of each demand, within the prices of its live paths.
+    matrix = _survival_matrix(live, survives)
     solved = np.zeros(0)
     if len(d):
         solved = solve_lp(-np.ones(len(d)), (matrix, _SCALE * price[live])).solution(
             "the multipliers of the groups"
         )
-    words: list[list[str]] = [[] for _ in live]
-    sums = np.zeros(len(live))
     # The solver keeps its rows to 1e-7: each demand's multipliers are scaled until its paths'
     # prices hold exactly.
     multiplier = np.maximum(solved, 0) / _SCALE
@@ -99,10 +95,13 @@ def group_multipliers(
     paid = np.zeros(live.shape)
     paid[live] = matrix @ multiplier
     factor = np.where(paid > price, price / np.maximum(paid, 1e-300), 1).min(1)[d]
-    for number in np.flatnonzero(multiplier > 0).tolist():
-        units = int(multiplier[number] * factor[number] * (1 - _ROUNDING) * 2.0**bits)
-        words[d[number]].append(f"@{names[d[number], m[number]]}:{units}")
-        sums[d[number]] += units / 2.0**bits
+    # Round the multipliers down, and write them as words.
+    words: list[list[str]] = [[] for _ in live]
+    sums = np.zeros(len(live))
+    for index in np.flatnonzero(multiplier > 0).tolist():
+        units = int(multiplier[index] * factor[index] * (1 - _ROUNDING) * 2.0**bits)
+        words[d[index]].append(f"@{names[d[index], m[index]]}:{units}")
+        sums[d[index]] += units / 2.0**bits
     # A group that leaves nothing: no price limits its multiplier, and one of the demand's worth
     # proves a promise of 0.
     demand_value = problem.demand_value.cpu().numpy()
@@ -111,6 +110,23 @@ def group_multipliers(
         words[lost] = [f"@{name}:{int((demand_value[lost] + 1) * 2.0**bits)}"]
         sums[lost] = demand_value[lost] + 1
     return words, sums
+
+
+def _survival_matrix(live: BoolArray, survives: BoolArray) -> csr_matrix:
+    """(live paths, multipliers) 1 where a path survives the group of a multiplier.
+
+    Args:
+        live: (D, K) live paths.
+        survives: (D, M, K) live paths that survive the group of each set; sets without such paths
+            have no multiplier.
+    """
+    d, m = np.nonzero(survives.any(-1))
+    path_row = np.cumsum(live.reshape(-1)).reshape(live.shape) - 1
+    variable = np.zeros(survives.shape[:2], dtype=np.int64)
+    variable[d, m] = np.arange(len(d))
+    of_demand, of_set, k = np.nonzero(survives)
+    entries = np.ones(len(k)), (path_row[of_demand, k], variable[of_demand, of_set])
+    return coo_matrix(entries, shape=(int(live.sum()), len(d))).tocsr()
 
 
 def _groups_of_sets(problem: Problem, protection: Protection) -> tuple[np.ndarray, BoolArray]:
@@ -148,12 +164,13 @@ GROUPS = "groups.csv"
 CHECKER = "check.py"
 FILES = (NETWORK, MATRIX, PROOF, f"{PROOF}.gz", GROUPS, CHECKER)
 _UNIT = float(1 << check.BITS)
-_ROUNDINGS = (40, 34, 28, 22)  # s, one after the other
-_LEVEL_ROUNDING = (
-    1e-9  # share by which a level of rates is lowered, so that the demands of the level are members
-)
-_LARGEST_PRICE = 2.0**40  # of programs whose prices have no unit; 2^-60 is then 8e-31 of it
-# Of a level: its bound is a quotient of sums, of which rounding is a larger share.
+# Values of s, one after the other.
+_ROUNDINGS = (40, 34, 28, 22)
+# Share by which a level of rates is lowered, so that the demands of the level are members.
+_LEVEL_ROUNDING = 1e-9
+# Largest price of programs whose prices have no unit; 2^-60 is then 8e-31 of it.
+_LARGEST_PRICE = 2.0**40
+# Factor of the terms of a level, whose bound is a quotient of sums: rounding is a larger share.
 _MAX_TERMS = 2.0**10
 
 
@@ -219,7 +236,7 @@ def write_proof(
     """Write network, matrix, proof and checker, and check them.
 
     Args:
-        folder: an empty folder, made where there is none.
+        folder: empty folder; created if missing.
         problem: B = 1.
         allocation: allocation of the problem, with prices.
         over_all: whether the bound is to hold over all paths of the network; without, over the
@@ -227,7 +244,7 @@ def write_proof(
         compressed: whether the proof, the largest file, is written with gzip.
 
     Returns:
-        the sentences that the checker prints.
+        sentences that the checker prints.
 
     Raises:
         InputError: an allocation that breaks a rule, which is named with its link or demand; a
@@ -238,34 +255,29 @@ def write_proof(
     if allocation.paths is not None:
         problem = problem.with_paths(allocation.paths)
     _require_provable(problem, over_all)
+    # Check the allocation; bandwidth functions become a demand for each piece.
     splits = _live_splits(problem, allocation.splits.to(problem.demand))
     amounts = _sent_amounts(problem, splits)
-    if (
-        problem.functions is not None
-    ):  # checked above: pieces have no room for flow beyond a demand's rate
+    # Checked above: pieces have no room for flow beyond a demand's rate.
+    if problem.functions is not None:
         problem, splits = _by_piece(problem, splits)
         amounts = _sent_amounts(problem, splits)
     claims = claims_of(problem, splits, allocation, over_all=over_all)
+    # Write network, matrix and checker.
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / NETWORK, folder / MATRIX, folder / (f"{PROOF}.gz" if compressed else PROOF)]
     _write_table(files[0], _network(problem))
     _write_table(files[1], _matrix(problem))
     shutil.copy(check.__file__, folder / CHECKER)
+    # Write the groups of promises, and prove their costs by multipliers.
     protection = problem.condition(Protection)
     multipliers: Sequence[Sequence[str]] | None = None
     if protection is not None:
         files.append(folder / GROUPS)
-        groups = [
-            {"group": str(number), "link": link}
-            for number, links in enumerate(protection.groups)
-            for link in links
-        ]
-        _write_table(files[3], groups, ("group", "link"))
-        multipliers, costs = group_multipliers(problem, protection, claims[0].prices, check.BITS)
-        capacity_value = float(problem.capacity_value(torch.from_numpy(claims[0].prices)[None])[0])
-        profit = (problem.demand_value - torch.from_numpy(costs)).clamp(min=0)
-        bound = capacity_value + float((problem.demand[0] * profit).sum())
-        claims = [dataclasses.replace(claims[0], bound=bound, terms=bound + capacity_value)]
+        _write_groups(files[3], protection)
+        claim, multipliers = _promise_claim(problem, protection, claims[0])
+        claims = [claim]
+    # Write the flows, with more room after each refusal.
     carries_all = claims[0].kind == "utilisation"
     for rounding in _ROUNDINGS:
         _write_flows(
@@ -284,6 +296,34 @@ def write_proof(
         except ValueError as refused:
             reason = refused
     raise SolverError(f"{files[2]}: the checker refuses the proof: {reason}")
+
+
+def _write_groups(file: Path, protection: Protection) -> None:
+    """Write the links of each group of failures."""
+    groups = [
+        {"group": str(number), "link": link}
+        for number, links in enumerate(protection.groups)
+        for link in links
+    ]
+    _write_table(file, groups, ("group", "link"))
+
+
+def _promise_claim(
+    problem: Problem, protection: Protection, claim: Claim
+) -> tuple[Claim, Sequence[Sequence[str]]]:
+    """Claim of promises with the bound that group multipliers prove, and the multipliers of each
+    demand as words.
+
+    Args:
+        problem: B = 1.
+        protection: groups of failures.
+        claim: claim with the prices of the links.
+    """
+    multipliers, costs = group_multipliers(problem, protection, claim.prices, check.BITS)
+    capacity_value = float(problem.capacity_value(torch.from_numpy(claim.prices)[None])[0])
+    profit = (problem.demand_value - torch.from_numpy(costs)).clamp(min=0)
+    bound = capacity_value + float((problem.demand[0] * profit).sum())
+    return dataclasses.replace(claim, bound=bound, terms=bound + capacity_value), multipliers
 
 
 def proved_gap(sentences: Sequence[str]) -> float:
@@ -394,6 +434,7 @@ def _by_piece(problem: Problem, splits: Tensor) -> tuple[Problem, Tensor]:
     start = torch.cat([torch.zeros_like(end[:, :1]), end[:, :-1]], 1)
     total = splits.sum(-1)[0]
     filled = (total[:, None] - start).clamp(min=0).minimum(end - start)
+    # For each piece the demands that have it: rate, value, and share of the flow.
     parts = list[PathSet]()
     rates = list[Tensor]()
     values = list[Tensor]()
@@ -409,6 +450,7 @@ def _by_piece(problem: Problem, splits: Tensor) -> tuple[Problem, Tensor]:
             rows
         ].clamp(min=1e-300)
         shares.append(splits[0, rows] * of_flow[:, None])
+    # Join the pieces as one problem.
     paths = joined(parts)
     by_piece = dataclasses.replace(
         problem,
@@ -458,12 +500,12 @@ def _broken_demand(problem: Problem, flows: Tensor, d: int, at_most: str) -> Inp
 def claims_of(
     problem: Problem, splits: Tensor, allocation: Allocation, *, over_all: bool
 ) -> list[Claim]:
-    """The claims about an allocation, by the kind of its program."""
+    """Claims about an allocation, by the kind of its program."""
     claimed_prices = (
         torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
     )
     rules = problem.objective.rules
-    name = problem.objective.name
+    # A claim for each class or level.
     if rules.is_sequence:
         of_programs = allocation.program_prices
         if problem.classes is not None:
@@ -471,36 +513,51 @@ def claims_of(
                 problem, splits, claimed_prices if of_programs is None else of_programs.prices[0]
             )
         levels = [] if of_programs is None else _level_claims(problem, splits, allocation)
-        if levels:
-            return levels
-        # No level that links limit is known: the flow is bounded by the rates alone.
-        flow = problem.flows(splits).sum(-1)[0]
-        max_rate = problem.routable_demand[0]
-        value, bound = (float((problem.demand_value * rate).sum()) for rate in (flow, max_rate))
-        return [Claim("value", np.zeros(problem.capacity.shape[1]), value, bound, bound)]
-    value = float(problem.value(splits)[0])
+        return levels or [_rate_claim(problem, splits)]
+    # A cost, a utilisation or served share, or a value.
     if rules.may_have_no_allocation:
         return [_cost_claim(problem, splits, claimed_prices, over_all=over_all)]
     if rules.carries_all:
-        kind = "utilisation" if name == problem.solved.objective.name else "concurrent"
-        prices = _without_unit(claimed_prices)
-        bound = (
-            float(_bound(problem, prices, over_all=over_all)[0]) if bool(prices.any()) else math.inf
-        )
-        trivial = 0.0 if kind == "utilisation" else 1.0
-        return [Claim(kind, _row(prices), value, bound if math.isfinite(bound) else trivial)]
-    prices = usable_prices(problem, claimed_prices)
+        return [_ratio_claim(problem, splits, claimed_prices, over_all=over_all)]
+    return [_value_claim(problem, splits, claimed_prices, over_all=over_all)]
+
+
+def _rate_claim(problem: Problem, splits: Tensor) -> Claim:
+    """Claim of a flow that the rates alone bound, since no level that links limit is known."""
+    flow = problem.flows(splits).sum(-1)[0]
+    max_rate = problem.routable_demand[0]
+    value, bound = (float((problem.demand_value * rate).sum()) for rate in (flow, max_rate))
+    return Claim("value", np.zeros(problem.capacity.shape[1]), value, bound, bound)
+
+
+def _ratio_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
+    """Claim of a utilisation or of a common served share."""
+    value = float(problem.value(splits)[0])
+    is_utilisation = problem.objective.name == problem.solved.objective.name
+    prices = _without_unit(prices)
+    bound = float(_bound(problem, prices, over_all=over_all)[0]) if bool(prices.any()) else math.inf
+    trivial = 0.0 if is_utilisation else 1.0
+    kind = "utilisation" if is_utilisation else "concurrent"
+    return Claim(kind, _row(prices), value, bound if math.isfinite(bound) else trivial)
+
+
+def _value_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
+    """Claim of a value or of promises, with the scale of the prices that proves the smallest
+    bound.
+    """
+    value = float(problem.value(splits)[0])
+    prices = usable_prices(problem, prices)
     if not over_all:
         program = problem.rewritten.program
         best = program.bounds_along(prices, PRICE_SCALES)[:, 0].argmin()
         prices = prices * PRICE_SCALES[best]
     bound = float(_bound(problem, prices, over_all=over_all)[0])
     terms = bound + float(problem.capacity_value(prices)[0])
-    return [Claim("promise" if problem.conditions else "value", _row(prices), value, bound, terms)]
+    return Claim("promise" if problem.conditions else "value", _row(prices), value, bound, terms)
 
 
 def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
-    """The claim of a least cost."""
+    """Claim of a least cost."""
     prices = finite_prices(prices)
     amounts = _sent_amounts(problem, splits)
     if not over_all:
@@ -509,7 +566,8 @@ def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: b
         prices = prices * scales[best]
     bound = float(_bound(problem, prices, over_all=over_all)[0])
     lower_bound = float(_bound(problem, 0 * prices, over_all=over_all)[0])
-    if bound <= lower_bound:  # prices that prove less than none do
+    # Prices that prove less than none do.
+    if bound <= lower_bound:
         prices = 0 * prices
         bound = lower_bound
     carried = amounts.sum(-1) / problem.demand.clamp(min=1e-300)
@@ -550,6 +608,7 @@ def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Clai
     claims = list[Claim]()
     names = _class_names(problem)
     for number, name in enumerate(names):
+        # Bound of the class by its prices.
         class_prices = finite_prices(prices[min(number, len(prices) - 1)][None])
         price = problem.cheapest_path_cost(problem.ops.path_sum(class_prices), unroutable=math.inf)[
             0
@@ -560,6 +619,7 @@ def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Clai
         profit = float((problem.demand[0, rows] * (1 - price[rows]).clamp(min=0)).sum())
         bound = capacity_value + profit
         terms = capacity_value + profit
+        # Multipliers of the higher classes, and their terms of the bound.
         multipliers = {}
         for upper in range(number):
             rows = problem.classes.rows(upper)

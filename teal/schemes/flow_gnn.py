@@ -156,6 +156,7 @@ class FlowGnnScheme:
         if problem.demand.is_cuda:
             torch.cuda.synchronize(problem.demand.device)
         begin = time.perf_counter()
+        # Predict splits and prices, and repair them.
         config = self.config
         balances = problem.demand_set.carries_all
         if config.repair == "admm" or (config.repair == "auto" and not balances):
@@ -175,6 +176,7 @@ class FlowGnnScheme:
             splits, prices = _finished(
                 problem.to(torch.float64), splits, prices, max_iterations, gap
             )[:2]
+        # Round the splits to tables.
         if config.entries:
             splits = in_tables(problem.to(torch.float64), splits, config.entries)
         if splits.is_cuda:

@@ -68,7 +68,7 @@ def make(spec: Spec, model: Path | None) -> MaxMin:
     if scheme.form not in ("levels", "filling"):
         raise InputError(spec.text, "form", "levels or filling", repr(scheme.form))
     if scheme.iterations < 0:
-        raise InputError(spec.text, "iterations", "a whole number of at least 0", scheme.iterations)
+        raise InputError(spec.text, "iterations", "an integer >= 0", scheme.iterations)
     if not 0 < scheme.gap < 1:
         raise InputError(spec.text, "gap", "a number in (0, 1)", scheme.gap)
     return scheme

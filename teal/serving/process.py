@@ -32,7 +32,7 @@ from teal.serving.engine.backoff import backoff
 from teal.serving.engine.engine import AllocationEngine
 from teal.serving.engine.kernels import KernelStatus
 from teal.serving.engine.log import LOG, log_to
-from teal.serving.http.app import make_app
+from teal.serving.http.app import Service, make_app
 from teal.serving.settings import ServeConfig
 from teal.serving.start import (
     app_settings,
@@ -52,6 +52,108 @@ MIN_READ_BYTES = 64 << 10
 HEAD_TIMEOUT_S = 10.0
 
 
+class _ConnectionLimits:
+    """Number of open connections by address, and its limits.
+
+    Args:
+        max_per_address: maximum connections of one address.
+        max_total: maximum connections of all addresses.
+    """
+
+    def __init__(self, max_per_address: int, max_total: int) -> None:
+        self._max_per_address = max_per_address
+        self._max_total = max_total
+        self._num_connections: Counter[str] = Counter()
+
+    def add(self, address: str) -> None:
+        """Count a new connection."""
+        self._num_connections[address] += 1
+
+    def are_exceeded(self, address: str) -> bool:
+        """Whether the address, or all together, have too many connections."""
+        return (
+            self._num_connections[address] > self._max_per_address
+            or self._num_connections.total() > self._max_total
+        )
+
+    def remove(self, address: str) -> None:
+        """Count a closed connection."""
+        self._num_connections[address] -= 1
+        if not self._num_connections[address]:
+            del self._num_connections[address]
+
+
+_UvicornProtocol: Any = AutoHTTPProtocol
+
+
+class _LimitedProtocol(_UvicornProtocol):
+    """Protocol with limits (:func:`limited_protocol`)."""
+
+    _connection_limits: _ConnectionLimits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self._address = str((transport.get_extra_info("peername") or ("",))[0])
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._connection_limits.add(self._address)
+        super().connection_made(transport)
+        self._schedule_read_check(None, 0)
+        if self._connection_limits.are_exceeded(self._address):
+            transport.abort()
+        else:
+            self._start_head_timer(transport)
+
+    def _schedule_read_check(self, cycle: Any, unread_bytes: int) -> None:
+        """Check later whether the client reads its answer."""
+        self._read_timer = asyncio.get_running_loop().call_later(
+            SLOW_READER_TIMEOUT_S, self._check_reader, cycle, unread_bytes
+        )
+
+    def _check_reader(self, cycle: Any, unread_bytes: int) -> None:
+        """Close the connection if less than MIN_READ_BYTES of ``unread_bytes`` were read since
+        the last check.
+        """
+        buffered_bytes = self.transport.get_write_buffer_size()
+        if (
+            unread_bytes
+            and cycle is self.cycle
+            and buffered_bytes > max(0, unread_bytes - MIN_READ_BYTES)
+        ):
+            self.transport.abort()
+        self._schedule_read_check(self.cycle, buffered_bytes)
+
+    def data_received(self, data: bytes) -> None:
+        if self._head_timer is not None or self.cycle is None or self.cycle.response_complete:
+            # Count only the bytes of the head; a part may also hold much of a body.
+            head_end = data.find(b"\r\n\r\n")
+            self._head_bytes += len(data) if head_end < 0 else head_end
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.transport.abort()
+                return
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._cancel_head_timer()
+            self._head_bytes = 0
+        elif self._head_timer is None:
+            self._start_head_timer(self.transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_head_timer()
+        self._read_timer.cancel()
+        self._connection_limits.remove(self._address)
+        super().connection_lost(exc)
+
+    def _start_head_timer(self, transport: asyncio.Transport) -> None:
+        """Close the connection unless a whole head arrives in time."""
+        self._head_timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT_S, transport.abort)
+
+    def _cancel_head_timer(self) -> None:
+        """Cancel the timer of the head."""
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
 def limited_protocol(max_per_address: int, max_total: int = 1 << 20) -> type[asyncio.Protocol]:
     """Uvicorn protocol with limits: connections per address, size and time of request heads, slow
     readers.
@@ -65,80 +167,9 @@ def limited_protocol(max_per_address: int, max_total: int = 1 << 20) -> type[asy
         max_total: maximum connections of all addresses; below the file limit, it leaves files for
             the state folder.
     """
-    num_connections: Counter[str] = Counter()
-    base: Any = AutoHTTPProtocol
 
-    class Limited(base):
-        """Protocol with limits (:func:`limited_protocol`)."""
-
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            self._address = str((transport.get_extra_info("peername") or ("",))[0])
-            self._head_timer: asyncio.TimerHandle | None = None
-            self._head_bytes = 0
-            num_connections[self._address] += 1
-            super().connection_made(transport)
-            self._schedule_read_check(None, 0)
-            if (
-                num_connections[self._address] > max_per_address
-                or num_connections.total() > max_total
-            ):
-                transport.abort()
-            else:
-                self._start_head_timer(transport)
-
-        def _schedule_read_check(self, cycle: Any, unread_bytes: int) -> None:
-            """Check later whether the client reads its answer."""
-            self._read_timer = asyncio.get_running_loop().call_later(
-                SLOW_READER_TIMEOUT_S, self._check_reader, cycle, unread_bytes
-            )
-
-        def _check_reader(self, cycle: Any, unread_bytes: int) -> None:
-            """Close the connection if less than MIN_READ_BYTES of ``unread_bytes`` were read since
-            the last check.
-            """
-            buffered_bytes = self.transport.get_write_buffer_size()
-            if (
-                unread_bytes
-                and cycle is self.cycle
-                and buffered_bytes > max(0, unread_bytes - MIN_READ_BYTES)
-            ):
-                self.transport.abort()
-            self._schedule_read_check(self.cycle, buffered_bytes)
-
-        def data_received(self, data: bytes) -> None:
-            if self._head_timer is not None or self.cycle is None or self.cycle.response_complete:
-                # Count only the bytes of the head; a part may also hold much of a body.
-                head_end = data.find(b"\r\n\r\n")
-                self._head_bytes += len(data) if head_end < 0 else head_end
-                if self._head_bytes > MAX_HEAD_BYTES:
-                    self.transport.abort()
-                    return
-            super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._cancel_head_timer()
-                self._head_bytes = 0
-            elif self._head_timer is None:
-                self._start_head_timer(self.transport)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._cancel_head_timer()
-            self._read_timer.cancel()
-            num_connections[self._address] -= 1
-            if not num_connections[self._address]:
-                del num_connections[self._address]
-            super().connection_lost(exc)
-
-        def _start_head_timer(self, transport: asyncio.Transport) -> None:
-            """Close the connection unless a whole head arrives in time."""
-            self._head_timer = asyncio.get_running_loop().call_later(
-                HEAD_TIMEOUT_S, transport.abort
-            )
-
-        def _cancel_head_timer(self) -> None:
-            """Cancel the timer of the head."""
-            if self._head_timer is not None:
-                self._head_timer.cancel()
-                self._head_timer = None
+    class Limited(_LimitedProtocol):
+        _connection_limits = _ConnectionLimits(max_per_address, max_total)
 
     return Limited
 
@@ -308,23 +339,17 @@ async def _try_prepare_kernels(engine: AllocationEngine, notify: Callable[[str],
     notify(f"ready after {time.monotonic() - begin_time:.0f} s: {networks}")
 
 
-async def _serve(
-    config: ServeConfig, folder: Path, listener: socket.socket, notify: Callable[[str], None]
-) -> None:
-    """Run the server until it is told to stop."""
-    engine = AllocationEngine(folder, kernels=KernelStatus(), **engine_settings(config))
-    # Start to compute the paths of registered networks, in parallel with the first requests.
-    await engine.sync_with_store()
-    # Queued requests, and one batch in the solver.
-    app = make_app(engine, max_open=config.max_waiting + MAX_LANES, **app_settings(config))
-    # Build the description now; it takes a fifth of a second.
-    app.openapi()
-    server = uvicorn.Server(
+def _make_server(app: Service, max_per_address: int) -> uvicorn.Server:
+    """Server of the application, with limited connections.
+
+    Args:
+        app: application.
+        max_per_address: maximum connections of one address.
+    """
+    return uvicorn.Server(
         uvicorn.Config(
             app,
-            http=limited_protocol(
-                config.max_connections, max(1, raise_file_limit() - _RESERVED_FILES)
-            ),
+            http=limited_protocol(max_per_address, max(1, raise_file_limit() - _RESERVED_FILES)),
             log_level="warning",
             access_log=False,
             backlog=_ACCEPT_BATCH,
@@ -336,7 +361,22 @@ async def _serve(
             timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
         )
     )
+
+
+async def _serve(
+    config: ServeConfig, folder: Path, listener: socket.socket, notify: Callable[[str], None]
+) -> None:
+    """Run the server until it is told to stop."""
+    engine = AllocationEngine(folder, kernels=KernelStatus(), **engine_settings(config))
+    # Start to compute the paths of registered networks, in parallel with the first requests.
+    await engine.sync_with_store()
+    # Queued requests, and one batch in the solver.
+    app = make_app(engine, max_open=config.max_waiting + MAX_LANES, **app_settings(config))
+    # Build the description now; it takes a fifth of a second.
+    app.openapi()
+    server = _make_server(app, config.max_connections)
     tune_garbage_collection()
+    # Start the server.
     serve_task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not serve_task.done():
         await asyncio.sleep(0.01)
@@ -346,6 +386,7 @@ async def _serve(
     for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signal_number, lambda *_: _stop(server, notify))
     notify(start_message(config, engine.folder))
+    # Prepare the kernels and poll the state folder until the server ends.
     prepare_task = asyncio.create_task(_prepare_kernels(engine, notify))
     poll_task = asyncio.create_task(_poll_store(engine))
     await serve_task

@@ -97,7 +97,7 @@ class ServeConfig:
             "max_connections",
             "max_body",
         ):
-            require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
+            require(self, field, "an integer >= 1", getattr(self, field) >= 1)
         require(self, "vary", "a share in [0, 1)", 0 <= self.vary < 1)
         # Combinations.
         needs_model = self.solver in ("model", "model-pdhg")

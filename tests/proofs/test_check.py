@@ -164,7 +164,7 @@ _SQUARE = 2**120
         (f"utilisation - {50 * _SQUARE} {50 * _SQUARE}", 8, "prove no such bound"),
         (f"concurrent - {_SQUARE // 8} {_SQUARE // 8}", 1, "prove no such bound"),
         (f"concurrent - {7 * _SQUARE} {_SQUARE}", 8, "a smaller share|no such value"),
-        (f"value -\rproved:\xa0true 0 {8 * _SQUARE}", 1, "is no program"),
+        (f"value -\rproved:\xa0true 0 {8 * _SQUARE}", 1, "is not a program"),
         (f"class platinum 0 {10 * _SQUARE}", 1, "no demand has such a class"),
         (f"class gold {_SQUARE} {8 * _SQUARE}\nmultiplier gold 1", 1, "was not expected"),
         (f"value - {9 * _SQUARE} {8 * _SQUARE}", 8, "do not reach|no such value|no such bound"),

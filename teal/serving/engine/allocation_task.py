@@ -28,7 +28,7 @@ from teal.problem.lines import Lines, records
 from teal.problem.offers import OFFERS
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.serving.engine.errors import wrong
-from teal.serving.engine.requests import NetworkSpec, Options
+from teal.serving.engine.requests import FunctionSpec, NetworkSpec, Options, WeightSpec
 from teal.serving.engine.solvers import AUTO, MODEL, MODEL_PDHG
 
 
@@ -52,46 +52,65 @@ def resolve_demand_values(topology: Topology, paths: PathSet, spec: NetworkSpec)
         ServiceError: unknown node, repeated pair, a function that is not concave, or a demand
             without a function.
     """
-    # Weights by demand index.
-    weight = None
-    functions = None
-    if spec.weights:
-        demand_index = {pair: d for d, pair in enumerate(map(tuple, paths.pairs.tolist()))}
-        node_index = topology.node_index()
-        weight = np.ones(paths.num_demands)
-        weight_of_pair = {(record.source, record.target): record.weight for record in spec.weights}
-        if len(weight_of_pair) < len(spec.weights):
-            raise wrong("weights: repeated pair of nodes; list each pair once")
-        for (source, target), value in weight_of_pair.items():
-            demand = demand_index.get((node_index.get(source, -1), node_index.get(target, -1)))
-            if demand is None:
-                raise wrong(
-                    f"weights: expected two nodes of the network, not {source[:80]} and "
-                    f"{target[:80]}"
-                )
-            weight[demand] = value
-    # Bandwidth functions.
-    if spec.functions:
-        function_pairs = [(record.source, record.target) for record in spec.functions]
-        if len(set(function_pairs)) < len(function_pairs):
-            raise wrong(
-                "functions: repeated pair of nodes; list each pair once, one default without nodes"
-            )
-        if self_pairs := [
-            source for source, target in function_pairs if source and source == target
-        ]:
-            raise wrong(
-                f"functions: expected two different nodes, not {self_pairs[0][:80]} and "
-                f"{self_pairs[0][:80]}"
-            )
-        function_records = [
-            record.model_dump(exclude_none=True, mode="json") for record in spec.functions
-        ]
-        try:
-            functions = bandwidth_functions_of(function_records, "functions", topology, paths.pairs)
-        except InputError as error:
-            raise wrong(str(error)[:300]) from None
+    weight = _demand_weight(topology, paths, spec.weights) if spec.weights else None
+    functions = _demand_functions(topology, paths, spec.functions) if spec.functions else None
     return DemandValues(weight, functions)
+
+
+def _demand_weight(
+    topology: Topology, paths: PathSet, pair_specs: Sequence[WeightSpec]
+) -> FloatArray:
+    """(D,) weights; 1 for demands without a record.
+
+    Raises:
+        ServiceError: unknown node, or repeated pair.
+    """
+    demand_index = {pair: d for d, pair in enumerate(map(tuple, paths.pairs.tolist()))}
+    node_index = topology.node_index()
+    weight = np.ones(paths.num_demands)
+    weight_of_pair = {
+        (pair_spec.source, pair_spec.target): pair_spec.weight for pair_spec in pair_specs
+    }
+    if len(weight_of_pair) < len(pair_specs):
+        raise wrong("weights: repeated pair of nodes; list each pair once")
+    for (source, target), value in weight_of_pair.items():
+        demand = demand_index.get((node_index.get(source, -1), node_index.get(target, -1)))
+        if demand is None:
+            raise wrong(
+                f"weights: expected two nodes of the network, not {source[:80]} and {target[:80]}"
+            )
+        weight[demand] = value
+    return weight
+
+
+def _demand_functions(
+    topology: Topology, paths: PathSet, pair_specs: Sequence[FunctionSpec]
+) -> BandwidthFunctions:
+    """Bandwidth functions of all demands.
+
+    Raises:
+        ServiceError: unknown node, repeated pair, a function that is not concave, or a demand
+            without a function.
+    """
+    # Check the pairs of nodes.
+    function_pairs = [(pair_spec.source, pair_spec.target) for pair_spec in pair_specs]
+    if len(set(function_pairs)) < len(function_pairs):
+        raise wrong(
+            "functions: repeated pair of nodes; list each pair once, one default without nodes"
+        )
+    if self_pairs := [source for source, target in function_pairs if source and source == target]:
+        raise wrong(
+            f"functions: expected two different nodes, not {self_pairs[0][:80]} and "
+            f"{self_pairs[0][:80]}"
+        )
+    # Parse the functions.
+    function_records = [
+        pair_spec.model_dump(exclude_none=True, mode="json") for pair_spec in pair_specs
+    ]
+    try:
+        return bandwidth_functions_of(function_records, "functions", topology, paths.pairs)
+    except InputError as error:
+        raise wrong(str(error)[:300]) from None
 
 
 # Work per matrix under max_min or a side condition, relative to a program without, until it is
@@ -220,7 +239,7 @@ def resolve_request(
     Raises:
         ServiceError: options that exclude each other.
     """
-    # Objective and latency limits.
+    # Resolve objective and latency limits.
     limits = (
         tuple(latency_limits(options.classes, options.latency_limits_ms)) if options.classes else ()
     )
@@ -229,7 +248,7 @@ def resolve_request(
         spec.require_data(task.objective)
     except ValueError as error:
         raise wrong(f"objective: {error}") from None
-    # Side conditions that the request names; some need the installed splits.
+    # List the side conditions that the request names; some need the installed splits.
     requested = {name: value for name in OFFERS if (value := getattr(options, name)) is not None}
     options_needing_previous = [
         name for name, condition_type in OFFERS.items() if condition_type.needs_previous
@@ -237,45 +256,82 @@ def resolve_request(
     if (previous is None) == bool(set(options_needing_previous) & set(requested)):
         names = " or ".join(options_needing_previous)
         raise wrong(
-            f"{names}: give it together with the query parameter previous, the id of the "
+            f"{names}: must be used together with the query parameter previous, the id of the "
             "installed answer"
         )
-    # Installed splits, in the columns of the classes.
-    num_classes = max(1, len(limits))
-    splits = None
-    if previous is not None:
-        if len(previous) != num_classes * paths.num_demands:
-            raise wrong(
-                "previous: the answer has another number of classes; name one with the classes "
-                "of this request"
-            )
-        path_index = path_columns(topology, paths, task)
-        splits = torch.from_numpy(
-            previous if path_index is None else np.take_along_axis(previous, path_index, axis=1)
-        )
     # Build the conditions, then check that they can be combined.
+    splits = None if previous is None else _splits_by_class(previous, topology, paths, task)
     conditions: dict[str, Condition] = {}
     for name, value in requested.items():
-        condition_type = OFFERS[name]
-        prepared_data = prepared[name]
-        if options.entries and not condition_type.allows_rounding:
+        if options.entries and not OFFERS[name].allows_rounding:
             raise wrong(f"{name}: cannot be combined with entries, since rounding violates it")
-        try:
-            if isinstance(prepared_data, InputError):
-                raise prepared_data
-            conditions[name] = condition_type.asked(
-                ConditionRequest(
-                    value, prepared_data, splits, num_classes, bool(np.isfinite(limits).any())
-                )
-            )
-        except InputError as error:
-            raise wrong(str(error)) from None
+        conditions[name] = _build_condition(name, value, prepared[name], splits, limits)
     for name, condition in conditions.items():
-        other_conditions = [other for other in conditions.values() if other is not condition]
+        other_conditions = [each for each in conditions.values() if each is not condition]
         if expected := condition.refuses(task.parsed_objective, other_conditions):
             raise wrong(f"{name}: expected {expected}")
     words = tuple((name, value) for name, value in requested.items() if isinstance(value, str))
     return dataclasses.replace(task, conditions=tuple(conditions.values()), words=words)
+
+
+def _splits_by_class(
+    previous: FloatArray, topology: Topology, paths: PathSet, task: AllocationTask
+) -> torch.Tensor:
+    """(C * D, K) installed splits, in the path columns of the classes.
+
+    Args:
+        previous: (D, K) installed splits, or (C * D, K) those of each class.
+        topology: topology of the network.
+        paths: candidate paths of the network.
+        task: task with the latency limits of the classes.
+
+    Raises:
+        ServiceError: the splits have another number of classes.
+    """
+    if len(previous) != max(1, len(task.limits)) * paths.num_demands:
+        raise wrong(
+            "previous: the answer has another number of classes; use an answer with the "
+            "classes of this request"
+        )
+    path_index = path_columns(topology, paths, task)
+    return torch.from_numpy(
+        previous if path_index is None else np.take_along_axis(previous, path_index, axis=1)
+    )
+
+
+def _build_condition(
+    name: str,
+    value: Any,
+    prepared_data: Any,
+    splits: torch.Tensor | None,
+    limits: Sequence[float],
+) -> Condition:
+    """Build a requested side condition.
+
+    Args:
+        name: option of the condition.
+        value: value of the option.
+        prepared_data: data of the condition, see :func:`prepare_conditions`.
+        splits: (C * D, K) installed splits; None if the request names none.
+        limits: (C,) latency limits of the classes, ms; empty without classes.
+
+    Raises:
+        ServiceError: the network does not support the condition, or the value is invalid.
+    """
+    try:
+        if isinstance(prepared_data, InputError):
+            raise prepared_data
+        return OFFERS[name].asked(
+            ConditionRequest(
+                value,
+                prepared_data,
+                splits,
+                max(1, len(limits)),
+                bool(np.isfinite(limits).any()),
+            )
+        )
+    except InputError as error:
+        raise wrong(str(error)) from None
 
 
 def single_program_task(objective: str) -> AllocationTask:

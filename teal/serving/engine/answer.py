@@ -120,8 +120,8 @@ def merge_answers(answers_by_row: dict[int, Answer]) -> Answer:
         if any(answer.solver == MODEL_PDHG for answer in answers)
         else answers[0].solver,
         lines={
-            answers_by_row: tuple(row for answer in answers for row in answer.lines[answers_by_row])
-            for answers_by_row in answers[0].lines
+            part: tuple(row for answer in answers for row in answer.lines[part])
+            for part in answers[0].lines
         },
         of_conditions={
             name: np.concatenate([answer.of_conditions[name] for answer in answers])

@@ -271,11 +271,11 @@ def _cache_request_template(body: bytes, buffer: Any, table: Any, rates: FloatAr
         return
     first, num_bytes = slot
     # All other buffers must lie outside of the numbers.
-    other_buffers = [other for other in column.chunk(0).buffers()[:-1] if other is not None]
-    starts = [other.address - buffer.address for other in other_buffers]
+    other_buffers = [each for each in column.chunk(0).buffers()[:-1] if each is not None]
+    starts = [each.address - buffer.address for each in other_buffers]
     is_disjoint = all(
-        start + other.size <= first or start >= first + num_bytes
-        for start, other in zip(starts, other_buffers, strict=True)
+        start + each.size <= first or start >= first + num_bytes
+        for start, each in zip(starts, other_buffers, strict=True)
     )
     # Offsets may skip numbers at the begin or end of the buffer.
     if is_disjoint and body[first : first + num_bytes] == rates.tobytes():

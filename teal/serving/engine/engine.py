@@ -15,7 +15,7 @@ import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -43,12 +43,18 @@ from teal.serving.engine.path_growth import GROW_EVERY_S, PathGrowth
 from teal.serving.engine.proof import build_proof, check_provable
 from teal.serving.engine.queue import QueuedRequest
 from teal.serving.engine.registry import Registry, RegistryEntry, require_ready
-from teal.serving.engine.requests import AllocationRequest, MeasurementRequest, Options
+from teal.serving.engine.requests import (
+    AllocationRequest,
+    CounterReadings,
+    MeasurementRequest,
+    Options,
+)
 from teal.serving.engine.scheduler import Scheduler
 from teal.serving.engine.solvers import AUTO, model_supports, offload_if_large
 from teal.serving.engine.store import Store
 from teal.serving.engine.warm_up import warm_up_requests
 from teal.serving.engine.wire import (
+    SentMeasurements,
     check_size,
     demands_to_write,
     encode_json,
@@ -66,6 +72,26 @@ _MAX_LISTED_PATHS = 4_000_000
 MAX_NETWORKS = 100
 MAX_PATH_S = 600.0
 MAX_DEADLINE_S = 600.0
+
+
+class _ParsedRequest(NamedTuple):
+    """Parsed allocation request.
+
+    Attributes:
+        entry: registry entry of the network.
+        network_state: state of the network.
+        options: options of the request.
+        rates: (B, D) Gbit/s; None for the next interval.
+        arrival_time: ``time.perf_counter()`` at the arrival.
+        end: deadline by ``time.perf_counter()``.
+    """
+
+    entry: RegistryEntry
+    network_state: NetworkState
+    options: Options
+    rates: FloatArray | None
+    arrival_time: float
+    end: float
 
 
 class AllocationEngine:
@@ -280,21 +306,64 @@ class AllocationEngine:
         Raises:
             ServiceError: see :mod:`teal.serving.engine.errors`.
         """
+        parsed = await self._parse_request(name, request)
+        options = parsed.options
+        rates = parsed.rates
+        if rates is None:
+            assert isinstance(options, AllocationRequest)
+            if request.previous is not None:
+                raise wrong("previous: cannot be combined with the next interval")
+            return await self._allocate_next(name, request, options, parsed)
+        entry = parsed.entry
+        network_state = parsed.network_state
+        # Check the size of the answer before computing it; reserve time to encode it.
+        check_size(network_state, rates, request.accept, options.form)
+        end = parsed.end - network_state.service_times.writing_s(
+            *demands_to_write(rates, request.accept, options.form)
+        )
+        # Resolve the program, with the installed splits for a limit on churn.
+        installed_splits = await _installed_splits(request, network_state)
+        task = self._resolve_task(network_state, options, entry, installed_splits)
+        if options.prove:
+            check_provable(task, len(rates))
+        # Queue the request and wait for its answer.
+        queued_request = QueuedRequest(
+            network_state,
+            request.client,
+            rates,
+            options,
+            task,
+            options.gap or entry.spec.gap,
+            parsed.arrival_time,
+            end,
+            asyncio.get_running_loop().create_future(),
+        )
+        answer = await self.scheduler.solve(queued_request)
+        # Encode the answer, with a proof if requested.
+        self._growth.record_traffic(name, entry, rates)
+        if not options.prove:
+            return await _encode_answer(entry, network_state, answer, rates, request, options)
+        size = rates.size * network_state.paths.num_paths
+        proof = await offload_if_large(size, build_proof, answer, network_state, task, rates)
+        response = await _encode_answer(
+            entry, network_state, answer, rates, request, options, _proof_link(name, request)
+        )
+        return response._replace(proof=proof)
+
+    async def _parse_request(self, name: str, request: EncodedRequest) -> _ParsedRequest:
+        """Parse an allocation request; wait for its network.
+
+        Raises:
+            ServiceError: unknown or replaced network, invalid request, or a deadline that is too
+                long or passed.
+        """
         arrival_time = time.perf_counter()
         # Fail for an unknown network before parsing the body.
         self._registry.get(name)
-        # Parse the options and cap the deadline.
         size = len(request.body)
         is_binary = request.media_type == ARROW
         options = await offload_if_large(size, parse_options, request, is_binary=is_binary)
-        deadline_s = options.deadline_ms / 1e3
-        if deadline_s > self._max_deadline_s:
-            if "deadline_ms" in options.model_fields_set:
-                raise wrong(
-                    f"deadline_ms: at most {1e3 * self._max_deadline_s:,.0f} in this service"
-                )
-            deadline_s = self._max_deadline_s
-        end = arrival_time + deadline_s
+        end = arrival_time + self._deadline_s(options)
         # Wait for the network, then parse the rates.
         network_state = await self._wait_ready(name, end, arrival_time)
         size = max(size, network_state.paths.num_demands)
@@ -302,57 +371,22 @@ class AllocationEngine:
             size, read_rates, request, options, network_state.topology, is_binary=is_binary
         )
         entry = self._same_registration(name, network_state, arrival_time)
-        if rates is None:
-            assert isinstance(options, AllocationRequest)
-            if request.previous is not None:
-                raise wrong("previous: cannot be combined with the next interval")
-            return await self._allocate_next(name, entry, request, options, arrival_time, end)
-        # Check the size of the answer before computing it; reserve time to encode it.
-        check_size(network_state, rates, request.accept, options.form)
-        end -= network_state.service_times.writing_s(
-            *demands_to_write(rates, request.accept, options.form)
-        )
-        # Resolve the program, with the installed splits for a limit on churn.
-        previous = None
-        if request.previous is not None:
-            previous = await offload_if_large(
-                len(request.previous.body), previous_splits, request.previous, network_state
-            )
-        task = self._resolve_task(network_state, options, entry, previous)
-        if options.prove:
-            check_provable(task, len(rates))
-        # Queue the request and wait for its answer.
-        answer = await self.scheduler.solve(
-            QueuedRequest(
-                network_state,
-                request.client,
-                rates,
-                options,
-                task,
-                options.gap or entry.spec.gap,
-                arrival_time,
-                end,
-                asyncio.get_running_loop().create_future(),
-            )
-        )
-        # Encode the answer, with a proof if requested.
-        self._growth.record_traffic(name, entry, rates)
-        if not options.prove:
-            return await _encode_answer(entry, network_state, answer, rates, request, options)
-        proof = await offload_if_large(
-            rates.size * network_state.paths.num_paths,
-            build_proof,
-            answer,
-            network_state,
-            task,
-            rates,
-        )
-        proof_link = {
-            "proof": f"/v1/networks/{quote(name)}/allocations/{quote(request.request_id)}/proof"
-        }
-        return (
-            await _encode_answer(entry, network_state, answer, rates, request, options, proof_link)
-        )._replace(proof=proof)
+        return _ParsedRequest(entry, network_state, options, rates, arrival_time, end)
+
+    def _deadline_s(self, options: Options) -> float:
+        """Return the deadline of a request, seconds after its arrival; cap a default deadline.
+
+        Raises:
+            ServiceError: the requested deadline exceeds the maximum of the service.
+        """
+        deadline_s = options.deadline_ms / 1e3
+        if deadline_s > self._max_deadline_s:
+            if "deadline_ms" in options.model_fields_set:
+                raise wrong(
+                    f"deadline_ms: at most {1e3 * self._max_deadline_s:,.0f} in this service"
+                )
+            deadline_s = self._max_deadline_s
+        return deadline_s
 
     def _resolve_task(
         self,
@@ -385,57 +419,31 @@ class AllocationEngine:
         if isinstance(options, MeasurementRequest):
             end = arrival_time + min(options.deadline_ms / 1e3, self._max_deadline_s)
         network_state = await self._wait_ready(name, end)
-        rates, times, readings = await offload_if_large(
+        sent_measurements = await offload_if_large(
             len(request.body), read_measurements, request, options, network_state.topology
         )
+        rates = sent_measurements.rates
         entry = self._same_registration(name, network_state)
         # Use the newest state: paths may have been added meanwhile.
         network_state = require_ready(name, entry)
         # Estimate the matrix from interface counters, or check the sent matrix against them.
         counted: CountedMatrix | None = None
-        if readings is not None:
+        if sent_measurements.counters is not None:
             if self._counting_part is None:
                 raise not_installed(COUNTERS)
             measurements = self._open_measurements(name, entry)
-            splits = None
-            if readings.routing == "allocation":
-                latest = measurements.latest if isinstance(measurements, NextIntervalPart) else None
-                if latest is None:
-                    raise wrong(
-                        "counters.routing: allocation: no allocation for the next interval exists "
-                        "yet"
-                    )
-                splits = latest.splits.numpy()
-            interval = await offload_if_large(
-                len(request.body),
-                self._counting_part.interval_of,
-                readings,
-                network_state.topology,
-                network_state.capacity,
-                splits,
-                rates,
+            counted = await self._count_matrix(
+                request, sent_measurements, entry, network_state, measurements, end
             )
-            counted = await self._counting_part.take(
-                entry.generation,
-                network_state.topology,
-                network_state.paths,
-                measurements.matrices,
-                interval,
-                request.client,
-                end,
-            )
+            # Store nothing that contradicts the counters.
             if counted.alarm:
                 LOG.warning(
                     "counters disagree", extra={"teal": {"network": name, **counted.figures}}
                 )
                 return {**measurements.info(), "counted": {**counted.figures, "kept": False}}
             rates = counted.rates
-        # Store the matrices.
         assert rates is not None
-        measurements = await self._refreshed_measurements(name, entry)
-        await asyncio.to_thread(measurements.matrices.add, times, rates)
-        if entry.is_gone.is_set():
-            raise replaced(name)
+        measurements = await self._store_matrices(name, entry, sent_measurements.times, rates)
         # Update counter estimates, candidate paths and the allocation for the next interval.
         if self._counting_part is not None and (
             counted is None or counted.figures["found_by"] == "sent"
@@ -446,6 +454,67 @@ class AllocationEngine:
             self._start_next_interval(entry, measurements)
         figures = {} if counted is None else {"counted": {**counted.figures, "kept": True}}
         return {**measurements.info(), **figures}
+
+    async def _count_matrix(
+        self,
+        request: EncodedRequest,
+        sent_measurements: SentMeasurements,
+        entry: RegistryEntry,
+        network_state: NetworkState,
+        measurements: MeasurementHistory,
+        end: float,
+    ) -> CountedMatrix:
+        """Estimate the matrix of the sent counters, or check the sent matrix against them.
+
+        Args:
+            request: request with the counters.
+            sent_measurements: parsed counters and, to check it, the sent matrix.
+            entry: registry entry of the network.
+            network_state: state of the network.
+            measurements: matrices measured before.
+            end: deadline by ``time.perf_counter()``.
+        """
+        readings = sent_measurements.counters
+        assert readings is not None
+        assert self._counting_part is not None
+        interval = await offload_if_large(
+            len(request.body),
+            self._counting_part.interval_of,
+            readings,
+            network_state.topology,
+            network_state.capacity,
+            _counted_splits(readings, measurements),
+            sent_measurements.rates,
+        )
+        return await self._counting_part.take(
+            entry.generation,
+            network_state.topology,
+            network_state.paths,
+            measurements.matrices,
+            interval,
+            request.client,
+            end,
+        )
+
+    async def _store_matrices(
+        self, name: str, entry: RegistryEntry, times: list[np.datetime64], rates: FloatArray
+    ) -> MeasurementHistory:
+        """Store measured matrices; return all of the network.
+
+        Args:
+            name: name of the network.
+            entry: registry entry of the network.
+            times: (B,) times of the matrices.
+            rates: (B, D) Gbit/s.
+
+        Raises:
+            ServiceError: the network was replaced.
+        """
+        measurements = await self._refreshed_measurements(name, entry)
+        await asyncio.to_thread(measurements.matrices.add, times, rates)
+        if entry.is_gone.is_set():
+            raise replaced(name)
+        return measurements
 
     async def measured(self, name: str) -> dict[str, Any]:
         """Return number, times and limit of the stored matrices.
@@ -525,11 +594,9 @@ class AllocationEngine:
     async def _allocate_next(
         self,
         name: str,
-        entry: RegistryEntry,
         request: EncodedRequest,
         options: AllocationRequest,
-        arrival_time: float,
-        end: float,
+        parsed: _ParsedRequest,
     ) -> AllocationResponse:
         """Return the allocation for the interval after the newest measured matrix; the previous
         allocation if the deadline passes first.
@@ -537,22 +604,13 @@ class AllocationEngine:
         Raises:
             ServiceError: no measured matrix, or no allocation by the deadline.
         """
+        entry = parsed.entry
         measurements = await self._refreshed_measurements(name, entry)
         if not isinstance(measurements, NextIntervalPart):
             raise not_installed(NEXT_INTERVAL)
         # Raises without a measured matrix.
         measurements.matrices.newest()
-        # Wait for an allocation that knows all matrices and the current capacities.
-        while not measurements.is_current(require_ready(name, entry).capacity):
-            if entry.is_gone.is_set():
-                raise replaced(name)
-            run = self._start_next_interval(entry, measurements)
-            done, _ = await asyncio.wait({run}, timeout=max(0.0, end - time.perf_counter()))
-            if done:
-                # Raises the error of the run.
-                run.result()
-            else:
-                break
+        await self._wait_until_current(name, entry, measurements, parsed.end)
         # Evaluate the latest allocation on the newest matrix. Paths may have been added meanwhile;
         # the current network has all paths of the latest allocation.
         latest = measurements.latest
@@ -561,7 +619,7 @@ class AllocationEngine:
             raise not_ready(name)
         network_state = require_ready(name, entry)
         problem = network_state.network(single_program_task(entry.spec.objective))
-        queue_s = time.perf_counter() - arrival_time
+        queue_s = time.perf_counter() - parsed.arrival_time
         answer, extra_fields = measurements.answer(latest, rates, problem, queue_s)
         # Encode it, with the figures of the last interval in the summary.
         check_size(network_state, rates, request.accept, options.form)
@@ -572,6 +630,31 @@ class AllocationEngine:
         return response._replace(
             summary={**response.summary, "limit": limit["ratio"], "realised": limit["realised"]}
         )
+
+    async def _wait_until_current(
+        self, name: str, entry: RegistryEntry, measurements: NextIntervalPart, end: float
+    ) -> None:
+        """Wait for an allocation that knows all matrices and the current capacities, or for the
+        deadline.
+
+        Args:
+            name: name of the network.
+            entry: registry entry of the network.
+            measurements: measured matrices, with the latest allocation.
+            end: deadline by ``time.perf_counter()``.
+
+        Raises:
+            ServiceError: the network was replaced, or is not ready.
+        """
+        while not measurements.is_current(require_ready(name, entry).capacity):
+            if entry.is_gone.is_set():
+                raise replaced(name)
+            run = self._start_next_interval(entry, measurements)
+            finished, _ = await asyncio.wait({run}, timeout=max(0.0, end - time.perf_counter()))
+            if not finished:
+                break
+            # Raises the error of the run.
+            run.result()
 
     def _same_registration(
         self, name: str, network_state: NetworkState, arrival_time: float = math.inf
@@ -614,6 +697,40 @@ class AllocationEngine:
         return require_ready(name, entry)
 
 
+async def _installed_splits(
+    request: EncodedRequest, network_state: NetworkState
+) -> FloatArray | None:
+    """Splits of the installed answer that a request names; None if it names none."""
+    if request.previous is None:
+        return None
+    return await offload_if_large(
+        len(request.previous.body), previous_splits, request.previous, network_state
+    )
+
+
+def _counted_splits(
+    readings: CounterReadings, measurements: MeasurementHistory
+) -> FloatArray | None:
+    """Splits over which the counted traffic was routed; None if not those of the allocation for the
+    next interval.
+
+    Raises:
+        ServiceError: no allocation for the next interval exists.
+    """
+    if readings.routing != "allocation":
+        return None
+    latest = measurements.latest if isinstance(measurements, NextIntervalPart) else None
+    if latest is None:
+        raise wrong("counters.routing: allocation: no allocation for the next interval exists yet")
+    splits: FloatArray = latest.splits.numpy()
+    return splits
+
+
+def _proof_link(name: str, request: EncodedRequest) -> dict[str, Any]:
+    """Field of an answer that links to its proof."""
+    return {"proof": f"/v1/networks/{quote(name)}/allocations/{quote(request.request_id)}/proof"}
+
+
 async def _encode_answer(
     entry: RegistryEntry,
     network_state: NetworkState,
@@ -627,6 +744,7 @@ async def _encode_answer(
     size = (
         rates.size * network_state.paths.num_paths + len(rates) * network_state.topology.num_links
     )
+    # Encode the answer, and record the time that it takes.
     begin_time = time.perf_counter()
     is_binary = ARROW in request.accept
     body, media_type = await offload_if_large(

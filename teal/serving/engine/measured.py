@@ -42,7 +42,7 @@ class MeasuredMatrices:
         num_demands: D.
 
     Attributes:
-        most: maximum number of matrices.
+        max_matrices: maximum number of matrices.
         dropped: number of matrices dropped so far, as far as this process knows.
         version: counter that changes with the matrices.
     """
@@ -50,7 +50,7 @@ class MeasuredMatrices:
     def __init__(self, folder: Path, num_demands: int) -> None:
         self.folder = folder
         self._num_demands = num_demands
-        self.most = min(
+        self.max_matrices = min(
             MAX_KEPT_MATRICES, max(_MIN_KEPT_MATRICES, _MAX_BYTES // (4 * max(1, num_demands)))
         )
         self._rows: dict[np.datetime64, Float32Array] = {}
@@ -91,7 +91,7 @@ class MeasuredMatrices:
         # Read new and changed files.
         stored = sorted(
             file for file in self.folder.glob(f"*{_SUFFIX}") if not file.name.startswith(".")
-        )[-self.most :]
+        )[-self.max_matrices :]
         for file in stored:
             # Deleted meanwhile, or another kind of file.
             with contextlib.suppress(OSError, ValueError, EOFError, RecursionError, OverflowError):
@@ -177,7 +177,7 @@ class MeasuredMatrices:
 
     def _drop_oldest(self) -> None:
         """Delete the oldest matrices beyond the maximum."""
-        while len(self._rows) > self.most:
+        while len(self._rows) > self.max_matrices:
             oldest = next(iter(self._rows))
             self._forget(oldest)
             (self.folder / _file_name(oldest)).unlink(missing_ok=True)
@@ -260,7 +260,7 @@ class MeasurementHistory:
             "first": f"{times[0]}Z" if times else None,
             "last": f"{times[-1]}Z" if times else None,
             "interval_s": self.matrices.interval_s,
-            "most": self.matrices.most,
+            "most": self.matrices.max_matrices,
         }
 
     def clear(self) -> None:

@@ -325,6 +325,70 @@ def _largest_shares(solved: BatchResult, rows: slice) -> FloatArray:
     return shares
 
 
+def _rounded(solved: BatchResult, rows: slice, entries: int) -> BatchResult:
+    """Result with the splits of some matrices rounded to integer tables.
+
+    Args:
+        solved: result of a job.
+        rows: slice of its matrices.
+        entries: entries of a table.
+    """
+    problem = solved.problem.rows(rows)
+    splits = in_tables(problem, solved.splits[rows], entries)
+    program_prices = None if solved.program_prices is None else solved.program_prices.rows(rows)
+    return dataclasses.replace(
+        solved,
+        problem=problem,
+        splits=splits,
+        prices=solved.prices[rows],
+        program_prices=program_prices,
+    )
+
+
+def _status_words(
+    result: BatchResult, rows: slice, stopped_by: Sequence[pdhg.Stop], gap: float
+) -> tuple[str, ...]:
+    """Status of each matrix of an answer: "gap", the stop reason, or the fault of an unusable one.
+
+    Args:
+        result: measured result.
+        rows: slice of the matrices in it.
+        stopped_by: (B,) stop reasons of their searches.
+        gap: requested gap.
+    """
+    return tuple(
+        ("gap" if certified <= gap + _GAP_TOLERANCE else stop_reason(stop, result.solver))
+        if status.usable
+        else status.value
+        for certified, stop, status in zip(
+            result.arrays.figures["gap"][rows].tolist(),
+            stopped_by,
+            result.assessment.status[rows],
+            strict=True,
+        )
+    )
+
+
+def _line_records(
+    result: BatchResult, rows: slice, names: Sequence[str]
+) -> dict[str, tuple[list[dict[str, Any]], ...]]:
+    """Records of the classes or levels of each matrix, by the name of the list; {} without them.
+
+    Args:
+        result: measured result.
+        rows: slice of the matrices in it.
+        names: names of the demand classes; empty without classes.
+    """
+    lines = result.assessment.lines
+    if lines is None:
+        return {}
+    return {
+        lines.parts: tuple(
+            records_with_class_names(lines, row, names) for row in range(rows.start, rows.stop)
+        )
+    }
+
+
 def stop_reason(stop: pdhg.Stop, solver: str) -> str:
     """Status of a search without the requested gap; "rounding" if only its measurement misses the
     gap.
@@ -584,25 +648,13 @@ class NetworkState:
         """
         # Round splits to integer tables if requested, and measure the rounded ones.
         weights = None
+        result = solved
+        result_rows = rows
         if entries:
-            problem = solved.problem.rows(rows)
-            splits = in_tables(problem, solved.splits[rows], entries)
-            weights = table_weights(splits, entries).to(torch.uint8)
-            program_prices = (
-                None if solved.program_prices is None else solved.program_prices.rows(rows)
-            )
-            result = dataclasses.replace(
-                solved,
-                problem=problem,
-                splits=splits,
-                prices=solved.prices[rows],
-                program_prices=program_prices,
-            )
-            result_rows = slice(0, len(splits))
-        else:
-            result = solved
-            result_rows = rows
-        # Figures of side conditions, and the lines of classes or levels.
+            result = _rounded(solved, rows, entries)
+            weights = table_weights(result.splits, entries).to(torch.uint8)
+            result_rows = slice(0, len(result.splits))
+        # Figures of side conditions, and the largest common served fraction.
         arrays = result.arrays
         figures: dict[str, FloatArray] = {}
         if solved.task.conditions:
@@ -612,8 +664,6 @@ class NetworkState:
         if solved.problem.objective.rules.may_have_no_allocation:
             figures["largest_share"] = _largest_shares(solved, rows)
         path_index = self._cached_problem(solved.task)[1]
-        lines = result.assessment.lines
-        row_indices = range(result_rows.start, result_rows.stop)
         # Slice the rows of this request from the batch.
         return Answer(
             **{name: batch_values[result_rows] for name, batch_values in arrays.figures.items()},
@@ -624,28 +674,12 @@ class NetworkState:
             weights=None
             if weights is None
             else to_network_columns(weights.cpu(), path_index).numpy(),
-            status=tuple(
-                ("gap" if certified <= gap + _GAP_TOLERANCE else stop_reason(stop, solved.solver))
-                if status.usable
-                else status.value
-                for certified, stop, status in zip(
-                    arrays.figures["gap"][result_rows].tolist(),
-                    solved.stopped_by[rows],
-                    result.assessment.status[result_rows],
-                    strict=True,
-                )
-            ),
+            status=_status_words(result, result_rows, solved.stopped_by[rows], gap),
             queue_ms=1e3 * queue_s,
             solve_ms=1e3 * solve_s,
             batch=solved.problem.batch,
             solver=solved.solver,
-            lines={}
-            if lines is None
-            else {
-                lines.parts: tuple(
-                    records_with_class_names(lines, row, names) for row in row_indices
-                )
-            },
+            lines=_line_records(result, result_rows, names),
             of_conditions=figures,
             words=dict(solved.task.words),
             prices=arrays.prices[result_rows],

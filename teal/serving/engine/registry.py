@@ -400,6 +400,7 @@ class Registry:
         Raises:
             ServiceError: unknown network.
         """
+        # Return the entry if its files are unchanged.
         checked_at = time.perf_counter()
         try:
             version = self._store.version(name)
@@ -423,14 +424,7 @@ class Registry:
             if entry is not None and entry.network_state is not None:
                 self._retired_paths |= entry.network_state.stored_paths
             self._remove(name)
-            try:
-                spec = (
-                    spec
-                    if spec is not None and spec.to_json() == settings
-                    else NetworkSpec.model_validate(settings)
-                )
-            except ValidationError as error:
-                raise unreadable(name, error) from None
+            spec = _parse_settings(name, settings, spec)
             entry = self._networks[name] = RegistryEntry(
                 version, spec, generation, paths_version=paths_version
             )
@@ -441,12 +435,17 @@ class Registry:
         entry.apply_capacity(entry.network_state)
         entry.version = version
         entry.checked_at = checked_at
+        self._start_path_reload(name, entry)
+        return entry
+
+    def _start_path_reload(self, name: str, entry: RegistryEntry) -> None:
+        """Start to load added paths if the network lacks them and no task loads them already."""
         is_behind = (
-            entry.network_state is not None and entry.network_state.paths_version < paths_version
+            entry.network_state is not None
+            and entry.network_state.paths_version < entry.paths_version
         )
         if is_behind and (entry.path_reload is None or entry.path_reload.done()):
             entry.path_reload = asyncio.create_task(self._reload_paths(name, entry))
-        return entry
 
     async def _reload_paths(self, name: str, entry: RegistryEntry) -> None:
         """Load added paths; retry with backoff unless the file is damaged. Requests use the current
@@ -646,6 +645,29 @@ def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[
                 state = {"capacity": None, "up": True}
             link_states[str(link)] = {**link_states.get(str(link), {}), **state}
     return link_states
+
+
+def _parse_settings(
+    name: str, settings: dict[str, Any] | None, spec: NetworkSpec | None
+) -> NetworkSpec:
+    """Parse the stored settings of a registration.
+
+    Args:
+        name: name of the network.
+        settings: settings as stored.
+        spec: parsed settings, returned if they equal ``settings``; None to parse.
+
+    Raises:
+        ServiceError: damaged settings.
+    """
+    try:
+        return (
+            spec
+            if spec is not None and spec.to_json() == settings
+            else NetworkSpec.model_validate(settings)
+        )
+    except ValidationError as error:
+        raise unreadable(name, error) from None
 
 
 def _may_take_long(num_nodes: int, spec: NetworkSpec) -> bool:

@@ -146,8 +146,9 @@ def check_rates(rates: FloatArray) -> FloatArray:
     if rates.size and not (rates.min() >= 0 and rates.max() <= _MAX_RATE_GBPS):
         invalid = ~((rates >= 0) & (rates <= _MAX_RATE_GBPS))
         row, column = np.argwhere(invalid)[0].tolist()
-        where = f"(matrix {row}, demand {column})"
+        location = f"(matrix {row}, demand {column})"
         raise wrong(
-            f"rates: a finite number from 0 to {_MAX_RATE_GBPS:g}, not {rates[row, column]} {where}"
+            f"rates: a finite number from 0 to {_MAX_RATE_GBPS:g}, not {rates[row, column]} "
+            f"{location}"
         )
     return rates

@@ -116,10 +116,10 @@ class _Triangle:
         )
         topology = load_network_topology("warm-up", self._spec)
         paths = compute_paths(topology, all_pairs(topology), cache=False)
-        self._served = NetworkState(
+        self._network_state = NetworkState(
             topology, paths, resolve_demand_values(topology, paths, self._spec)
         )
-        self._served.prepare_conditions(link_groups(topology, self._spec))
+        self._network_state.prepare_conditions(link_groups(topology, self._spec))
         # Beyond the capacities, so that searches iterate.
         self._rates: FloatArray = np.linspace(0.5, 3.0, paths.num_demands)[None]
         first_paths = paths.mask & (np.arange(paths.num_paths) == 0)
@@ -139,13 +139,13 @@ class _Triangle:
             job = Job(rates, task, gap, time.perf_counter() + _SOLVE_DEADLINE_S)
             rows = slice(0, kind.num_matrices)
             for _ in ("cold", "warm"):
-                solved = self._served.solve(job, self._starter)
-                answer = self._served.answer(
+                solved = self._network_state.solve(job, self._starter)
+                answer = self._network_state.answer(
                     solved, rows, gap, options.entries, 0.0, options.classes
                 )
                 if options.prove:
                     check_provable(task, kind.num_matrices)
-                    build_proof(answer, self._served, task, rates)
+                    build_proof(answer, self._network_state, task, rates)
         except _REFUSALS:
             return False
         return True
@@ -154,7 +154,7 @@ class _Triangle:
         """Run a few iterations of every engine on the problem of a request."""
         with contextlib.suppress(*_REFUSALS):
             options, task, rates = self._request(kind)
-            problem = self._served.problem(task, rates)
+            problem = self._network_state.problem(task, rates)
             for engine in ENGINES:
                 _solve_twice(problem, options.gap or _DEFAULT_GAP, engine)
 
@@ -165,7 +165,7 @@ class _Triangle:
         rates = np.tile(self._rates, (kind.num_matrices, kind.num_classes))
         options = AllocationRequest.model_validate({**kind.options, "rates": rates.tolist()})
         previous = np.tile(self._previous, (kind.num_classes, 1)) if kind.needs_previous else None
-        return options, self._served.resolve_request(options, self._spec, previous), rates
+        return options, self._network_state.resolve_request(options, self._spec, previous), rates
 
 
 def _solve_twice(problem: Problem, gap: float, engine: str) -> None:

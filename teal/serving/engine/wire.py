@@ -104,6 +104,7 @@ def _named_demands(
     names = network_state.topology.node_names
     num_pairs = network_state.paths.num_demands
     for d in np.flatnonzero(is_listed).tolist():
+        # Paths with a share of the demand.
         paths = []
         demand_splits = answer.splits[matrix_index, d]
         for k in np.flatnonzero(demand_splits).tolist():
@@ -114,6 +115,7 @@ def _named_demands(
             else:
                 path_share["weight"] = int(answer.weights[matrix_index, d, k])
             paths.append(path_share)
+        # Ends and class of the demand, then its rates.
         source, target = network_state.paths.pairs[d % num_pairs]
         class_field = {"class": classes[d // num_pairs]} if classes else {}
         ends = {"source": names[source], "target": names[target]}
@@ -317,6 +319,7 @@ def check_size(network_state: NetworkState, rates: FloatArray, accept: str, form
             f"rates: the answer has more than {MAX_ANSWER_NUMBERS:,} numbers: send fewer matrices "
             "at once"
         )
+    # JSON has smaller limits.
     if ARROW in accept:
         return
     if num_utilisations > _MAX_JSON_NUMBERS:

@@ -167,6 +167,23 @@ def make_app(
     for name in ROUTES.names():
         app.include_router(ROUTES[name](backend))
     _describe(app, needs_token=bool(tokens))
+    add_page(app)
+    guard = RequestGuard(metrics, most_bytes, tuple(tokens), tuple(hosts))
+    app.add_middleware(GuardedApp, guard=guard)
+    # The guard counts refused requests by these routes. The application does not list routes of an
+    # included router under their own paths.
+    guard.routes = [*api_routes.router.routes, *app.routes]
+    _add_exception_handlers(app, guard.routes)
+    return Service(app, api_routes.allocations, guard)
+
+
+def _add_exception_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Add the handlers that respond to errors in the format of the API.
+
+    Args:
+        app: application.
+        routes: all its routes.
+    """
 
     @app.exception_handler(ServiceError)
     async def known_fault(_: Request, error: ServiceError) -> JSONResponse:
@@ -181,28 +198,20 @@ def make_app(
     @app.exception_handler(HTTPException)
     async def other_fault(request: Request, error: HTTPException) -> JSONResponse:
         response = fault_response(ServiceError(error.status_code, "http", str(error.detail)))
-        # Allow header of all routes of the path; Starlette only knows those of the first one.
         if error.status_code == 405:
-            matching_routes = [
-                route for route in routes if route.matches(request.scope)[0] is not Match.NONE
-            ]
-            methods = {
-                method
-                for route in matching_routes
-                for method in getattr(route, "methods", None) or ()
-            }
-            response.headers["Allow"] = ", ".join(
-                sorted(methods | ({"HEAD"} if "GET" in methods else set()))
-            )
+            response.headers["Allow"] = ", ".join(_allowed_methods(request, routes))
         return response
 
-    add_page(app)
-    guard = RequestGuard(metrics, most_bytes, tuple(tokens), tuple(hosts))
-    app.add_middleware(GuardedApp, guard=guard)
-    # The guard counts refused requests by these routes. The application does not list routes of an
-    # included router under their own paths.
-    guard.routes = routes = [*api_routes.router.routes, *app.routes]
-    return Service(app, api_routes.allocations, guard)
+
+def _allowed_methods(request: Request, routes: Sequence[BaseRoute]) -> list[str]:
+    """Methods of all routes of a request's path; Starlette only knows those of the first one."""
+    matching_routes = [
+        route for route in routes if route.matches(request.scope)[0] is not Match.NONE
+    ]
+    methods = {
+        method for route in matching_routes for method in getattr(route, "methods", None) or ()
+    }
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 
 def _describe(app: FastAPI, *, needs_token: bool) -> None:

@@ -24,6 +24,9 @@ disable_created_metrics()
 class Metrics:
     """Metrics of one application, in a registry of their own, since several applications may share
     a process.
+
+    Attributes:
+        registry: registry of all series, in the order of their creation.
     """
 
     def __init__(self) -> None:
@@ -32,6 +35,13 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         build = Info("teal_build", "Versions that run", registry=self.registry)
         build.info({"version": version("teal-te"), "python": platform.python_version()})
+        self._add_times()
+        self._add_allocation_quality()
+        self._add_network_gauges()
+        self._add_load()
+
+    def _add_times(self) -> None:
+        """Add counts and times of requests, and sizes of batches."""
         shared: dict[str, Any] = {"registry": self.registry}
         time_buckets = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
         self.requests = PrometheusCounter(
@@ -49,6 +59,10 @@ class Metrics:
         self.batch = Histogram(
             "teal_batch_matrices", "Matrices solved together", buckets=(1, 2, 4, 8, 16), **shared
         )
+
+    def _add_allocation_quality(self) -> None:
+        """Add the certified gap and the satisfied demand of allocations."""
+        shared: dict[str, Any] = {"registry": self.registry}
         gap_buckets = (1e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 1)
         self.gap = Histogram(
             "teal_gap",
@@ -59,6 +73,10 @@ class Metrics:
         self.satisfied = Gauge(
             "teal_satisfied_demand", "Of the last answer, by network", ["network"], **shared
         )
+
+    def _add_network_gauges(self) -> None:
+        """Add the measured traffic of each network, and the allocation for its next interval."""
+        shared: dict[str, Any] = {"registry": self.registry}
         self.measured_count = Gauge(
             "teal_measured_matrices", "Measured matrices that are kept", ["network"], **shared
         )
@@ -80,6 +98,10 @@ class Metrics:
             ["network"],
             **shared,
         )
+
+    def _add_load(self) -> None:
+        """Add warnings, queued and open requests."""
+        shared: dict[str, Any] = {"registry": self.registry}
         self.warnings = Gauge(
             "teal_networks_with_warnings", "Networks whose link changes are not stored", **shared
         )

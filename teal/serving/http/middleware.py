@@ -58,6 +58,41 @@ _SINGLE_VALUE_HEADERS = (
 )
 
 
+class _Exchange:
+    """State of one request, and the sender of its response.
+
+    Args:
+        method: method of the request, which may be HEAD.
+        send: ASGI send.
+
+    Attributes:
+        request_id: identifier, sent with the response and logged.
+        begin_time: start on the clock ``time.perf_counter``.
+        status: status of the response; 0 before it begins.
+        client: client for fair sharing; "" until the head is checked.
+        reserved_bytes: memory reserved for the body.
+    """
+
+    def __init__(self, method: str, send: Send) -> None:
+        self.begin_time = time.perf_counter()
+        self.request_id = uuid.uuid4().hex[:12]
+        self.method = method
+        self.status = 0
+        self.client = ""
+        self.reserved_bytes = 0
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the response with the identifier; for HEAD without the body."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            request_id = self.request_id.encode()
+            message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+        elif self.method == "HEAD":
+            message["body"] = b""
+        await self._send(message)
+
+
 class RequestGuard:
     """Checks, body transfer, metrics and log of every request.
 
@@ -93,80 +128,52 @@ class RequestGuard:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        begin_time = time.perf_counter()
-        request_id = uuid.uuid4().hex[:12]
-        status = 0
-        method = scope["method"]
+        exchange = _Exchange(scope["method"], send)
         # HEAD: response of GET without its body (RFC 9110, 9.3.2).
-        if method == "HEAD":
+        if exchange.method == "HEAD":
             scope = {**scope, "method": "GET"}
-        client = ""
-        reserved_bytes = 0
-
-        async def send_with_id(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
-            elif method == "HEAD":
-                message["body"] = b""
-            await send(message)
-
-        # Check the head, read the body and call the application.
         self._metrics.open.inc()
         try:
-            scope["teal"] = state = {"number": request_id, "client": "", "media_type": ""}
+            # Check the head.
+            scope["teal"] = state = {
+                "number": exchange.request_id,
+                "client": "",
+                "media_type": "",
+            }
             self._check_head(scope, state)
-            client = state["client"]
+            exchange.client = state["client"]
+            # Read the body.
             if scope["method"] in _METHODS_WITH_BODY:
 
                 def reserve(size: int) -> None:
-                    nonlocal reserved_bytes
-                    reserved_bytes += self._reserve(client, size)
+                    exchange.reserved_bytes += self._reserve(exchange.client, size)
 
                 receive = _ReplayedBody(await _read_body(receive, reserve), receive)
-            await app(scope, receive, send_with_id)
+            await app(scope, receive, exchange.send)
         except ServiceError as error:
-            if status:
+            if exchange.status:
                 raise
-            await fault_response(error)(scope, receive, send_with_id)
+            await fault_response(error)(scope, receive, exchange.send)
         except Exception as error:
-            service_error = storage_fault(error) if isinstance(error, OSError) else None
-            if status or service_error is None:
-                LOG.exception("failed", extra={"teal": {"request": request_id}})
-                service_error = ServiceError(
-                    500, "internal", f"internal error, logged as {request_id}"
-                )
+            service_error = _service_error(error, exchange)
             # Part of the response is sent: break the connection.
-            if status:
+            if exchange.status:
                 raise
-            await fault_response(service_error)(scope, receive, send_with_id)
+            await fault_response(service_error)(scope, receive, exchange.send)
         finally:
-            # Release memory, count and log.
-            self._release(client, reserved_bytes)
-            self._metrics.open.dec()
-            seconds = time.perf_counter() - begin_time
-            route = self._route(scope)
-            self._metrics.requests.labels(route, status).inc()
-            self._metrics.latency.labels(route).observe(seconds)
-            if LOG.isEnabledFor(logging.INFO):
-                entry = {
-                    "request": request_id,
-                    "client": scope["teal"]["client"],
-                    "method": method,
-                    "route": route,
-                }
-                entry |= {
-                    "network": scope.get("path_params", {}).get("name", ""),
-                    "query": _query(scope),
-                }
-                # Set by answered allocations.
-                if "deadline_ms" in scope.get("teal", {}):
-                    entry["deadline_ms"] = scope["teal"]["deadline_ms"]
-                LOG.info(
-                    "answered",
-                    extra={"teal": {**entry, "status": status, "ms": round(1e3 * seconds, 3)}},
-                )
+            self._finish(exchange, scope)
+
+    def _finish(self, exchange: _Exchange, scope: Scope) -> None:
+        """Release the memory of a request; count and log it."""
+        self._release(exchange.client, exchange.reserved_bytes)
+        self._metrics.open.dec()
+        seconds = time.perf_counter() - exchange.begin_time
+        route = self._route(scope)
+        self._metrics.requests.labels(route, exchange.status).inc()
+        self._metrics.latency.labels(route).observe(seconds)
+        if LOG.isEnabledFor(logging.INFO):
+            entry = {**_log_entry(scope, exchange.method, route), "status": exchange.status}
+            LOG.info("answered", extra={"teal": {**entry, "ms": round(1e3 * seconds, 3)}})
 
     def _route(self, scope: Scope) -> str:
         """Path template of the request's route; paths with network names would fill the metrics."""
@@ -205,12 +212,22 @@ class RequestGuard:
         Raises:
             ServiceError: the request is refused.
         """
-        # Path and host.
         state["client"] = str((scope.get("client") or ("",))[0])
         headers = _single_headers(scope)
+        self._check_origin(scope, headers)
+        self._authenticate(scope, headers, state)
+        if scope["method"] in _METHODS_WITH_BODY:
+            state["media_type"] = self._check_body_headers(scope["method"], headers)
+
+    def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Check path, host name and, without tokens, the site of the requesting page.
+
+        Raises:
+            ServiceError: the request is refused.
+        """
         # An encoded slash would split the decoded path.
         if b"%2f" in scope.get("raw_path", b"").lower():
-            raise ServiceError(404, "http", "names in a path have no slash")
+            raise ServiceError(404, "http", "names in a path must not contain a slash")
         host = headers.get(b"host", b"").decode("latin-1")
         if self._hosts and _host_name(host) not in self._hosts:
             raise ServiceError(400, "wrong_host", "unknown host name of this service")
@@ -227,6 +244,15 @@ class RequestGuard:
                 "other_origin",
                 "requests from pages of other sites need a token",
             )
+
+    def _authenticate(
+        self, scope: Scope, headers: dict[bytes, bytes], state: dict[str, Any]
+    ) -> None:
+        """Check the bearer token of a protected path; store its client if there are several tokens.
+
+        Raises:
+            ServiceError: the token is missing or wrong.
+        """
         is_protected = scope["path"].startswith(("/v1/", "/metrics"))
         if self._tokens and is_protected:
             scheme, _, secret = headers.get(b"authorization", b"").partition(b" ")
@@ -240,9 +266,13 @@ class RequestGuard:
             # With a single token, clients are distinguished by address.
             if len(self._tokens) > 1:
                 state["client"] = f"token {token_indices[0]}"
-        # Encoding, type and length of the body.
-        if scope["method"] not in _METHODS_WITH_BODY:
-            return
+
+    def _check_body_headers(self, method: str, headers: dict[bytes, bytes]) -> str:
+        """Check encoding, type and length of a body; return its media type.
+
+        Raises:
+            ServiceError: the body is refused.
+        """
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if encoding not in ("", "identity"):
             raise ServiceError(
@@ -253,7 +283,7 @@ class RequestGuard:
         body_type = media_type(headers.get(b"content-type", b"").decode("latin-1"))
         # Matrices are posted, as JSON or Arrow; networks are JSON. Browsers send bodies without a
         # type across sites without asking, so a type is required.
-        accepted_types = (JSON, ARROW) if scope["method"] == "POST" else (JSON,)
+        accepted_types = (JSON, ARROW) if method == "POST" else (JSON,)
         if body_type not in accepted_types:
             raise ServiceError(
                 415,
@@ -268,7 +298,7 @@ class RequestGuard:
             raise ServiceError(
                 413, "too_large", f"a body of {body_type} is too large: at most {max_bytes:,} bytes"
             )
-        state["media_type"] = body_type
+        return body_type
 
 
 class GuardedApp:
@@ -329,6 +359,41 @@ def _host_name(host: str) -> str:
     return (parts.hostname or "").lower()
 
 
+def _service_error(error: Exception, exchange: _Exchange) -> ServiceError:
+    """Error of the service for an exception in an ``except`` block; log it, unless it is a storage
+    fault before the response has begun.
+    """
+    service_error = storage_fault(error) if isinstance(error, OSError) else None
+    if exchange.status or service_error is None:
+        LOG.exception("failed", extra={"teal": {"request": exchange.request_id}})
+        service_error = ServiceError(
+            500, "internal", f"internal error, logged as {exchange.request_id}"
+        )
+    return service_error
+
+
+def _log_entry(scope: Scope, method: str, route: str) -> dict[str, Any]:
+    """Fields of the log that describe an answered request.
+
+    Args:
+        scope: ASGI scope.
+        method: method of the request, which may be HEAD.
+        route: path template of the route.
+    """
+    entry = {
+        "request": scope["teal"]["number"],
+        "client": scope["teal"]["client"],
+        "method": method,
+        "route": route,
+        "network": scope.get("path_params", {}).get("name", ""),
+        "query": _query(scope),
+    }
+    # Set by answered allocations.
+    if "deadline_ms" in scope.get("teal", {}):
+        entry["deadline_ms"] = scope["teal"]["deadline_ms"]
+    return entry
+
+
 def _query(scope: Scope) -> str:
     """Query parameters known to the API, for the log; others may contain secrets."""
     parameters = parse_qsl(
@@ -359,7 +424,7 @@ async def _read_body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
                 408, "body_timeout", f"body not received within {BODY_TIMEOUT_S:g} s"
             ) from None
         if message["type"] == "http.disconnect":
-            raise ServiceError(400, "disconnected", "the client has gone")
+            raise ServiceError(400, "disconnected", "the client has disconnected")
         part = message.get("body", b"")
         reserve(len(part))
         parts.append(part)

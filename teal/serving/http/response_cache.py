@@ -35,6 +35,20 @@ def _size(answer: AllocationResponse) -> int:
     return len(answer.body) + len(answer.proof)
 
 
+def _digest(request: EncodedRequest) -> bytes:
+    """Fingerprint of everything that shapes the response."""
+    identity = "\0".join(
+        (
+            request.media_type,
+            request.accept,
+            request.client,
+            request.previous_id,
+            *map(str, sorted(request.query.items())),
+        )
+    )
+    return hashlib.sha256(identity.encode("utf-8", "replace") + b"\0" + request.body).digest()
+
+
 @dataclasses.dataclass
 class _NetworkHistory:
     """Recent figures of one registration, and the link utilisation of its last matrix."""
@@ -86,18 +100,9 @@ class ResponseCache:
         """
         if not key:
             return await compute(), True
-        # Fingerprint of everything that shapes the response.
-        identity = "\0".join(
-            (
-                request.media_type,
-                request.accept,
-                request.client,
-                request.previous_id,
-                *map(str, sorted(request.query.items())),
-            )
-        )
-        digest = hashlib.sha256(identity.encode("utf-8", "replace") + b"\0" + request.body).digest()
+        digest = _digest(request)
         cache_key = network, f"{request.client}\0{key}"
+        # Repeat the response of an earlier request.
         earlier = self._keyed_requests.get(cache_key)
         if earlier is not None:
             if earlier.digest != digest:
@@ -120,8 +125,12 @@ class ResponseCache:
             pending.answer.cancel()
             raise
         pending.answer.set_result(result)
-        # Evict the oldest keys.
         self._keyed_body_bytes += _size(result)
+        self._evict_keys()
+        return result, True
+
+    def _evict_keys(self) -> None:
+        """Evict the oldest keys until number and bytes are within their limits."""
         for oldest_key in list(self._keyed_requests):
             if (
                 len(self._keyed_requests) <= MAX_ENTRIES
@@ -129,7 +138,6 @@ class ResponseCache:
             ):
                 break
             self._drop_key(oldest_key)
-        return result, True
 
     def _drop_key(self, cache_key: tuple[str, str]) -> None:
         """Remove a key whose response is complete."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from starlette.routing import Route
 from starlette.types import Receive
 
-from teal.serving.engine.backend import Backend, EncodedRequest
+from teal.serving.engine.backend import AllocationResponse, Backend, EncodedRequest
 from teal.serving.engine.errors import ARROW, JSON, ZIP, ServiceError, overloaded, places_of_one
 from teal.serving.engine.log import LOG
 from teal.serving.engine.requests import (
@@ -52,6 +52,8 @@ _ALLOCATIONS = "/v1/networks/{name}/allocations"
 _MAX_KEY_LENGTH = 255
 _MAX_ID_LENGTH = 200
 _BEARER = HTTPBearer(auto_error=False, description="A token of --token-file.")
+# The guard checks the token before a body is read; this only describes it.
+_API: dict[str, Any] = {"dependencies": [Depends(_BEARER)]}
 _Result = TypeVar("_Result")
 _FAULTS: dict[int | str, str] = {
     400: "invalid HTTP, unknown host name, or client disconnected",
@@ -166,6 +168,26 @@ class ApiRoutes(NamedTuple):
     allocations: Route
 
 
+@dataclasses.dataclass(frozen=True)
+class _RouteContext:
+    """Objects that the handlers of all routes share.
+
+    Attributes:
+        backend: implementation of the API calls.
+        metrics: Prometheus metrics.
+        cache: response cache.
+    """
+
+    backend: Backend
+    metrics: Metrics
+    cache: ResponseCache
+
+    async def forget_removed(self) -> None:
+        """Drop cached responses and metrics of networks that are gone."""
+        for removed in self.cache.retain_only(await self.backend.names()):
+            self.metrics.forget(removed)
+
+
 def make_router(
     backend: Backend, metrics: Metrics, cache: ResponseCache, max_open: int
 ) -> ApiRoutes:
@@ -179,32 +201,132 @@ def make_router(
             here, at no cost to the solver; refusing a flood there would slow it tenfold.
     """
     router = APIRouter(responses=FAULTS)
-    # The guard checks the token before a body is read; this only describes it.
-    api: dict[str, Any] = {"dependencies": [Depends(_BEARER)]}
-    in_flight: Counter[str] = Counter()
+    context = _RouteContext(backend, metrics, cache)
+    # The OpenAPI description lists the routes in this order.
+    allocations = _add_allocation(router, _AllocationHandler(context, max_open))
+    _add_lists(router, context)
+    _add_networks(router, context)
+    _add_links_and_paths(router, context)
+    _add_recent_allocations(router, context)
+    _add_measurements(router, context)
+    _add_map(router, context)
+    _add_probes(router, context)
+    _add_prometheus(router, context)
+    return ApiRoutes(router, allocations)
 
-    async def forget_removed() -> None:
-        """Drop cached responses and metrics of networks that are gone."""
-        for removed in cache.retain_only(await backend.names()):
-            metrics.forget(removed)
 
-    def encode_request(request: Request, body: bytes) -> EncodedRequest:
-        """Undecoded request for the backend."""
-        state = request.scope["teal"]
-        query = dict(request.query_params)
-        query.pop("previous", None)
-        return EncodedRequest(
-            body,
-            state["media_type"],
-            ", ".join(request.headers.getlist("accept")),
-            query,
-            state["number"],
-            state["client"],
-        )
+class _AllocationHandler:
+    """Handler of allocation requests: limits concurrency, repeats the answer to a request with the
+    same Idempotency-Key, records and caches new answers.
+
+    Args:
+        context: backend, metrics and response cache.
+        max_open: maximum number of concurrent allocations of a network.
+    """
+
+    def __init__(self, context: _RouteContext, max_open: int) -> None:
+        self._context = context
+        self._max_open = max_open
+        self._in_flight: Counter[str] = Counter()
+
+    async def respond(
+        self, name: str, request: Request, idempotency_key: str | None, previous: str | None
+    ) -> Response:
+        """Respond to one allocation request.
+
+        Args:
+            name: network.
+            request: request with its unread body.
+            idempotency_key: header Idempotency-Key.
+            previous: id of the installed answer.
+
+        Raises:
+            ServiceError: too many concurrent requests, an unknown network or answer, an invalid
+                request, or a disconnected client.
+        """
+        backend = self._context.backend
+        cache = self._context.cache
+        # Resolve the installed answer.
+        encoded_request = _encode_request(request, await request.body())
+        if previous is not None:
+            previous_answer = cache.answer(name, await backend.generation(name), previous)
+            encoded_request = dataclasses.replace(
+                encoded_request, previous=previous_answer, previous_id=previous
+            )
+        # Allocate, or repeat the answer to the same Idempotency-Key.
+        with self._limit_concurrency(name, encoded_request.client):
+            # Idempotency keys belong to a generation: a replaced network gives other answers.
+            key = f"{await backend.generation(name)} {idempotency_key}" if idempotency_key else ""
+            work = cache.answer_once(
+                name, key, encoded_request, lambda: backend.allocate(name, encoded_request)
+            )
+            result, is_new = await _cancel_on_disconnect(request.receive, work)
+        # Tell the log the deadline.
+        request.scope.get("teal", {})["deadline_ms"] = result.summary["deadline_ms"]
+        if is_new:
+            await self._record(name, encoded_request.request_id, result)
+        return Response(result.body, media_type=result.media_type)
+
+    @contextlib.contextmanager
+    def _limit_concurrency(self, name: str, client: str) -> Iterator[None]:
+        """Count a request of a network and of a client as in flight.
+
+        Raises:
+            ServiceError: the network or the client has too many requests in flight.
+        """
+        client_key = f"{name} {client}"
+        in_flight = self._in_flight
+        if in_flight[name] >= self._max_open or in_flight[client_key] >= places_of_one(
+            self._max_open
+        ):
+            raise overloaded()
+        in_flight.update((name, client_key))
+        try:
+            yield
+        finally:
+            in_flight.subtract((name, client_key))
+            # Remove zero counters, since callers choose the names.
+            for counter_key in (name, client_key):
+                if not in_flight[counter_key]:
+                    del in_flight[counter_key]
+
+    async def _record(self, name: str, request_id: str, result: AllocationResponse) -> None:
+        """Record a new answer in the metrics and cache it; log failures to cache it."""
+        context = self._context
+        context.metrics.record_allocation(name, result.summary)
+        try:
+            generation = await context.backend.generation(name)
+            if result.generation == generation and context.cache.add(name, request_id, result):
+                await context.forget_removed()
+        # Deleted meanwhile.
+        except ServiceError:
+            pass
+        # Send the answer even if, for instance, an engine is ending.
+        except Exception:
+            LOG.exception("answer not cached", extra={"teal": {"request": request_id}})
+
+
+def _encode_request(request: Request, body: bytes) -> EncodedRequest:
+    """Undecoded request for the backend."""
+    state = request.scope["teal"]
+    query = dict(request.query_params)
+    query.pop("previous", None)
+    return EncodedRequest(
+        body,
+        state["media_type"],
+        ", ".join(request.headers.getlist("accept")),
+        query,
+        state["number"],
+        state["client"],
+    )
+
+
+def _add_allocation(router: APIRouter, handler: _AllocationHandler) -> Route:
+    """Add the route that allocates, and return its fast route."""
 
     @router.post(
         _ALLOCATIONS,
-        **api,
+        **_API,
         openapi_extra=_body_schema(AllocationRequest, Options),
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
     )
@@ -222,75 +344,46 @@ def make_router(
         solve. The parameter previous is the id of the installed answer, the reference of a churn
         limit.
         """
-        # Resolve the installed answer.
-        encoded_request = encode_request(request, await request.body())
-        if previous is not None:
-            previous_answer = cache.answer(name, await backend.generation(name), previous)
-            encoded_request = dataclasses.replace(
-                encoded_request, previous=previous_answer, previous_id=previous
-            )
-        # Limit concurrent allocations of the network and of the client.
-        client_key = f"{name} {encoded_request.client}"
-        if in_flight[name] >= max_open or in_flight[client_key] >= places_of_one(max_open):
-            raise overloaded()
-        in_flight.update((name, client_key))
-        try:
-            # Idempotency keys belong to a generation: a replaced network gives other answers.
-            key = f"{await backend.generation(name)} {idempotency_key}" if idempotency_key else ""
-            work = cache.answer_once(
-                name, key, encoded_request, lambda: backend.allocate(name, encoded_request)
-            )
-            result, is_new = await _cancel_on_disconnect(request.receive, work)
-        finally:
-            in_flight.subtract((name, client_key))
-            # Remove zero counters, since callers choose the names.
-            for counter_key in (name, client_key):
-                if not in_flight[counter_key]:
-                    del in_flight[counter_key]
-        # For the log.
-        request.scope.get("teal", {})["deadline_ms"] = result.summary["deadline_ms"]
-        # Record and cache a new answer.
-        if is_new:
-            metrics.record_allocation(name, result.summary)
-            try:
-                if result.generation == await backend.generation(name) and cache.add(
-                    name, encoded_request.request_id, result
-                ):
-                    await forget_removed()
-            # Deleted meanwhile.
-            except ServiceError:
-                pass
-            # Send the answer even if, for instance, an engine is ending.
-            except Exception:
-                LOG.exception(
-                    "answer not kept", extra={"teal": {"request": encoded_request.request_id}}
-                )
-        return Response(result.body, media_type=result.media_type)
+        return await handler.respond(name, request, idempotency_key, previous)
 
     async def allocate_fast(request: Request) -> Response:
         """Allocate as above, with the length limits of the OpenAPI description."""
         key = request.headers.get("idempotency-key")
         previous = request.query_params.get("previous")
-        for field, value, max_length in (
-            ("Idempotency-Key", key, _MAX_KEY_LENGTH),
-            ("previous", previous, _MAX_ID_LENGTH),
-        ):
-            if value is not None and len(value) > max_length:
-                raise ServiceError(
-                    422,
-                    "invalid_request",
-                    f"{field}: at most {max_length} characters, not {len(value)}",
-                )
-        return await allocate(request.path_params["name"], request, key, previous)
+        _check_length("Idempotency-Key", key, _MAX_KEY_LENGTH)
+        _check_length("previous", previous, _MAX_ID_LENGTH)
+        return await handler.respond(request.path_params["name"], request, key, previous)
 
-    @router.get("/v1/networks", **api, response_model=NetworkNames)
+    return Route(_ALLOCATIONS, allocate_fast, methods=["POST"])
+
+
+def _check_length(field: str, value: str | None, max_length: int) -> None:
+    """Check the length of a header or query parameter.
+
+    Raises:
+        ServiceError: it is longer than ``max_length`` characters.
+    """
+    if value is not None and len(value) > max_length:
+        raise ServiceError(
+            422,
+            "invalid_request",
+            f"{field}: at most {max_length} characters, not {len(value)}",
+        )
+
+
+def _add_lists(router: APIRouter, context: _RouteContext) -> None:
+    """Add the routes that list the networks and describe the loaded model."""
+    backend = context.backend
+    cache = context.cache
+
+    @router.get("/v1/networks", **_API, response_model=NetworkNames)
     async def list_networks() -> Any:
         """Names of all registered networks."""
         names = await backend.names()
         last_used = cache.last_used()
         return {"networks": names, "last_used": last_used if last_used in names else None}
 
-    @router.get("/v1/model", **api, response_model=ModelInfo)
+    @router.get("/v1/model", **_API, response_model=ModelInfo)
     async def get_model() -> Any:
         """Version of the loaded model, and why a newer one in its folder is not used.
 
@@ -298,9 +391,15 @@ def make_router(
         """
         return await backend.model()
 
+
+def _add_networks(router: APIRouter, context: _RouteContext) -> None:
+    """Add the routes that register, describe and delete a network."""
+    backend = context.backend
+    metrics = context.metrics
+
     @router.put(
         "/v1/networks/{name}",
-        **api,
+        **_API,
         openapi_extra=_body_schema(NetworkSpec),
         responses={
             200: {"model": NetworkInfo},
@@ -315,22 +414,27 @@ def make_router(
         info, is_new = await backend.put(name, await offload_if_large(len(body), _parse_spec, body))
         return await _network_response(info, 201 if is_new else 200)
 
-    @router.get("/v1/networks/{name}", **api, responses={200: {"model": NetworkInfo}})
+    @router.get("/v1/networks/{name}", **_API, responses={200: {"model": NetworkInfo}})
     async def get_network(name: _Name) -> Response:
         """State (computing, ready, failed), nodes, links, registered and current capacities."""
         return await _network_response(await backend.info(name))
 
-    @router.delete("/v1/networks/{name}", **api, status_code=204)
+    @router.delete("/v1/networks/{name}", **_API, status_code=204)
     async def delete_network(name: _Name) -> Response:
         """Delete a network; its queued requests get 404, and its path search ends."""
         await backend.delete(name)
         metrics.forget(name)
-        await forget_removed()
+        await context.forget_removed()
         return Response(status_code=204)
+
+
+def _add_links_and_paths(router: APIRouter, context: _RouteContext) -> None:
+    """Add the routes of link changes and of candidate paths."""
+    backend = context.backend
 
     @router.patch(
         "/v1/networks/{name}/links",
-        **api,
+        **_API,
         openapi_extra=_body_schema(LinkChanges),
         responses={200: {"model": NetworkInfo}},
     )
@@ -343,14 +447,20 @@ def make_router(
             await backend.patch(name, await offload_if_large(len(body), _parse_changes, body))
         )
 
-    @router.get("/v1/networks/{name}/paths", **api, responses={200: {"model": Routes}})
+    @router.get("/v1/networks/{name}/paths", **_API, responses={200: {"model": Routes}})
     async def get_paths(name: _Name) -> Response:
         """Pairs of nodes in the order of rates and splits, and the candidate paths of each, node by
         node.
         """
         return _json_response(await backend.paths(name))
 
-    @router.get("/v1/networks/{name}/allocations", **api, response_model=RecentAllocations)
+
+def _add_recent_allocations(router: APIRouter, context: _RouteContext) -> None:
+    """Add the routes of recent answers and their proofs."""
+    backend = context.backend
+    cache = context.cache
+
+    @router.get("/v1/networks/{name}/allocations", **_API, response_model=RecentAllocations)
     async def get_allocations(name: _Name, after: float = 0.0) -> Any:
         """Figures of recent allocations, at most the last thousand requests, and the link
         utilisation of the last one.
@@ -361,7 +471,7 @@ def make_router(
 
     @router.get(
         "/v1/networks/{name}/allocations/{number}",
-        **api,
+        **_API,
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
     )
     async def get_allocation(name: _Name, number: str) -> Response:
@@ -371,7 +481,7 @@ def make_router(
 
     @router.get(
         "/v1/networks/{name}/allocations/{number}/proof",
-        **api,
+        **_API,
         response_class=Response,
         responses={200: {"content": {ZIP: {}}}},
     )
@@ -386,9 +496,15 @@ def make_router(
             )
         return Response(result.proof, media_type=ZIP)
 
+
+def _add_measurements(router: APIRouter, context: _RouteContext) -> None:
+    """Add the routes of measured traffic."""
+    backend = context.backend
+    metrics = context.metrics
+
     @router.post(
         "/v1/networks/{name}/measurements",
-        **api,
+        **_API,
         response_model=MeasuredInfo,
         openapi_extra=_body_schema(MeasurementRequest, MeasurementOptions),
     )
@@ -401,27 +517,37 @@ def make_router(
         """
         body = await request.body()
         info = await _cancel_on_disconnect(
-            request.receive, backend.measure(name, encode_request(request, body))
+            request.receive, backend.measure(name, _encode_request(request, body))
         )
         metrics.measured(name, info)
         return info
 
-    @router.get("/v1/networks/{name}/measurements", **api, response_model=MeasuredInfo)
+    @router.get("/v1/networks/{name}/measurements", **_API, response_model=MeasuredInfo)
     async def get_measured(name: _Name) -> Any:
         """Number and times of the stored matrices."""
         return await backend.measured(name)
 
-    @router.delete("/v1/networks/{name}/measurements", **api, status_code=204)
+    @router.delete("/v1/networks/{name}/measurements", **_API, status_code=204)
     async def forget_measured(name: _Name) -> Response:
         """Delete all measured matrices and all state learnt from them, for instance wrong ones."""
         await backend.forget_measured(name)
         metrics.measured(name, {"matrices": 0})
         return Response(status_code=204)
 
-    @router.get("/v1/networks/{name}/map", **api, responses={200: {"model": Drawing}})
+
+def _add_map(router: APIRouter, context: _RouteContext) -> None:
+    """Add the route of the drawing of a network."""
+    backend = context.backend
+
+    @router.get("/v1/networks/{name}/map", **_API, responses={200: {"model": Drawing}})
     async def get_map(name: _Name) -> Response:
         """Drawing of the network: its coordinates if known, else a layout."""
         return _json_response(await backend.map(name))
+
+
+def _add_probes(router: APIRouter, context: _RouteContext) -> None:
+    """Add the liveness and readiness probes."""
+    backend = context.backend
 
     @router.get("/healthz", response_model=Health)
     async def healthz() -> Any:
@@ -438,9 +564,15 @@ def make_router(
             "warnings": await backend.warnings(),
         }
 
+
+def _add_prometheus(router: APIRouter, context: _RouteContext) -> None:
+    """Add the route that Prometheus scrapes."""
+    backend = context.backend
+    metrics = context.metrics
+
     @router.get(
         "/metrics",
-        **api,
+        **_API,
         response_class=Response,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
@@ -449,8 +581,6 @@ def make_router(
         metrics.warnings.set(len(await backend.warnings()))
         metrics.set_queue_lengths(await backend.queued())
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-    return ApiRoutes(router, Route(_ALLOCATIONS, allocate_fast, methods=["POST"]))
 
 
 async def _cancel_on_disconnect(receive: Receive, work: Awaitable[_Result]) -> _Result:
@@ -482,7 +612,7 @@ async def _cancel_on_disconnect(receive: Receive, work: Awaitable[_Result]) -> _
         # Cancelled by someone else, too.
         if not is_gone or request_task.cancelling() > 1:
             raise
-        raise ServiceError(400, "disconnected", "the client has gone") from None
+        raise ServiceError(400, "disconnected", "the client has disconnected") from None
     finally:
         watcher.cancel()
         if is_gone:
