@@ -309,7 +309,7 @@ def _search_all_matrices(
         start_metric = best
         if search.at_most < search.topology.num_links:
             few_changes, num_trials = near_changes(
-                partial_search, Deadline(time.perf_counter() + end.left / 2, end)
+                partial_search, Deadline(time.perf_counter() + end.remaining_s / 2, end)
             )
             start_metric = min(
                 few_changes, best, key=lambda metric: largest_utilisation(partial_search, metric)

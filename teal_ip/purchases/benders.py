@@ -271,8 +271,8 @@ def buy_modules(
     while True:
         num_rounds += 1
         # Integer master program.
-        remaining_s = max(1.0, min(time_limit.left, 1e6))
-        master_s = remaining_s / 2 if math.isfinite(time_limit.left) else remaining_s
+        remaining_s = max(1.0, min(time_limit.remaining_s, 1e6))
+        master_s = remaining_s / 2 if math.isfinite(time_limit.remaining_s) else remaining_s
         modules, new_bound = cheapest_modules(scenarios, cuts, size, price, master_s)
         bound = max(bound, new_bound)
         point = (modules * size).sum(1)

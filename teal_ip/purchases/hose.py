@@ -569,7 +569,7 @@ def _limits(
         if end.is_over:
             continue
         # Bound by the integer program, or a worse matrix.
-        matrix, bound = matrix_above(failure, hose, max_utilisation, end.left)
+        matrix, bound = matrix_above(failure, hose, max_utilisation, end.remaining_s)
         if matrix is not None:
             solution = solve(
                 dataclasses.replace(failure, demand=torch.from_numpy(matrix[None])),

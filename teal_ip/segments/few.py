@@ -291,7 +291,7 @@ def solve_integer_program(
 
 def _add_promising_columns(master: Master, program: Program, deadline: Deadline) -> None:
     """Add the columns that save most at the dual prices of the least utilisation with splits."""
-    relaxed = master.solve(dataclasses.replace(program, utilisation=None), deadline.left)
+    relaxed = master.solve(dataclasses.replace(program, utilisation=None), deadline.remaining_s)
     if relaxed is not None:
         master.add_columns(
             *master.scenarios.promising(
@@ -399,7 +399,7 @@ class _IntegerModel:
             constraints,
             self._is_integer,
             high=self._upper_bounds,
-            seconds=max(0.1, min(deadline.left, _INTEGER_S)),
+            seconds=max(0.1, min(deadline.remaining_s, _INTEGER_S)),
             relative_gap=gap,
         )
         return None if solution.x is None else solution.x[: self._num_columns]

@@ -135,7 +135,7 @@ def static_lists(
     policies_bound = math.nan
     reached = gap_between(best.value, min(bound, best.value), -1.0) <= gap
     # Few policies.
-    extra = time_limit if math.isfinite(time_limit.left) else Deadline.after(_EXTRA_S)
+    extra = time_limit if math.isfinite(time_limit.remaining_s) else Deadline.after(_EXTRA_S)
     if few is not None and few.at_most:
         best, few_bound, extra_rounds = at_most(master, few.at_most, best, gap, extra, report)
         bound = max(bound, few_bound)
