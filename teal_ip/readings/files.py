@@ -603,6 +603,7 @@ def _table_targets(topology: Topology, interfaces: Any) -> dict[_InterfaceKey, _
     index = topology.node_index()
     targets: dict[_InterfaceKey, _Interface] = {}
     for line, row in enumerate(table.to_dict("records"), 2):
+        # Cells of the row.
         router = topology.name_of(cells.cell_text(row["router"]))
         interface = cells.cell_text(row["interface"])
         neighbour = cells.cell_text(row["neighbour"])
@@ -613,6 +614,7 @@ def _table_targets(topology: Topology, interfaces: Any) -> dict[_InterfaceKey, _
             raise InputError(
                 location, f"row {line}: router", f"a node of {topology.name}", repr(router)
             )
+        # Target: ignored, external, or the links to a neighbour.
         if str(row.get("ignore", "")).strip().lower() in _YES:
             target = _Interface(None, None, is_ignored=True)
         elif not neighbour:
