@@ -135,6 +135,7 @@ def _policy_json(
         for end, node in (("headend", source), ("endpoint", target))
         if routers[names[node]].loopback
     }
+    # Weighted lists of labels.
     segment_lists = [
         {
             "weight": weight,

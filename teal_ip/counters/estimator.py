@@ -603,6 +603,7 @@ class Estimator:
         matrices = self._matrices
         if self._projection is None or matrices is None or len(matrices) < 2 * _MIN_CALIBRATION:
             return
+        # Estimator that knows the first half of the history.
         half = len(matrices) // 2
         half_estimator = Estimator(
             self._pairs,
@@ -613,6 +614,7 @@ class Estimator:
             tracking=self._tracking,
         )
         half_estimator.route(self._projection.measurements)
+        # Errors of its estimates of the second half, from counters with noise.
         rng = np.random.default_rng(0)
         residuals = []
         bias_deviations = []
@@ -620,14 +622,15 @@ class Estimator:
             truth = matrices[row]
             counters = self._projection.measurements @ truth
             counters = counters * (1 + self._relative * rng.normal(size=len(counters)))
-            first_estimate = half_estimator.estimate(np.maximum(counters, 0.0))
-            residuals.append((truth - first_estimate.matrix) / truth.sum())
+            half_estimate = half_estimator.estimate(np.maximum(counters, 0.0))
+            residuals.append((truth - half_estimate.matrix) / truth.sum())
             bias_deviations.append(
-                half_estimator._bias.deviation(first_estimate.matrix)
-                * first_estimate.matrix
+                half_estimator._bias.deviation(half_estimate.matrix)
+                * half_estimate.matrix
                 / truth.sum()
             )
         self._residuals = np.array(residuals)
+        # Ratio of the errors to those that the bias explains, and widths of the intervals.
         bias_norm = np.linalg.norm(bias_deviations, axis=1)
         error_norm = np.linalg.norm(self._residuals, axis=1)
         self._unseen = float(

@@ -107,6 +107,7 @@ class NamedCounters:
         for index in np.argsort(-self._intervals, kind="stable").tolist():
             if not self._intervals[index]:
                 break
+            # Names of the interface in the table, or the neighbour's.
             router, link_out, link_in = self._interfaces[index]
             name = topology.node_names[router]
             if link_out < 0 and link_in < 0:
@@ -121,6 +122,7 @@ class NamedCounters:
                     if link_out >= 0
                     else f"from {names[link_in]}"
                 )
+            # Named counters of the interface.
             kinds = np.flatnonzero((self._interface_index == index) & (self._named > 0)).tolist()
             repaired = self._repaired[index]
             result.append(

@@ -176,9 +176,8 @@ def improve(
     # Policies with the current and with the new metrics.
     policies_before = policies = -1
     if config.with_policies:
-        policies_before = _policies(dag, traffic.pairs, largest_demand, full_deadline.share(0.5))
-        policies = _policies(
-            EcmpDag.of(topology, metric), traffic.pairs, largest_demand, full_deadline
+        policies_before, policies = _compare_policies(
+            dag, metric, traffic.pairs, largest_demand, full_deadline
         )
         if policies > policies_before:
             notify(
@@ -428,7 +427,18 @@ def _warm_up(*, with_policies: bool) -> None:
         _policies(dag, pairs, demand, unlimited)
 
 
+def _compare_policies(
+    dag: EcmpDag, metric: FloatArray, pairs: IntArray, demand: FloatArray, end: Deadline
+) -> tuple[int, int]:
+    """Return the numbers of policies with the current and with new metrics (E,)."""
+    before = _policies(dag, pairs, demand, end.share(0.5))
+    return before, _policies(EcmpDag.of(dag.topology, metric), pairs, demand, end)
+
+
 def _policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray, end: Deadline) -> int:
+    """Number of demands (D,) that need a segment list to come within 1% of the optimum with two
+    segments.
+    """
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
     result = solve(
         problem, _POLICY_GAP / 10, Deadline(time.perf_counter() + _POLICY_SECONDS, end.share(0.5))

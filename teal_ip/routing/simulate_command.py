@@ -172,6 +172,7 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     """Write a page with a map of the loads without failure and under failures, and the table of all
     failures.
     """
+    # Utilisation of each case of the map.
     topology = simulation.topology
     loads = {"no failure, largest of all matrices": simulation.largest_load}
     loads |= {f"{name} down": load for name, load in simulation.failure_loads.items()}
@@ -183,6 +184,7 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     map_cases = {name: {"as installed": utilisation(load)} for name, load in loads.items()}
     if simulation.plain_load is not None:
         next(iter(map_cases.values()))["shortest paths alone"] = utilisation(simulation.plain_load)
+    # Map and table of failures.
     section = Section(
         title=topology.name,
         facts=(
@@ -197,6 +199,7 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         case_label="Failure",
         scheme_label="Routing",
     )
+    # Introduction, and table of links.
     introduction = (
         f"{_introduction(simulation)} Loads are those of shortest paths with equal-cost multipath, "
         "and of segment lists, tunnels or flexible algorithms where any are installed. Each figure "
