@@ -64,7 +64,7 @@ class Spec:
         try:
             return value_type(text)
         except ValueError:
-            expected = "a whole number" if value_type is int else "a number"
+            expected = "an integer" if value_type is int else "a number"
             raise InputError(self.text, key, expected, repr(text)) from None
 
 

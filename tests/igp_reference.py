@@ -13,7 +13,7 @@ from teal.testing import random_topology
 
 
 def random_metrics(topology: Topology, seed: int, most: int = 4) -> FloatArray:
-    """(E,) whole numbers from 1 to ``most``, few of them, so that many paths have equal cost."""
+    """(E,) integers from 1 to ``most``, few of them, so that many paths have equal cost."""
     return np.random.default_rng(seed).integers(1, most + 1, topology.num_links).astype(np.float64)
 
 

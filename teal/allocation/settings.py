@@ -283,7 +283,7 @@ class AllocateConfig(AllocateOptions, InstanceConfig):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CertifyConfig(InstanceConfig):
     """Write the proof of an allocation, Teal's or anybody's, which a file without Teal checks in
-    whole numbers.
+    integers.
 
     The rule that the allocation breaks is printed if there is one, with the link or the demand.
     """

@@ -89,7 +89,7 @@ def parse_levels(
     Args:
         option: named in messages.
         text: "" for no levels.
-        counted: whole numbers, or per cents of a whole: ``1,2,5%``.
+        counted: integers, or per cents of a whole: ``1,2,5%``.
         shares: all are per cents, with or without the sign: ``80,60,40,20%``.
 
     Raises:

@@ -170,7 +170,7 @@ class SchemeRunner:
         where: name of the network, for messages.
         time_limit: seconds for one matrix; a scheme that takes longer is not run any more.
         interval_s: seconds of an interval of the online protocol; 0 without it.
-        is_proving: whether every allocation is proved in whole numbers.
+        is_proving: whether every allocation is proved in integers.
         excluded: why the scheme is not run any more; ``""`` while it is run.
     """
 
@@ -401,7 +401,7 @@ class Evaluation:
         time_limit: seconds for one matrix.
         interval_s: seconds of an interval of the online protocol, which needs consecutive matrices;
             0 without it.
-        is_proving: whether every allocation is proved in whole numbers.
+        is_proving: whether every allocation is proved in integers.
         strict: whether to raise the InputError if every scheme fails with one on its first case.
         notify: called with each failure.
         already_excluded: why schemes were excluded before an interrupted run was resumed, by name.

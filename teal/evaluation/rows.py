@@ -66,7 +66,7 @@ class Row(Figures):
             to fit, neither refilled nor repaired; NaN for a scheme without a model.
         cut_gap: certified gap of those, by the prices of the model; under priority that of the
             weighted sum, where ``gap`` is the widest of a class.
-        proved_gap: with --prove, the gap that a proof in whole numbers has shown (see
+        proved_gap: with --prove, the gap that a proof in integers has shown (see
             :mod:`teal.proofs`), the widest of several programs; NaN without one, and of the online
             protocol.
         least_share: least share of a demand above 0 that has a live path; NaN of the online

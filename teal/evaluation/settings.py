@@ -149,7 +149,7 @@ class EvaluateOptions(StudyOptions):
     """Stop running a scheme on a network once it has taken longer for one matrix; its rows say
     so."""
     prove: bool = False
-    """Prove every allocation in whole numbers (as teal certify does), and write the proved gap to
+    """Prove every allocation in integers (as teal certify does), and write the proved gap to
     each row."""
     seed: int = 0
     """Seed of failures, noise, and the flash crowds of --race."""

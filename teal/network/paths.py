@@ -526,7 +526,7 @@ class _Kernel:
             link = np.empty((len(chunk), self._capacity), dtype=np.int32)
             targets = np.ascontiguousarray(pairs[first:last, 1])
             num_visits = len(pairs) * request.topology.num_links
-            with threads_for(num_visits, least=_MIN_PARALLEL_VISITS):
+            with threads_for(num_visits, min_operations=_MIN_PARALLEL_VISITS):
                 self._search(
                     path_search.TargetChunk(
                         chunk,

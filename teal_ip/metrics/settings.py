@@ -44,9 +44,9 @@ class MetricsOptions(IgpConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
-        require(self, "index", "a whole number of at least -1", self.index >= -1)
+        require(self, "index", "an integer >= -1", self.index >= -1)
         for field in ("limit", "most", "at_most", "seed"):
-            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+            require(self, field, "an integer >= 0", getattr(self, field) >= 0)
         require(self, "ucmp", "nothing: the search divides evenly", not self.ucmp)
         seconds(self.deadline, "--deadline")
 

@@ -35,7 +35,7 @@ def need(condition, reason):
 def integer(text):
     need(
         text.isascii() and text.isdigit() and len(text) <= 100,
-        f"{text[:40]!r} is no whole number of at least 0",
+        f"{text[:40]!r} is not an integer >= 0",
     )
     return int(text)
 

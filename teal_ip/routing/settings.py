@@ -138,8 +138,8 @@ class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or options that exclude each other."""
         self.check_growth()
-        require(self, "index", "a whole number of at least -1", self.index >= -1)
-        require(self, "limit", "a whole number of at least 0", self.limit >= 0)
+        require(self, "index", "an integer >= -1", self.index >= -1)
+        require(self, "limit", "an integer >= 0", self.limit >= 0)
         require(self, "worst", "a positive integer", self.worst >= 1)
         has_failures = bool(self.failures or self.groups)
         require(

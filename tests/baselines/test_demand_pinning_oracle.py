@@ -223,7 +223,7 @@ def test_equal_demands_and_full_links_equal_the_oracle() -> None:
 
 
 def test_by_alpha_a_demand_at_the_border_is_optimised_and_by_threshold_it_is_pinned() -> None:
-    """If (n - 1) (1 - alpha) is a whole number, the quantile of n demands is one of them, without
+    """If (n - 1) (1 - alpha) is an integer, the quantile of n demands is one of them, without
     any equal demands."""
     problem = random_problem(0, batch=1, idle=0.0)
     rank = np.arange(1.0, problem.paths.num_demands + 1)

@@ -195,7 +195,7 @@ def test_lp_all_at_its_time_limit_has_a_status_and_no_value() -> None:
             "lp-all:speed=9",
             "one of: crossover, method, presolve, solver, threads, time_limit, warm",
         ),
-        ("lp-all:threads=two", "a whole number"),
+        ("lp-all:threads=two", "an integer"),
         ("lp-all:time_limit=-1", "a number >= 0"),
         ("lp-none", "one of:"),
         ("pdhg:gap=-1", "a number >= 0"),

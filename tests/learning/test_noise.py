@@ -22,7 +22,7 @@ _PUBLISHED = (
 
 
 def _bits(seed: int, count: int) -> list[int]:
-    """Numbers of SplitMix64 by whole numbers of Python."""
+    """Numbers of SplitMix64 by integers of Python."""
     most, found = 2**64 - 1, []
     for _ in range(count):
         seed = (seed + 0x9E3779B97F4A7C15) & most

@@ -275,7 +275,7 @@ def test_every_number_is_rounded_against_the_claim(
 
 
 def test_flows_keep_capacities_and_rates_to_the_last_unit(tmp_path: Path) -> None:
-    """0.1 Gbit/s are not a whole number of units: as many as fit below are accepted, and not one
+    """0.1 Gbit/s are not an integral number of units: as many as fit below are accepted, and not one
     more."""
     fits = 2**60 // 10
     for network, matrix, words in (

@@ -161,7 +161,7 @@ def test_few_policies_against_whole_numbers(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_one_list_each_is_near_the_best_choice_of_midpoints(seed: int) -> None:
-    """Against whole numbers: each of the demands takes one of all lists."""
+    """Against integers: each of the demands takes one of all lists."""
     dag, dags, failures, pairs, demand = _random_case(seed, 0.5)
     columns, rows = _program(dag, failures, pairs, demand)
     sums = np.zeros((len(pairs), len(columns) + 1))
