@@ -4,13 +4,13 @@ r"""Write the proof of an allocation, with network and matrix, as files that
 Flows x[d, k] of a matrix become integer multiples of 2^-60 Gbit/s.  They are multiplied with
 1 - 2^-s first, where s is 40. Rounded sums, and the difference between a number and its shortest
 decimal, then stay below capacities and rates.  Where all demand must be carried, what rounding left
-out goes to the largest path.  Prices are rounded down to multiples of 2^-60, since any prices prove a bound.
-Claims leave twice as much room as the flows: they cost 2e-12 of the value.  If the checker refuses
-the files, s is lowered; an error says where no s is enough.
+out goes to the largest path.  Prices are rounded down to multiples of 2^-60, since any prices prove
+a bound.  Claims leave twice as much room as the flows: they cost 2e-12 of the value.  If the checker
+refuses the files, s is lowered; an error says where no s is enough.
 
-Multipliers that prove what a promise costs at given prices, for every demand at once.
+Multipliers that prove the cost of a protected flow at given prices, for every demand at once.
 
-A promise of one Gbit/s reserves a[k] on the paths so that every group of failures leaves it: the
+A protected flow of 1 Gbit/s reserves a[k] on the paths so that it survives every group: the
 least cost is
 
     min sum_k price[k] a[k]   s.t.   sum over k that survive g of a[k] >= 1 for every g
