@@ -5,8 +5,8 @@ Flows x[d, k] of a matrix become integer multiples of 2^-60 Gbit/s.  They are mu
 1 - 2^-s first, where s is 40. Rounded sums, and the difference between a number and its shortest
 decimal, then stay below capacities and rates.  Where all demand must be carried, what rounding left
 out goes to the largest path.  Prices are rounded down to multiples of 2^-60, since any prices prove
-a bound.  Claims leave twice as much room as the flows: they cost 2e-12 of the value.  If the checker
-refuses the files, s is lowered; an error says where no s is enough.
+a bound.  Claims leave twice as much room as the flows: they cost 2e-12 of the value.  If the
+checker refuses the files, s is lowered; an error says where no s is enough.
 
 Multipliers that prove the cost of a protected flow at given prices, for every demand at once.
 
