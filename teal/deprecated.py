@@ -34,7 +34,10 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 }
 
 # Class: old attribute -> new attribute.
-ATTRIBUTES: Mapping[str, Mapping[str, str]] = {"Deadline": {"left": "remaining_s"}}
+ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
+    "Deadline": {"left": "remaining_s"},
+    "MeasuredMatrices": {"most": "max_matrices"},
+}
 # Function: old keyword -> new keyword.
 KEYWORDS: Mapping[str, Mapping[str, str]] = {"threads_for": {"least": "min_operations"}}
 

@@ -11,6 +11,7 @@ import teal
 from teal.deprecated import ATTRIBUTES, KEYWORDS, NAMES
 from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
+from teal.serving.engine.measured import MeasuredMatrices
 
 
 @pytest.mark.parametrize(
@@ -40,10 +41,15 @@ def test_a_name_that_never_was_is_an_attribute_error() -> None:
 
 
 def test_an_old_attribute_warns_and_is_the_new_one() -> None:
-    assert ATTRIBUTES.keys() == {"Deadline"}
-    assert ATTRIBUTES["Deadline"] == {"left": "remaining_s"}
-    with pytest.warns(DeprecationWarning, match=r"Deadline\.left is deprecated: use remaining_s"):
-        assert getattr(Deadline(), "left") == Deadline().remaining_s  # noqa: B009
+    matrices = MeasuredMatrices.__new__(MeasuredMatrices)
+    matrices.max_matrices = 3
+    instances: dict[str, Any] = {"Deadline": Deadline(), "MeasuredMatrices": matrices}
+    assert ATTRIBUTES.keys() == instances.keys()
+    for name, attributes in ATTRIBUTES.items():
+        for old, new in attributes.items():
+            with pytest.warns(DeprecationWarning, match=rf"{name}\.{old} is deprecated: use {new}"):
+                value = getattr(instances[name], old)
+            assert value == getattr(instances[name], new)
 
 
 def test_an_old_keyword_warns_and_is_the_new_one() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from teal.deprecated import with_old_attributes
 from teal.network import TrafficMatrices
 from teal.runtime.arrays import BoolArray, Float32Array, FloatArray, Int64Array, IntArray
 from teal.runtime.storage import atomic_files
@@ -34,6 +35,7 @@ _CLOCK_TICK_NS = 1_000_000_000
 _TIME_FORMAT = "%Y%m%dT%H%M%S"
 
 
+@with_old_attributes
 class MeasuredMatrices:
     """Matrices of one registration of a network, oldest first, in memory and on disk. Thread-safe.
 
