@@ -37,10 +37,10 @@ def plan(topology: Any, traffic: Any, options: PlanOptions) -> FailurePlan:
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         traffic: TrafficMatrices, a pandas frame, a file or a name.
-        options: by name.
+        options: keyword options of the command.
 
     Raises:
-        InputError: a fault in the input.
+        InputError: invalid input.
     """
     instance = instance_of(*load_network(topology, traffic, options), options)
     return FailurePlan(**vars(study.plan(instance, options, MemoryEntries())))
@@ -54,10 +54,10 @@ def evaluate(topology: Any, traffic: Any, options: EvaluateOptions) -> Evaluatio
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         traffic: TrafficMatrices, a pandas frame, a file or a name.
-        options: by name.
+        options: keyword options of the command.
 
     Raises:
-        InputError: a fault in the input.
+        InputError: invalid input.
     """
     instance = instance_of(*load_network(topology, traffic, options), options)
     return EvaluationReport(**vars(evaluation.evaluate(instance, options, MemoryEntries())))
@@ -71,10 +71,10 @@ def allocate(topology: Any, traffic: Any, options: AllocateOptions) -> Allocated
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         traffic: TrafficMatrices, a pandas frame, a file or a name.
-        options: by name.
+        options: keyword options of the command.
 
     Raises:
-        InputError: a fault in the input.
+        InputError: invalid input.
     """
     instance = instance_of(*load_network(topology, traffic, options), options)
     return allocation.allocate(instance, options)
@@ -88,10 +88,10 @@ def train(topology: Any, traffic: Any, options: TrainOptions) -> TrainReport:
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         traffic: TrafficMatrices, a pandas frame, a file or a name.
-        options: by name.
+        options: keyword options of the command.
 
     Raises:
-        InputError: a fault in the input, or an earlier run in OUT that must not be replaced.
+        InputError: invalid input, or an earlier run in OUT that must not be replaced.
     """
     check_start(options)
     instance = instance_of(*load_network(topology, traffic, options), options)

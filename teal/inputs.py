@@ -328,7 +328,7 @@ def run_convert(config: TrafficConvertConfig) -> TrafficMatrices:
     """Load or generate the matrices, and write them.
 
     Raises:
-        InputError: a fault in the settings, or an output file that must not be replaced.
+        InputError: invalid settings, or an output file that must not be replaced.
     """
     from teal.formats import TRAFFIC_SUFFIXES, load_traffic, save_traffic, topology_of
     from teal.runtime.storage import check_out_file

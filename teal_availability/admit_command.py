@@ -232,7 +232,7 @@ def admit(topology: Any, promises: Any, options: AdmitOptions) -> AdmissionRepor
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         promises: a file, or several :class:`teal_availability.Request`.
-        options: by name.
+        options: keyword options of the command.
 
     Raises:
         InputError: invalid input, or sold requests that cannot all be kept.

@@ -19,7 +19,7 @@ def availability(topology: Any, traffic: Any, options: AvailabilityOptions) -> A
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         traffic: TrafficMatrices, a pandas frame, a file or a name.
-        options: by name.
+        options: keyword options of the command.
 
     Raises:
         InputError: invalid input.

@@ -333,7 +333,7 @@ def expand(topology: Any, promises: Any, options: ExpandOptions) -> ExpansionRep
         topology: a Topology, a networkx graph, a file or a name.
         promises: a file, or several :class:`teal_availability.Request`, such as those of
             :func:`teal_availability.peak_requests`.
-        options: by name.
+        options: keyword options of the command.
 
     Raises:
         InputError: invalid input.

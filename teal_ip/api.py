@@ -27,15 +27,17 @@ from teal_ip.surveys.survey import survey as survey_of
 
 @with_options(UpgradeOptions)
 def upgrade(topology: Any, traffic: Any, options: UpgradeOptions) -> UpgradeReport:
-    """Plan capacity expansion, with the options of ``teal upgrade``.  Writes and draws nothing.
+    """Plan capacity expansion, with the options of ``teal upgrade``.
+
+    Writes no files and draws no charts.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         traffic: TrafficMatrices, a pandas frame, a file or a name.
-        options: by name.
+        options: keyword options of the command.
 
     Raises:
-        InputError: a fault in the input.
+        InputError: invalid input.
         SolverError: no feasible plan within the time limit.
     """
     return UpgradeReport(**vars(plan_upgrade(topology, traffic, options)))
@@ -44,15 +46,15 @@ def upgrade(topology: Any, traffic: Any, options: UpgradeOptions) -> UpgradeRepo
 @with_options(SimulateOptions)
 def simulate(topology: Any, traffic: Any, options: SimulateOptions) -> SimulationReport:
     """Simulate IGP routing: link loads now, under failures and with growth, with the options of
-    ``teal simulate``.  Writes and draws nothing.
+    ``teal simulate``.  Writes no files and draws no charts.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         traffic: TrafficMatrices, a pandas frame, a file or a name.
-        options: by name.
+        options: keyword options of the command.
 
     Raises:
-        InputError: a fault in the input.
+        InputError: invalid input.
     """
     dag, matrices = routed(topology, traffic, options, options, lambda _: None)
     return SimulationReport(**vars(loads_of(dag, matrices, options, keeps_all=True)))
@@ -61,16 +63,18 @@ def simulate(topology: Any, traffic: Any, options: SimulateOptions) -> Simulatio
 @with_options(SurveyOptions)
 def survey(topology: Any, traffic: Any, options: SurveyOptions) -> SurveyReport:
     """Survey a network with the options of ``teal survey``: loads now and under failures, metrics
-    and policies that repair overloads, and capacity expansion.  Writes and draws nothing.
+    and policies that repair overloads, and capacity expansion.
+
+    Writes no files and draws no charts.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         traffic: TrafficMatrices, such as those of :func:`estimate`, a pandas frame, a file or a
             name.
-        options: by name.
+        options: keyword options of the command.
 
     Raises:
-        InputError: a fault in the input.
+        InputError: invalid input.
     """
     return survey_of(topology, traffic, options)
 
@@ -78,7 +82,7 @@ def survey(topology: Any, traffic: Any, options: SurveyOptions) -> SurveyReport:
 @with_options(EstimateOptions)
 def estimate(topology: Any, counters: Any, options: EstimateOptions) -> EstimateReport:
     """Estimate traffic matrices from interface byte counters and check the counters, with the
-    options of ``teal estimate``.  Writes nothing.
+    options of ``teal estimate``.  Writes no files.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -86,7 +90,7 @@ def estimate(topology: Any, counters: Any, options: EstimateOptions) -> Estimate
         options: by name; ``history``, ``flows`` and ``truth`` may be TrafficMatrices too.
 
     Raises:
-        InputError: a fault in the input.
+        InputError: invalid input.
     """
     run = matrices_of(measured_on(topology, counters, options, lambda _: None), options)
     return EstimateReport(**vars(run))

@@ -13,7 +13,7 @@ from teal_next.settings import NextIntervalOptions
 @with_options(NextIntervalOptions)
 def next_interval(topology: Any, traffic: Any, options: NextIntervalOptions) -> NextIntervals:
     """Evaluate hedges over consecutive intervals, with the options of ``teal next-interval``.
-    Writes and draws nothing.
+    Writes no files and draws no charts.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.

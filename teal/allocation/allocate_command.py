@@ -43,7 +43,7 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
     its parts.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or results in OUT that must not be replaced.
     """
     out = config.out
     # Prepare the folder; earlier results are removed once the settings are known to be valid.

@@ -34,7 +34,7 @@ class PartFiles:
         notify: called with what was assumed and found while loading.
 
     Raises:
-        InputError: a fault in what the user gave.
+        InputError: invalid user input.
     """
 
     def __init__(

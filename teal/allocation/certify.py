@@ -58,7 +58,7 @@ def run_certify(config: CertifyConfig, notify: Callable[[str], None]) -> Certifi
     """Read the allocation, find prices, write the proof and check it.
 
     Raises:
-        InputError: a fault in the settings or files; a rule that the allocation breaks.
+        InputError: invalid settings or files; a rule that the allocation breaks.
         SolverError: the checker refuses the proof.
     """
     if not config.allocation.is_file():

@@ -29,7 +29,7 @@ def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Top
     """Compute the paths and, if there is an output file, write them node by node.
 
     Raises:
-        InputError: a fault in the settings, or an output file that must not be replaced.
+        InputError: invalid settings, or an output file that must not be replaced.
     """
     if config.out:
         check_out_file(config.out, (".csv",), overwrite=config.overwrite)
@@ -75,7 +75,7 @@ def run_improve(config: ImproveConfig, notify: Callable[[str], None]) -> Improve
     """Add paths for some training matrices, and write all paths.
 
     Raises:
-        InputError: a fault in the settings, or an output file that must not be replaced.
+        InputError: invalid settings, or an output file that must not be replaced.
     """
     check_out_file(config.out, (".npz",), overwrite=config.overwrite)
     instance = load_instance(config, notify)

@@ -119,7 +119,7 @@ def solve_sharded(
         workers: makes other processes that hold the shards; None for this process.
 
     Raises:
-        InputError: a fault in what the user gave.
+        InputError: invalid user input.
     """
     program = _load(config, notify)
     search = PathSearch(config.first_paths, config.path_method, config.path_weight)
@@ -193,7 +193,7 @@ def _load(config: SolveConfig, notify: Callable[[str], None]) -> _Program:
     """Load network and traffic, and note which settings do not apply to shards.
 
     Raises:
-        InputError: a fault in the settings, traffic with classes, or path groups.
+        InputError: invalid settings, traffic with classes, or path groups.
     """
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
     topology, traffic = load_network(config.topology, config.traffic, config, notify)

@@ -330,7 +330,7 @@ def solve_matrix(
             kernels that this machine has not compiled.
 
     Raises:
-        InputError: a fault in what the user gave.
+        InputError: invalid user input.
     """
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
     model = named_model(config.model, Objective(config.objective))
@@ -368,7 +368,7 @@ def _solve_instance(
         named: model to start from; None where the settings name none.
 
     Raises:
-        InputError: a fault in what the user gave.
+        InputError: invalid user input.
     """
     # Build the problem, and choose the start.
     begin = time.perf_counter()

@@ -22,7 +22,7 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
     """Solve the matrix and, if there is an output file, write the allocation.
 
     Raises:
-        InputError: a fault in the settings, or an output file that must not be replaced.
+        InputError: invalid settings, or an output file that must not be replaced.
     """
     if config.is_sharded:
         compile_first(notify)

@@ -300,7 +300,7 @@ def run_update(config: UpdateConfig) -> Update:
     """Read, plan, write.
 
     Raises:
-        InputError: a fault in the settings or in a file.
+        InputError: invalid settings or an invalid file.
         SolverError: an allocation that overloads a link, or no way in so many steps.
     """
     earlier = tuple(file.name for file in config.out.glob(_PATTERN))

@@ -293,7 +293,7 @@ def load_instance(
         deadline: seconds for all that is computed for it, from when network and traffic are read.
 
     Raises:
-        InputError: a fault in what the user gave.
+        InputError: invalid user input.
         SolverError: the factor of --calibrate was not found in time.
     """
     # Report an unavailable device before anything is read.
@@ -346,7 +346,7 @@ def instance_of(
         deadline: seconds for all that is computed.
 
     Raises:
-        InputError: a fault in the settings.
+        InputError: invalid settings.
         SolverError: the factor of --calibrate was not found in time.
     """
     _check_device(config)
@@ -435,7 +435,7 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
         notify: called with what was found.
 
     Raises:
-        InputError: a fault in the file; see :meth:`teal.Problem.with_protection`.
+        InputError: an invalid file; see :meth:`teal.Problem.with_protection`.
     """
     groups = failing_links("" if protect == _CABLES else protect, instance.topology)
     problem = instance.problem(np.zeros((1, instance.paths.num_demands)))

@@ -483,7 +483,7 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
     """Search, then write everything.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or results in OUT that must not be replaced.
     """
     # Load the instance and the schemes.
     check_out_folder(config.out, FILES, overwrite=config.overwrite)

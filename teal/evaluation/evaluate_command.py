@@ -73,7 +73,7 @@ def run_evaluate(config: EvaluateConfig, notify: Callable[[str], None] = lambda 
     far.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced; nothing is
+        InputError: invalid settings, or results in OUT that must not be replaced; nothing is
             written then.
     """
     entries = _LateJournal(config)

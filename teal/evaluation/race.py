@@ -428,7 +428,7 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
     """Race on every network, then write everything.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or results in OUT that must not be replaced.
     """
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
     models = config.models_by_network()

@@ -116,7 +116,7 @@ def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepR
     """Carry out what is missing, and write the tables after every run.
 
     Raises:
-        InputError: a fault in the settings, or an earlier sweep in OUT that must not be replaced.
+        InputError: invalid settings, or an earlier sweep in OUT that must not be replaced.
     """
     if not config.resume:
         check_out_folder(

@@ -253,7 +253,7 @@ def _load_named_traffic(
         file_format or repetita_files or is_archive or text.partition(":")[0] == "gravity"
     ):
         raise InputError(
-            "--traffic-unit", "", f"nothing for {text}, which has a unit of its own", repr(unit)
+            "--traffic-unit", "", f"no unit for {text}, which states its own", repr(unit)
         )
     # Formats with a unit of their own.
     if text.partition(":")[0] == "gravity":

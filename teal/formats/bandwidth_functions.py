@@ -154,7 +154,7 @@ def _table_points(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
     for row in rows:
         present = [name for name in ("rate", "share") if name in row.values]
         if len(present) != 1:
-            expected = "rate or share, value, and perhaps source and target, or class"
+            expected = "rate or share, value; optional: source and target, or class"
             raise InputError(str(file), "columns", expected, ", ".join(row.values))
         source, target, name = map(row.text, _NAMES)
         kind = present[0]

@@ -141,7 +141,7 @@ def _level_ends(index: Any, where: str) -> tuple[AnyArray, AnyArray]:
     first, second = (str(name).strip().lower() for name in index.names)
     is_swapped = first in _TARGETS and second in _SOURCES
     if not is_swapped and (first in _TARGETS or second in _SOURCES):
-        expected = "levels named source and target, or without names in this order"
+        expected = "levels named source and target, or unnamed in the order source, target"
         raise InputError(where, "index", expected, f"{index.names[0]}, {index.names[1]}")
     order = (1, 0) if is_swapped else (0, 1)
     sources, targets = (index.get_level_values(level).to_numpy() for level in order)
@@ -236,7 +236,7 @@ def _from_square(
     if row_axis in _TARGETS or column_axis in _SOURCES:
         rows, columns, rates = columns, rows, rates.T
         if row_axis in _SOURCES or column_axis in _TARGETS:
-            expected = "axes named source and target, or without names in this order"
+            expected = "axes named source and target, or unnamed in the order source, target"
             raise InputError(where, "axes", expected, f"{frame.index.name}, {frame.columns.name}")
     sources = np.repeat(np.array(rows, dtype=object), len(columns))
     targets = np.tile(np.array(columns, dtype=object), len(rows))

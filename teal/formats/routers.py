@@ -251,7 +251,7 @@ def _used_columns(table: CellTable) -> list[bool]:
         raise InputError(
             table.where,
             "name",
-            f"a column name, and perhaps {', '.join(_COLUMNS[1:])}",
+            f"a column name, optionally with {', '.join(_COLUMNS[1:])}",
             ", ".join(table.header),
         )
     is_used_column = [
@@ -341,7 +341,7 @@ def _parse_srgb(text: str, where: str, field: str) -> tuple[int, int]:
     start = _parse_integer(first.strip(), where, field) if text else SRGB_BASE
     end = _parse_integer(last.strip(), where, field) if dash else MAX_LABEL
     if start is None or end is None or not _MIN_LABEL <= start <= end <= MAX_LABEL:
-        expected = f"a label from {_MIN_LABEL} to {MAX_LABEL:,}, or two such as 16000-23999"
+        expected = f"a label from {_MIN_LABEL:,} to {MAX_LABEL:,}, or a range such as 16000-23999"
         raise InputError(where, field, expected, repr(text))
     return start, end
 

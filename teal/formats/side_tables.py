@@ -228,7 +228,7 @@ def _expected(columns: Sequence[Column]) -> str:
     optional = ", ".join(column.name for column in columns if not column.required)
     if not required:
         return f"some of {optional}"
-    return f"{required} (and perhaps {optional})" if optional else required
+    return f"{required} (optional: {optional})" if optional else required
 
 
 def _heading(text: str) -> tuple[str, str]:

@@ -138,7 +138,7 @@ def named_environment(
         objective: as of :class:`TrafficEnvironment`.
 
     Raises:
-        InputError: a fault in one of them.
+        InputError: one of them is invalid.
     """
     network = load_topology(topology) if isinstance(topology, str) else topology
     matrices = load_traffic(traffic, network) if isinstance(traffic, str) else traffic

@@ -80,7 +80,7 @@ class ProcessGroup:
                 tensor.detach().copy_(summed.view_as(tensor))
 
     def broadcast(self, number: float) -> float:
-        """Send from the first process to all, as in :meth:`Peers.broadcast`."""
+        """Broadcast the number of the first process (:meth:`Peers.broadcast`)."""
         from torch import distributed
 
         value = torch.tensor([number], dtype=torch.float64, device=self._device)

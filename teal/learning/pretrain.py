@@ -286,7 +286,7 @@ def run_pretrain(config: PretrainConfig) -> Pretrainer:
     """Train, from the start or from the state in OUT.
 
     Raises:
-        InputError: a fault in the settings, or an earlier run in OUT that must not be replaced.
+        InputError: invalid settings, or an earlier run in OUT that must not be replaced.
     """
     if not config.resume:
         check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)

@@ -33,7 +33,7 @@ def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainReport
     """Train, from the start or from the state in OUT.
 
     Raises:
-        InputError: a fault in the settings, or an earlier run in OUT that must not be replaced.
+        InputError: invalid settings, or an earlier run in OUT that must not be replaced.
         SolverError: workers died again and again.
     """
     check_start(config)

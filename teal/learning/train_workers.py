@@ -46,7 +46,7 @@ def train_together(config: TrainConfig, progress: bool = True) -> TrainState:
     the random numbers for a matrix do not depend on the process.
 
     Raises:
-        InputError: a fault in the settings, or fewer CPUs or GPUs than workers.
+        InputError: invalid settings, or fewer CPUs or GPUs than workers.
         SolverError: workers died more than three times.
     """
     with connected() as ray:

@@ -41,11 +41,11 @@ class OpsBackend(Protocol):
     name: str
 
     def path_sum(self, link_values: Tensor) -> Tensor:
-        """(B, E, F) -> (B, D, K, F)."""
+        """Sum link values along each path: (B, E, F) -> (B, D, K, F)."""
         ...
 
     def link_sum(self, path_values: Tensor) -> Tensor:
-        """(B, D, K, F) -> (B, E, F)."""
+        """Sum path values over each link: (B, D, K, F) -> (B, E, F)."""
         ...
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,7 +203,7 @@ class TorchBackend:
             )
 
     def path_sum(self, link_values: Tensor) -> Tensor:
-        """(B, E, F) -> (B, D, K, F)."""
+        """Sum link values along each path: (B, E, F) -> (B, D, K, F)."""
         batch, _, features = link_values.shape
         sums = link_values.new_zeros(batch, self._num_nodes, features)  # (B, T, F)
         for depth, (node, link, parent) in enumerate(self._levels):
@@ -212,7 +212,7 @@ class TorchBackend:
         return self._at_leaves(sums)
 
     def link_sum(self, path_values: Tensor) -> Tensor:
-        """(B, D, K, F) -> (B, E, F)."""
+        """Sum path values over each link: (B, D, K, F) -> (B, E, F)."""
         batch = path_values.shape[0]
         features = path_values.shape[-1]
         flow = path_values.new_zeros(batch, self._num_nodes, features)  # (B, T, F)
@@ -250,7 +250,7 @@ class TorchBackend:
         return node_values[:, self._leaf.clamp(min=0)]
 
     def _at_leaves(self, node_values: Tensor) -> Tensor:
-        """(B, T, F) -> (B, D, K, F), 0 where there is no path."""
+        """Select the end node of each path: (B, T, F) -> (B, D, K, F); 0 where there is no path."""
         return torch.where(self._mask[..., None], self._gather_leaves(node_values), 0)
 
 

@@ -120,7 +120,7 @@ class CudaBackend:
         return cuda.array(torch.empty(entries, dtype=dtype, device=self.device))
 
     def path_sum(self, link_values: Tensor) -> Tensor:
-        """(B, E, F) -> (B, D, K, F)."""
+        """Sum link values along each path: (B, E, F) -> (B, D, K, F)."""
         batch, _, features = link_values.shape
         out = link_values.new_empty(batch, *self._shape, features)
         if not out.numel():
@@ -146,7 +146,7 @@ class CudaBackend:
         return out
 
     def link_sum(self, path_values: Tensor) -> Tensor:
-        """(B, D, K, F) -> (B, E, F)."""
+        """Sum path values over each link: (B, D, K, F) -> (B, E, F)."""
         batch = path_values.shape[0]
         features = path_values.shape[-1]
         if not path_values.numel() or not self.num_nodes:

@@ -126,7 +126,7 @@ class NumbaBackend:
         self._block_ptr = paths.packed.blocks(1, _MAX_BLOCKS)
 
     def path_sum(self, link_values: Tensor) -> Tensor:
-        """(B, E, F) -> (B, D, K, F)."""
+        """Sum link values along each path: (B, E, F) -> (B, D, K, F)."""
         batch, _, features = link_values.shape
         out = link_values.new_empty(batch, *self._shape, features)
         with threads_for(self._work * batch * features):
@@ -134,7 +134,7 @@ class NumbaBackend:
         return out
 
     def link_sum(self, path_values: Tensor) -> Tensor:
-        """(B, D, K, F) -> (B, E, F)."""
+        """Sum path values over each link: (B, D, K, F) -> (B, E, F)."""
         batch = path_values.shape[0]
         features = path_values.shape[-1]
         block_sums = path_values.new_zeros(

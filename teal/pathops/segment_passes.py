@@ -177,7 +177,7 @@ class SegmentPasses:
         self._operations = _OPERATIONS_PER_ARC * dag.num_arcs
 
     def segment_sum(self, link_value: FloatArray) -> FloatArray:
-        """(L, E) -> (L, N, N)."""
+        """Sum link values along the ECMP paths of each segment: (L, E) -> (L, N, N)."""
         nodes = self.dag.topology.num_nodes
         result = np.empty((len(link_value), nodes, nodes))
         with threads_for(self._operations * len(link_value)):
@@ -187,7 +187,7 @@ class SegmentPasses:
         return result
 
     def segment_load(self, volume: FloatArray) -> FloatArray:
-        """(L, N, N) Gbit/s -> (L, E) Gbit/s."""
+        """Sum the traffic of all segments over each link: (L, N, N) Gbit/s -> (L, E) Gbit/s."""
         nodes = self.dag.topology.num_nodes
         load = np.zeros((min(nodes, MAX_BLOCKS), len(volume), self.dag.topology.num_links))
         with threads_for(self._operations * len(volume)):

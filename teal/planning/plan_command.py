@@ -383,7 +383,7 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> PlanReport:
     """Solve what is missing, then write everything; an interrupted run leaves its journal.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or results in OUT that must not be replaced.
     """
     out = config.out
     if not config.resume:

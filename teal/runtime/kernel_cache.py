@@ -108,11 +108,10 @@ _interprets = False
 
 @contextlib.contextmanager
 def interpreting() -> Iterator[None]:
-    """Run kernels that are not on disk as Python in the block: faster than compiling for small
-    networks.
+    """Run kernels without a cached binary in the Python interpreter within the block; for small
+    networks this is faster than compiling.
 
-    Kernels over lanes (:mod:`teal.runtime.lanes`), which Python cannot run, are compiled
-    nevertheless.
+    Kernels over lanes (:mod:`teal.runtime.lanes`), which Python cannot run, are still compiled.
     """
     global _interprets
     previous = _interprets

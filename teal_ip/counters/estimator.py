@@ -482,7 +482,7 @@ class Estimator:
         """
         if self._projection is None:
             raise InputError(
-                "estimate", "routing", "a measurement matrix (Estimator.route) first", "none"
+                "estimate", "routing", "a measurement matrix: call Estimator.route first", "none"
             )
         projection = self._projection
         if counters.shape != (projection.measurements.shape[0],):

@@ -67,7 +67,7 @@ class NamedCounters:
         self._interface_index = np.array(
             [index_by_interface[key] for key in self._interface_of_counter]
         )
-        self._named = np.zeros(len(self._interface_of_counter), dtype=np.int64)
+        self._num_blamed = np.zeros(len(self._interface_of_counter), dtype=np.int64)
         self._intervals = np.zeros(len(self._interfaces), dtype=np.int64)
         self._counted = np.zeros(len(self._interfaces))
         self._repaired = np.zeros(len(self._interfaces))
@@ -79,15 +79,16 @@ class NamedCounters:
         counted = np.concatenate(
             [readings.sent, readings.received, readings.ingress, readings.egress]
         )
-        is_named = np.concatenate(
+        is_blamed = np.concatenate(
             [repaired.blamed_sent, repaired.blamed_received, repaired.blamed_external]
         )
+        # ``values`` has one entry a link, for both of its counters, then ingress and egress.
         repaired_values = np.concatenate([repaired.values[:links], repaired.values])
         self._total += 1
-        self._named += is_named
-        self._intervals[np.unique(self._interface_index[is_named])] += 1
-        np.add.at(self._counted, self._interface_index[is_named], counted[is_named])
-        np.add.at(self._repaired, self._interface_index[is_named], repaired_values[is_named])
+        self._num_blamed += is_blamed
+        self._intervals[np.unique(self._interface_index[is_blamed])] += 1
+        np.add.at(self._counted, self._interface_index[is_blamed], counted[is_blamed])
+        np.add.at(self._repaired, self._interface_index[is_blamed], repaired_values[is_blamed])
 
     def rows(
         self,
@@ -123,7 +124,9 @@ class NamedCounters:
                     else f"from {names[link_in]}"
                 )
             # Named counters of the interface.
-            kinds = np.flatnonzero((self._interface_index == index) & (self._named > 0)).tolist()
+            kinds = np.flatnonzero(
+                (self._interface_index == index) & (self._num_blamed > 0)
+            ).tolist()
             repaired = self._repaired[index]
             result.append(
                 NamedCounter(

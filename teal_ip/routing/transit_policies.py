@@ -226,7 +226,9 @@ class TransitSteering:
 
 
 def _looping(captured: FloatArray) -> BoolArray:
-    """Whether each policy (P,) keeps its traffic for ever; argument B (P, P)."""
+    """Whether each policy (P,) traps its traffic in an endless loop, by the captured shares B
+    (P, P).
+    """
     count, group = connected_components(captured > 0, connection="strong")
     loops = np.zeros(len(captured), dtype=bool)
     for index in range(count):

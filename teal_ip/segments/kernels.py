@@ -205,8 +205,8 @@ def take_midpoints(
     share: FloatArray,
     average: FloatArray,
 ) -> None:
-    """Store the cheapest midpoint of each demand: in a free slot, or in the least used slot, whose
-    share it inherits.
+    """Store the cheapest midpoint of each demand if it costs less than all stored ones: in a free
+    slot, or in the least used slot, whose share it inherits.
 
     The first slot, with the shortest paths to the target, never changes.
 

@@ -306,13 +306,17 @@ class TransitScenarios(Scenarios):
         self, cost: FloatArray, direct: FloatArray, prices: dict[tuple[int, int], FloatArray]
     ) -> float:
         source, target, demand = self._demands
-        straight = 0.0
+        # Cost of all traffic on its shortest paths.
+        shortest_path_cost = 0.0
         for (failure, matrix), price in prices.items():
             value = self.passes[failure].segment_sum(price[None])[0][target, source]
-            straight += float(demand[matrix] @ np.where(np.isfinite(value), value, 0.0))
+            shortest_path_cost += float(demand[matrix] @ np.where(np.isfinite(value), value, 0.0))
+        # Policies whose routers are on one path exclude each other: an antichain saves at most.
         saving = np.zeros((self.nodes, self.nodes))
         saving[self.target, self.source] = np.maximum(0.0, direct - cost)
-        return straight - max_antichain_saving(self.passes[0].dag.dags, self._parent, saving)
+        return shortest_path_cost - max_antichain_saving(
+            self.passes[0].dag.dags, self._parent, saving
+        )
 
     @override
     def admissible_midpoints(self, source: IntArray, target: IntArray) -> BoolArray:

@@ -383,7 +383,7 @@ def test_rates_in_another_unit_are_converted(tmp_path: Path) -> None:
     assert load_traffic(str(tmp_path / "x.csv"), _topology(), unit="Mbit/s").read([0]).tolist() == [
         [1.5]
     ]
-    with pytest.raises(InputError, match="unit of its own"):
+    with pytest.raises(InputError, match="states its own"):
         load_traffic("gravity:", _topology(), unit="Mbit/s")
     with pytest.raises(InputError, match="bytes"):
         load_traffic(str(tmp_path / "x.csv"), _topology(), unit="MB/s")

@@ -123,7 +123,7 @@ def test_a_workbook_is_read_as_a_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("source,target\na,b\n", r"columns: expected source, target, rate \(and perhaps"),
+        ("source,target\na,b\n", r"columns: expected source, target, rate \(optional:"),
         ("source target rate\na b 1\n", "separated by commas, semicolons or tabs"),
         ("source,target,rate,Rate (G)\na,b,1,1\n", "rate: expected this column once"),
         ("source,target,rate (weeks)\na,b,1\n", "in the heading no unit"),

@@ -229,7 +229,7 @@ def _named_rates(table: Any, topology: Topology, classes: Sequence[str]) -> Floa
     """(B, D) rates of a table with a row for each demand."""
     names = set(table.column_names)
     if not {"source", "target", "rate"} <= names:
-        raise wrong("columns: expected rates, or source, target and rate (and perhaps matrix)")
+        raise wrong("columns: expected rates, or source, target and rate (optional: matrix)")
     triples = [table.column(name).combine_chunks() for name in ("source", "target", "rate")]
     if any(column.null_count for column in triples):
         raise wrong("source, target, rate: null values are not allowed")

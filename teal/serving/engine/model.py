@@ -100,7 +100,7 @@ class ReloadableModel:
         except Exception as error:
             self._error = str(error) or type(error).__name__
             LOG.warning(
-                "model refused", extra={"teal": {"model": self._name, "error": self._error}}
+                "model not loaded", extra={"teal": {"model": self._name, "error": self._error}}
             )
 
     def _fingerprint(self) -> list[tuple[int, int, int]]:

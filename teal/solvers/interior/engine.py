@@ -207,7 +207,7 @@ def pdhg_iterations_before(
     """Return how many iterations PDHG may take before this engine solves the problem.
 
     How much a warm start saves PDHG differs by a factor of ten between programs.  PDHG is therefore
-    given the time that this engine is predicted to take, and both take twice that time at most.
+    given the predicted time of this engine, so that the two together take at most twice that time.
 
     Args:
         problem: B matrices, the first of which stands for all.

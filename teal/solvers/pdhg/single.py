@@ -440,8 +440,8 @@ def _select_first_engine(
         program: presolved program of the first matrix.
 
     Returns:
-        PDHG iterations before interior points, None for all iterations; and the options of interior
-        points where these come first (with the model only where it saves time), else None.
+        Number of PDHG iterations to run first (None: PDHG only; 0: interior points first); and the
+        options of interior points if they run first, else None.
     """
     gap = options.gap
     remaining_s = options.deadline.remaining_s

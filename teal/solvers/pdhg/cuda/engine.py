@@ -94,11 +94,11 @@ def lanes(problem: Problem, dtype: torch.dtype) -> int:
     paths = problem.paths
     device = problem.ops.device
     backend = cast(CudaBackend, problem.ops.backend)
-    # Without the path set, which is on the GPU already.
+    # The path set is already on the GPU.
     matrix_bytes = bytes_needed(paths, dtype)
     # float64 results of all parts, and again when joined.
     result_bytes = 2 * 8 * paths.leaf.size * problem.batch
-    # Memory of unused recordings counts as available, but only recordings can use it: free it.
+    # Buffers of unused CUDA graphs count as available, but only graphs can use them: free them.
     if 2 * matrix_bytes * problem.batch > available_on(device):
         backend.spare_buffers.clear()
     return max_batch(

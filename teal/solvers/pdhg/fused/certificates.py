@@ -77,7 +77,8 @@ def measure(
     out: Measurements,
     lanes: Lanes,
 ) -> None:
-    """Compute the constants of a program.
+    """Compute the constants of a program (:class:`Measurements`): inverse capacities of the paths,
+    live demand, loads of the full and of the trial routing, and the dual bound at zero prices.
 
     Args:
         scan, block_ptr, max_slots: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.

@@ -99,7 +99,7 @@ class Passes(Protocol):
         ...
 
     def restart(self) -> None:
-        """Set the splits of z and z_0 to those of T(z)."""
+        """Restart the splits from the last PDHG step: set those of z and z_0 to those of T(z)."""
 
     def iterate(
         self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
@@ -366,7 +366,7 @@ class PathPasses:
         self._primal.stepped[:] = 0
 
     def restart(self) -> None:
-        """Restart at T(z) (:meth:`Passes.restart`)."""
+        """Restart the splits from the last PDHG step (:meth:`Passes.restart`)."""
         self._primal.current[:] = self._primal.stepped
         self._primal.anchor[:] = self._primal.stepped
 

@@ -297,12 +297,18 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
     width,
     pair,
 ):
-    """Respond for one block of sources; arguments as in :func:`respond`."""
+    """Compute the softmax splits of one block of sources at given prices; arguments as in
+    :func:`respond`.
+
+    ``weight`` is one flat buffer for the demands of a source.  Each demand has ``steps`` entries
+    for its unserved demand (one for each value step), then one for each path: first the exponents,
+    then their exponentials.
+    """
     is_summing = sums.shape[1] > 0
     steps = demand_value.drop.shape[1]
     has_rejection = may_reject and curve is None
     cost = np.zeros(max_slots, dtype=np.float32)  # of the path to each node
-    share = np.empty(max_shares, dtype=np.float32)
+    weight = np.empty(max_shares, dtype=np.float32)
     bits = np.empty(max_shares, dtype=np.int32)
     flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
     block_sums = sums[block]
@@ -322,22 +328,22 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
             largest = np.float32(0) if has_rejection else np.float32(-3e38)
             for k in range(n):
                 x = sharpness * (value - cost[scan.end_node[path + k]])
-                share[offset + steps + k] = x
+                weight[offset + steps + k] = x
                 largest = max(largest, x)
             for k in range(n):
-                share[offset + steps + k] -= largest
+                weight[offset + steps + k] -= largest
             # Profit of the cheapest path, for the share of a utility below.
             if curve is not None:
                 profits[d - scan.demand_ptr[s]] = largest
             # Exponentials below -80 are 0.
-            share[offset] = -largest if has_rejection else np.float32(-100)
+            weight[offset] = -largest if has_rejection else np.float32(-100)
             row = d if demand_value.drop.shape[0] > 1 else 0
             for c in range(1, steps):
                 exponent = sharpness * value * np.float32(demand_value.drop[row, c]) - largest
-                share[offset + c] = min(exponent, _MAX_EXPONENT)
+                weight[offset + c] = min(exponent, _MAX_EXPONENT)
             offset += n + steps
             path += n
-        exponentials(share, bits, offset)
+        exponentials(weight, bits, offset)
         # Splits, flows and elasticities.
         if is_summing:
             flow[: 2 * (nodes + 1)] = 0
@@ -357,8 +363,8 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
             else:
                 total = np.float32(0)
                 for k in range(n):
-                    total += share[offset + steps + k]
-                scale = np.float32(1) / max(share[offset] + total, np.float32(1e-30))
+                    total += weight[offset + steps + k]
+                scale = np.float32(1) / max(weight[offset] + total, np.float32(1e-30))
                 share_elasticity = np.float32(0)  # elasticity of a demand's share, over its flow
                 if curve is not None:
                     value = demand_value.first[d if len(demand_value.first) > 1 else 0]
@@ -370,30 +376,34 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                         # Skip the slow power where alpha is 1.
                         scale *= np.float32(ratio if alpha == 1.0 else ratio ** (1.0 / alpha))
                         share_elasticity = np.float32(1.0 / (alpha * price))
-                # Sums over the steps: of their part times scale, and times its square.
-                squared = scale * scale
+                # Sums over the value steps: width / normaliser, and width / normaliser^2.
+                scale_of_squares = scale * scale
                 if steps > 1:
                     scale = np.float32(0)
-                    squared = np.float32(0)
+                    scale_of_squares = np.float32(0)
                     start = np.float32(0)
                     for c in range(steps):
                         end = np.float32(demand_value.end[(d * steps + c) * width + lane])
                         inverse_sum = np.float32(1) / max(
-                            share[offset + c] + total, np.float32(1e-30)
+                            weight[offset + c] + total, np.float32(1e-30)
                         )
                         scale = scale + (end - start) * inverse_sum
-                        squared = squared + (end - start) * inverse_sum * inverse_sum
+                        scale_of_squares = (
+                            scale_of_squares + (end - start) * inverse_sum * inverse_sum
+                        )
                         start = end
                 rate = np.float32(demand[d * width + lane])
                 for k in range(n):
-                    x = share[offset + steps + k]
+                    x = weight[offset + steps + k]
                     path_share = x * scale
                     out[(path + k) * width + lane] = path_share
                     if is_summing:
                         node = 2 * np.int64(scan.end_node[path + k])
                         flow[node] = rate * path_share
                         if curve is None:
-                            flow[node + 1] = sharpness * rate * (path_share - x * x * squared)
+                            flow[node + 1] = (
+                                sharpness * rate * (path_share - x * x * scale_of_squares)
+                            )
                         else:
                             flow[node + 1] = (
                                 rate * path_share * (sharpness * (1 - x / total) + share_elasticity)
