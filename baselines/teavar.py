@@ -137,7 +137,7 @@ class Teavar:
         return Scenarios(np.array([probability for probability, _ in enumerated]), works)
 
     def _program(self, matrix: Matrix, scenarios: Scenarios) -> tuple[LinearProgram, Array]:
-        """LP of the module, and the path indices d * K + k of its first variables."""
+        """The LP in the module docstring, and the path indices d * K + k of its first variables."""
         paths = matrix.path_variables(matrix.routable)
         count = len(scenarios.probability)
         width = len(paths.path)
@@ -148,7 +148,8 @@ class Teavar:
         # Variables, all >= 0: flows (width), losses, u (S), alpha.
         total = width + losses.count + count + 1
         u = width + losses.count + np.arange(count)
-        # Rows: capacities, demands, loss of each pattern, loss of each scenario.
+        # Rows: capacities, demands, loss of each set of live paths of a demand, loss of each
+        # scenario.
         loss_rows = losses.rows(paths, total)
         scenario_loss = sparse_ones(
             np.repeat(np.arange(count), demands), width + losses.index, (count, total)

@@ -102,16 +102,15 @@ class Routers(Mapping[str, Router]):
         # Each SID belongs to one router in one algorithm.
         users: dict[int, str] = {}
         for router in routers:
-            igp_sids = [] if router.sid is None else [("", router.sid)]
-            for suffix, sid in [
-                *igp_sids,
-                *((f" in algorithm {number}", sid) for number, sid in router.algorithm_sids),
-            ]:
-                if users.setdefault(sid, router.name + suffix) != router.name + suffix:
+            labelled_sids = [] if router.sid is None else [(router.name, router.sid)]
+            labelled_sids += [
+                (f"{router.name} in algorithm {algorithm}", sid)
+                for algorithm, sid in router.algorithm_sids
+            ]
+            for user, sid in labelled_sids:
+                if users.setdefault(sid, user) != user:
                     expected = "that of one router in one algorithm"
-                    raise InputError(
-                        where, f"sid {sid}", expected, f"{users[sid]} and {router.name}{suffix}"
-                    )
+                    raise InputError(where, f"sid {sid}", expected, f"{users[sid]} and {user}")
         # Each alias belongs to one router.
         self._names = Names()
         for router in routers:

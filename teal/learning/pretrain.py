@@ -99,7 +99,7 @@ class FlowGnnTask:
         return total.mean()
 
     def save(self, out: Path, model: nn.Module, **fields: object) -> None:
-        """Write the checkpoint; ``fields`` are those of the card that say how it was made."""
+        """Write the checkpoint; ``fields`` are the card fields that record its provenance."""
         assert isinstance(model, UniversalFlowGnn)
         card = checkpoint.FlowGnnCard(
             model.config,
@@ -147,7 +147,7 @@ class PretrainTask(Protocol):
         ...
 
     def save(self, out: Path, model: nn.Module, **fields: object) -> None:
-        """Write the checkpoint, with the fields of the card that say how it was made."""
+        """Write the checkpoint, with the card fields that record its provenance."""
         ...
 
 

@@ -159,7 +159,9 @@ class Master:
         return result
 
     def can_be_installed(self, point: Point) -> bool:
-        """Whether the policies can be installed together: none excludes or captures another one."""
+        """Whether the policies can be installed together: none excludes another one, and none steers
+        another one's traffic.
+        """
         steered = point.steered
         return (
             not self.scenarios.excluded(steered)[steered].any() and not self.conflicts(point).any()

@@ -231,10 +231,10 @@ class Scenarios:
     def promising(
         self, prices: dict[tuple[int, int], FloatArray], count: int, deadline: Deadline
     ) -> tuple[Int64Array, IntArray]:
-        """Return the ``count`` columns, demands (n,) and midpoints (n,), that save most at link
-        prices.
+        """Return demands (n,) and midpoints (n,) of the ``count`` columns that save most at link
+        prices by (failure, matrix).
 
-        After the deadline, the columns of the blocks so far.
+        After the deadline, only the blocks of demands examined so far count.
         """
         values = {
             key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()
@@ -245,14 +245,16 @@ class Scenarios:
         for block, total in self._costs(values):
             if deadline.is_over:
                 break
-            rise = total - total[np.arange(len(total)), self.target[block]][:, None]
+            # Change of cost against the shortest paths; no midpoint is an end of its demand.
+            cost_change = total - total[np.arange(len(total)), self.target[block]][:, None]
             for end in (self.source[block], self.target[block]):
-                rise[np.arange(len(rise)), end] = np.inf
-            first = np.argpartition(rise, min(count, rise.size - 1), axis=None)[:count]
-            demand_index, mid = np.unravel_index(first, rise.shape)
+                cost_change[np.arange(len(cost_change)), end] = np.inf
+            num_cheapest = min(count, cost_change.size - 1)
+            cheapest = np.argpartition(cost_change, num_cheapest, axis=None)[:count]
+            demand_index, mid = np.unravel_index(cheapest, cost_change.shape)
             demands = np.append(demands, demand_index + block.start)
             mids = np.append(mids, mid.astype(np.int32))
-            savings = np.append(savings, -rise[demand_index, mid])
+            savings = np.append(savings, -cost_change[demand_index, mid])
         order = np.argsort(-savings, kind="stable")[:count]
         order = order[np.isfinite(savings[order])]
         return demands[order], mids[order]
