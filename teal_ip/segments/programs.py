@@ -159,8 +159,8 @@ class Master:
         return result
 
     def can_be_installed(self, point: Point) -> bool:
-        """Whether the policies can be installed together: none excludes another one, and none steers
-        another one's traffic.
+        """Whether the policies can be installed together: none excludes another one, and none
+        steers another one's traffic.
         """
         steered = point.steered
         return (
