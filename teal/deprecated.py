@@ -86,10 +86,11 @@ def with_old_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        for old_name in new_names.keys() & kwargs.keys():
-            message = f"{name}({old_name}=) is deprecated: use {new_names[old_name]}"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            kwargs[new_names[old_name]] = kwargs.pop(old_name)
+        for old_name, new_name in new_names.items():
+            if old_name in kwargs:
+                message = f"{name}({old_name}=) is deprecated: use {new_name}"
+                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                kwargs[new_name] = kwargs.pop(old_name)
         return function(*args, **kwargs)
 
     return call

@@ -44,7 +44,7 @@ _FIRST = ("engine", "paths", "interior points")
 _FIRST_OF_LARGE = ("engine", "paths", "samples")
 # Schemes with kernels of their own, and their tasks.
 _MODELS = {"teal": "flow gnn", "price-gnn": "price gnn"}
-# Demands from which the engine may start from samples.
+# Demands from which a first solve uses the engine, with sampled starts, and no interior points.
 _LARGE_DEMANDS = 10_000
 # Demands up to which HiGHS, and kernels that run as Python, take less time than compilation (8 s on
 # two cores): measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450

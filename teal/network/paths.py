@@ -56,8 +56,7 @@ _BYTES_FIXED = 1 << 29
 _MIN_SOURCES = 8
 _MAX_SOURCES = 64
 _TARGET_CALL_S = 0.5
-# Minimum demands x links (0.1 s) for which a search uses all threads: the parallel kernel takes
-# seconds to compile.
+# Minimum demands x links (0.1 s) for which a search uses all threads.
 _MIN_PARALLEL_VISITS = 20_000_000
 # A search of this many seconds is long enough to extrapolate to all pairs.
 _MIN_TIMED_S = 0.2

@@ -14,7 +14,7 @@ import numpy as np
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.parallel import as_int64, inner_kernel, partitioned_kernel, threads_for
 
-# Visits of links, by searches from all roots together.
+# Minimum visits of links, by searches from all roots together, for which they use all threads.
 _MIN_PARALLEL_VISITS = 1_000_000
 
 
@@ -279,8 +279,6 @@ def shortest_trees(
     graph = make_graph(num_nodes, tail, head, no_transit)
     distance = np.empty((len(roots), num_nodes))
     pred_link = np.empty((len(roots), num_nodes), dtype=np.int32)
-    # A few microseconds a link and root: from 0.1 s on, threads are worth compiling the parallel
-    # kernel.
     with threads_for(len(roots) * len(tail), min_operations=_MIN_PARALLEL_VISITS):
         _trees(np.asarray(roots, dtype=np.int32), graph, weight, distance, pred_link)
     return distance, pred_link

@@ -11,7 +11,7 @@ from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 
 # Numbers that project_box_plainly holds at once: 160 MB.
 _MAX_ENTRIES = 20_000_000
-# Operations of project_box below which compiling the parallel kernel does not pay off.
+# Minimum operations for which project_box uses all threads.
 _MIN_PARALLEL_OPERATIONS = 3_000_000
 
 

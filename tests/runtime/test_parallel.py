@@ -119,7 +119,9 @@ def test_the_thread_team_computes_each_part_once(threads: int, is_negative: bool
         out[:] = 0
         evaluate_repeatedly(4, line, is_negative, thread_of, out)
         np.testing.assert_array_equal(out, 4 * values)
-        # Equal shares of consecutive parts.
+        # Equal shares of consecutive parts; the other threading layers may run two on one thread.
+        if numba.threading_layer() != "omp":
+            continue
         num_threads = min(count, threads)
         sizes = np.unique(thread_of, return_counts=True)[1]
         assert len(sizes) == num_threads

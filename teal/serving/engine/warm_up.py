@@ -3,7 +3,7 @@ while a client waits.
 
 Solves every kind of request (:mod:`teal.serving.engine.request_kinds`) on a network of three nodes,
 since kernels depend on types, not on sizes. Where the size selects a kernel, each variant is
-called: both forms of parallel kernels, every engine, both interior-point searches.
+called: every engine, both interior-point searches.
 """
 
 from __future__ import annotations
