@@ -17,7 +17,9 @@ class TealError(Exception):
 
 
 class InputError(TealError):
-    """Invalid user input.
+    """Invalid user input: ``WHERE: FIELD: expected EXPECTED, found ACTUAL``.
+
+    :meth:`invalid` states a fault that is not a comparison of two values.
 
     Args:
         where: file, name or option with the fault.
@@ -27,16 +29,41 @@ class InputError(TealError):
     """
 
     def __init__(self, where: str, field: str, expected: str, actual: object) -> None:
-        self.where = where
-        self.field = field
         self.expected = expected
         self.actual = str(actual)
-        location = f"{where}: {field}" if field else where
-        super().__init__(f"{location}: expected {expected}, found {self.actual}")
+        self._set_message(where, field, f"expected {expected}, found {self.actual}")
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str, str]]:
+    @classmethod
+    def invalid(cls, where: str, field: str, problem: str, remedy: str = "") -> InputError:
+        """Return the error ``WHERE: FIELD: PROBLEM; REMEDY``.
+
+        Args:
+            where: file, name or option with the fault.
+            field: field of it that is wrong; ``""`` for the whole.
+            problem: what is wrong, as a clause: "the matrix has no demand above 0".
+            remedy: what to do about it, as an imperative; ``""`` where it is obvious.
+        """
+        error = cls(where, field, "", "")
+        error._set_message(where, field, f"{problem}; {remedy}" if remedy else problem)
+        return error
+
+    def relocated(self, where: str, field: str = "") -> InputError:
+        """Return the same fault at another location."""
+        error = type(self)(where, field, self.expected, self.actual)
+        error._set_message(where, field, self._fault)
+        return error
+
+    def _set_message(self, where: str, field: str, fault: str) -> None:
+        self.where = where
+        self.field = field
+        self._fault = fault
+        location = f"{where}: {field}" if field else where
+        self.args = (f"{location}: {fault}",)
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str, str], dict[str, object]]:
         """Support pickling, since Ray passes errors between processes."""
-        return type(self), (self.where, self.field, self.expected, self.actual)
+        state: dict[str, object] = {"args": self.args, "_fault": self._fault}
+        return type(self), (self.where, self.field, self.expected, self.actual), state
 
 
 class InputWarning(UserWarning):

@@ -72,7 +72,7 @@ PLAIN_WORDS = frozenset(
 )
 _LONG_FUNCTION = 40  # lines of code in the body
 _SHORT_PIECE = 3  # words of a piece of a string that was cut
-_MESSAGES = frozenset({"InputError", "SolverError", "warning", "info", "error", "warn"})
+_MESSAGES = frozenset({"InputError", "invalid", "SolverError", "warning", "info", "error", "warn"})
 
 
 def sources() -> dict[Path, str]:

@@ -113,9 +113,7 @@ def _assign_functions(
         try:
             BandwidthFunctions.of_points([key_points], [0])
         except InputError as error:
-            raise InputError(
-                first_location[key], error.field, error.expected, error.actual
-            ) from None
+            raise error.relocated(first_location[key], error.field) from None
     names = [""] * len(pairs) if classes is None else [classes.names[c] for c in classes.of_demand]
     function_of_demand = np.empty(len(pairs), dtype=np.int64)
     for demand, ((source_node, target_node), name) in enumerate(
