@@ -343,6 +343,15 @@ def test_the_hint_after_an_interruption_loads_no_torch() -> None:
     assert _last_line_of(code) == "False"
 
 
+def test_the_client_alone_loads_neither_solvers_nor_readers() -> None:
+    """A controller that only talks to the service needs httpx, NumPy and Arrow."""
+    code = (
+        "import sys, teal.client; print([name for name in sys.modules if name.startswith('teal') and "
+        "not name.startswith(('teal.client', 'teal.runtime')) or name in ('torch', 'numba', 'pandas')])"
+    )
+    assert _last_line_of(code) == "['teal', 'teal.errors']"
+
+
 # The most that each measure of tests/house.py may be.  A change that needs more says why, here.
 BUDGET = {
     "modules imported by exactly one other": 80,  # packages: `commands` and `api` of each

@@ -11,7 +11,7 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx
@@ -29,8 +29,9 @@ from teal.client.results import (
     ServedAllocation,
     utc,
 )
-from teal.formats.node_link import topology_to_node_link
-from teal.network import Topology
+
+if TYPE_CHECKING:
+    from teal.network import Topology
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
@@ -168,10 +169,18 @@ def put_network(
         settings: num_paths (auto, or a number), max_paths, path_method, path_weight, objective,
             gap, groups (of cables, by name), weights and functions (of demands) of the network.
     """
-    description = topology_to_node_link(topology) if isinstance(topology, Topology) else topology
+    description = topology if isinstance(topology, str | dict) else _node_link(topology)
     return Call(
         "PUT", _network_path(name), _read_network, {"json": {"topology": description, **settings}}
     )
+
+
+def _node_link(topology: Topology) -> dict[str, Any]:
+    """Return the node-link data of a topology."""
+    # Loaded here, since a client that never registers a Topology needs no file formats.
+    from teal.formats.node_link import topology_to_node_link
+
+    return topology_to_node_link(topology)
 
 
 def network(name: str) -> Call[Network]:
