@@ -83,8 +83,8 @@ def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[flo
 
 
 def alone(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float, float]:
-    """The same of a scheme's model, whose splits are cut to fit and neither refilled nor repaired,
-    under total_flow.
+    """Mean and worst share of the optimum, and mean certified gap, of what a scheme's model carries
+    without repair: its splits are cut to fit and not refilled; under total_flow.
     """
     parts = [cut_only(problem, *scheme.start(problem)) for problem in problems]
     shares = [
@@ -121,8 +121,116 @@ def summarised(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     return list(lines.values())
 
 
-def main() -> None:
-    """Train and measure every variant; print the results and write them to ablation.csv."""
+class Results:
+    """Rows of ablation.csv, with those of an interrupted run; each new row is stored at once.
+
+    Args:
+        file: ablation.csv.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.rows = list(csv.DictReader(file.open())) if file.exists() else []
+        self._earlier = {(row["network"], row["variant"], row["seed"]) for row in self.rows}
+
+    def has(self, network: str, variant: str, seed: int) -> bool:
+        """Return whether the interrupted run has measured a variant."""
+        return (network, variant, str(seed)) in self._earlier
+
+    def record(self, *values: object) -> None:
+        """Print and store one row of :data:`COLUMNS`."""
+        self.rows.append(dict(zip(COLUMNS, map(str, values), strict=True)))
+        print(*(f"{v:.4f}" if isinstance(v, float) else v for v in values), sep="  ", flush=True)
+        with self._file.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, COLUMNS)
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+
+class Network:
+    """A network with traffic, test problems, and the optimum of each.
+
+    Args:
+        name: name in the table.
+        source: name or file of the topology.
+        load: largest utilisation if all demand takes shortest paths.
+    """
+
+    def __init__(self, name: str, source: str, load: float) -> None:
+        self.name = name
+        self.load = load
+        topology = teal.load_topology(source)
+        self.is_large = topology.num_nodes > 500
+        count = 12 if self.is_large else 100
+        self.traffic = teal.load_traffic(f"gravity:seed=0,count={count},load={load:g}", topology)
+        self.split = self.traffic.split()
+        paths = teal.compute_paths(topology, self.traffic.pairs)
+        self.problems = [
+            teal.Problem.create(topology, paths, teal.Objective(), self.traffic.read([row]))
+            for row in spread(self.split.test, 8)
+        ]
+        # Midpoint of value and certified bound.
+        solutions = [
+            teal.solve(problem, gap=1e-4, max_iterations=5000) for problem in self.problems
+        ]
+        self.optima = [float((solution.value + solution.bound)[0]) / 2 for solution in solutions]
+
+    def measured(self, scheme: Any) -> tuple[float, float, float]:
+        """Return the figures of a scheme (:func:`measured`)."""
+        return measured(scheme, self.problems, self.optima)
+
+    def cut_only(self, scheme: Any) -> tuple[float, float, float]:
+        """Return the figures of a scheme's model without repair (:func:`alone`)."""
+        return alone(scheme, self.problems, self.optima)
+
+
+def measure_untrained(network: Network, results: Results) -> None:
+    """Measure shipped models and controls, which are not trained on the network."""
+    for variant, scheme_name in {**SHIPPED, **CONTROLS}.items():
+        if results.has(network.name, variant, 0):
+            continue
+        scheme = teal.make_scheme(scheme_name)
+        key = network.name, network.load, variant, 0, 0
+        if variant in SHIPPED:
+            results.record(*key, "cut", *network.cut_only(scheme))
+        results.record(*key, "refill", *network.measured(scheme))
+
+
+def train_and_measure(
+    network: Network, variant: str, seed: int, num_steps: int, results: Results
+) -> None:
+    """Measure a variant of FlowGNN before and after its training, with each repair."""
+    print(f"{network.name}, {variant}, seed {seed}: training", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        config = TrainConfig(
+            topology=network.name,
+            traffic="",
+            out=Path(folder),
+            seed=seed,
+            max_steps=num_steps,
+            batch_size=BATCH.get(network.name, 20),
+            validation_matrices=1 if network.is_large else 8,
+            validate_every=10 if network.is_large else 50,
+            **MODELS[variant],
+        )
+        trainer = Trainer(network.problems[0], network.traffic, network.split, config)
+        # Before the training.
+        untrained = FlowGnnScheme(trainer.model.eval(), FlowGnnSchemeConfig())  # type: ignore[arg-type]
+        untrained_key = network.name, network.load, f"untrained: {variant}", seed, 0
+        results.record(*untrained_key, "cut", *network.cut_only(untrained))
+        results.record(*untrained_key, "admm", *network.measured(untrained))
+        trainer.model.train()
+        trainer.train(Path(folder), progress=False)
+        model, _ = load_flow_gnn(Path(folder))
+    # After the training.
+    key = network.name, network.load, variant, seed, trainer.state.step
+    results.record(*key, "cut", *network.cut_only(FlowGnnScheme(model, FlowGnnSchemeConfig())))
+    for repair, repair_config in REPAIRS.items():
+        results.record(*key, repair, *network.measured(FlowGnnScheme(model, repair_config)))
+
+
+def parse_options() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -144,95 +252,34 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("runs/ablation"), help="folder of ablation.csv"
     )
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Train and measure every variant; print the results and write them to ablation.csv."""
+    options = parse_options()
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "ablation.csv"
-    rows = list(csv.DictReader(file.open())) if file.exists() else []
-
-    def record(*values: object) -> None:
-        rows.append(dict(zip(COLUMNS, map(str, values), strict=True)))
-        print(*(f"{v:.4f}" if isinstance(v, float) else v for v in values), sep="  ", flush=True)
-        with file.open("w", newline="") as stream:
-            writer = csv.DictWriter(stream, COLUMNS)
-            writer.writeheader()
-            writer.writerows(rows)
-
+    results = Results(file)
     for name in options.networks:
         if name in FILES and options.data is None:
-            print(f"{name}: left out, it needs --data")
+            print(f"{name}: skipped, it needs --data")
             continue
-        topology = teal.load_topology(
-            str(published(options.data, FILES[name])) if name in FILES else name
-        )
-        large = topology.num_nodes > 500
-        traffic = teal.load_traffic(
-            f"gravity:seed=0,count={12 if large else 100},load={options.load:g}", topology
-        )
-        paths = teal.compute_paths(topology, traffic.pairs)
-        split = traffic.split()
-        problems = [
-            teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row]))
-            for row in spread(split.test, 8)
-        ]
-        solutions = [teal.solve(problem, gap=1e-4, max_iterations=5000) for problem in problems]
-        optima = [float((solution.value + solution.bound)[0]) / 2 for solution in solutions]
-        finished = {(row["network"], row["variant"], row["seed"]) for row in rows}
-        for variant, scheme_name in {**SHIPPED, **CONTROLS}.items():
-            if (name, variant, "0") not in finished:
-                scheme = teal.make_scheme(scheme_name)
-                if variant in SHIPPED:
-                    record(
-                        name, options.load, variant, 0, 0, "cut", *alone(scheme, problems, optima)
-                    )
-                record(
-                    name, options.load, variant, 0, 0, "refill", *measured(scheme, problems, optima)
-                )
-        for variant, settings in MODELS.items():
+        source = str(published(options.data, FILES[name])) if name in FILES else name
+        network = Network(name, source, options.load)
+        measure_untrained(network, results)
+        for variant in MODELS:
             if not any(variant.startswith(prefix) for prefix in options.variants):
                 continue
             for seed in options.seeds:
-                if (name, variant, str(seed)) in finished:
-                    continue
-                print(f"{name}, {variant}, seed {seed}: training", flush=True)
-                with tempfile.TemporaryDirectory() as folder:
-                    config = TrainConfig(
-                        topology=name,
-                        traffic="",
-                        out=Path(folder),
-                        seed=seed,
-                        max_steps=options.steps,
-                        batch_size=BATCH.get(name, 20),
-                        validation_matrices=1 if large else 8,
-                        validate_every=10 if large else 50,
-                        **settings,
-                    )
-                    trainer = Trainer(problems[0], traffic, split, config)
-                    untrained = FlowGnnScheme(trainer.model.eval(), FlowGnnSchemeConfig())  # type: ignore[arg-type]
-                    words = name, options.load, f"untrained: {variant}", seed, 0
-                    record(*words, "cut", *alone(untrained, problems, optima))
-                    record(*words, "admm", *measured(untrained, problems, optima))
-                    trainer.model.train()
-                    trainer.train(Path(folder), progress=False)
-                    model, _ = load_flow_gnn(Path(folder))
-                scheme = FlowGnnScheme(model, FlowGnnSchemeConfig())
-                record(
-                    name,
-                    options.load,
-                    variant,
-                    seed,
-                    trainer.state.step,
-                    "cut",
-                    *alone(scheme, problems, optima),
-                )
-                for repair, config_of_repair in REPAIRS.items():
-                    figures = measured(FlowGnnScheme(model, config_of_repair), problems, optima)
-                    record(name, options.load, variant, seed, trainer.state.step, repair, *figures)
-    summary = options.out / "ablation-summary.csv"
-    with summary.open("w", newline="", encoding="utf-8") as stream:
+                if not results.has(name, variant, seed):
+                    train_and_measure(network, variant, seed, options.steps, results)
+    summary_file = options.out / "ablation-summary.csv"
+    with summary_file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, ("network", "variant", *REPAIRED))
         writer.writeheader()
-        writer.writerows(summarised(rows))
-    print(file, summary)
+        writer.writerows(summarised(results.rows))
+    print(file, summary_file)
 
 
 if __name__ == "__main__":

@@ -80,8 +80,40 @@ def main() -> None:
             )
 
 
-def compare(name: str, objective: str, data: Path, schemes: list[str]) -> None:
-    """Print a row, and a row for each scheme."""
+def chosen_paths(
+    topology: teal.Topology, few: teal.PathSet, objective: teal.Objective, matrices: FloatArray
+) -> tuple[teal.PathSet, float]:
+    """Return the paths chosen for training matrices (T, D), and the seconds that takes.
+
+    Args:
+        topology: network.
+        few: four paths a demand, to which paths are added.
+        objective: objective of the choice.
+        matrices: training matrices, Gbit/s.
+    """
+    problem = teal.Problem.create(topology, few, objective, matrices[matrices.sum(1) > 0])
+    teal.solve(problem, gap=0.01)  # compile before the clock starts
+    begin = time.perf_counter()
+    chosen = teal.choose_paths(
+        topology, problem.demand.numpy(), paths=few, objective=objective, cache=False
+    )
+    return chosen.paths, time.perf_counter() - begin
+
+
+def solve_time_ratio(chosen: teal.Problem, few: teal.Problem) -> float:
+    """Return the median time of a solve over chosen paths, over that of four paths, in turn."""
+    chosen_s: list[float] = []
+    few_s: list[float] = []
+    for _ in range(TIMED):
+        for problem, times in ((few, few_s), (chosen, chosen_s)):
+            begin = time.perf_counter()
+            teal.solve(problem.row(0), gap=0.01)
+            times.append(time.perf_counter() - begin)
+    return statistics.median(chosen_s) / statistics.median(few_s)
+
+
+def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> None:
+    """Print a row of the table for a network and an objective, and a row for each scheme."""
     topology_name, traffic_name, scale = NETWORKS[name]
     topology = teal.load_topology(
         published(data, topology_name) if "/" in topology_name else topology_name
@@ -89,59 +121,49 @@ def compare(name: str, objective: str, data: Path, schemes: list[str]) -> None:
     traffic = teal.load_traffic(
         published(data, traffic_name) if "/" in traffic_name else traffic_name, topology
     )
-    factor = scale if objective == "total_flow" else 1.0
-    program = teal.Objective(teal.ObjectiveName(objective))
+    factor = scale if objective_name == "total_flow" else 1.0
+    objective = teal.Objective(teal.ObjectiveName(objective_name))
+    # Both sets of candidate paths.
     begin = time.perf_counter()
     few = teal.compute_paths(topology, traffic.pairs, num_paths=4, cache=False)
     few_s = time.perf_counter() - begin
     split = traffic.split()
     training = traffic.read(spread(split.train, representative_matrices(few))) * factor
-    problem = teal.Problem.create(topology, few, program, training[training.sum(1) > 0])
-    teal.solve(problem, gap=0.01)  # compiles what has to be
-    begin = time.perf_counter()
-    chosen = teal.choose_paths(
-        topology, problem.demand.numpy(), paths=few, objective=program, cache=False
-    )
-    chosen_s = time.perf_counter() - begin
-    unseen = traffic.read(spread(split.test, 1 if few.leaf.size > MANY_SLOTS else TESTED)) * factor
+    chosen, chosen_s = chosen_paths(topology, few, objective, training)
+    # Problems of unseen matrices over each set, and bounds over all paths of the network.
+    num_unseen = 1 if few.leaf.size > MANY_SLOTS else TESTED
+    unseen = traffic.read(spread(split.test, num_unseen)) * factor
     unseen = unseen[unseen.sum(1) > 0]
-    sets = {"4": few, "chosen": chosen.paths}
-    problems = {
-        key: teal.Problem.create(topology, paths, program, unseen) for key, paths in sets.items()
-    }
+    few_problem = teal.Problem.create(topology, few, objective, unseen)
+    chosen_problem = teal.Problem.create(topology, chosen, objective, unseen)
     bounds = torch.cat(
         [
-            improve(problems["chosen"].row(row), target=1e-3).bound_all_paths
+            improve(chosen_problem.row(row), target=1e-3).bound_all_paths
             for row in range(len(unseen))
         ]
     )
-    lost = {
-        key: lost_of(case_problem, teal.solve(case_problem, gap=3e-4).value, bounds)
-        for key, case_problem in problems.items()
-    }
-    times: dict[str, list[float]] = {key: [] for key in problems}
-    for _ in range(TIMED):
-        for key, case_problem in problems.items():
-            begin = time.perf_counter()
-            teal.solve(case_problem.row(0), gap=0.01)
-            times[key].append(time.perf_counter() - begin)
-    ratio = statistics.median(times["chosen"]) / statistics.median(times["4"])
-    counts = " / ".join(f"{int(paths.mask.sum()):,}" for paths in sets.values())
+    # The row of the table.
     losses = " | ".join(
-        f"{100 * values.mean():.2f}%, {100 * values.max():.2f}%" for values in lost.values()
+        f"{100 * loss.mean():.2f}%, {100 * loss.max():.2f}%"
+        for loss in (
+            lost_of(problem, teal.solve(problem, gap=3e-4).value, bounds)
+            for problem in (few_problem, chosen_problem)
+        )
     )
+    counts = f"{int(few.mask.sum()):,} / {int(chosen.mask.sum()):,}"
+    ratio = solve_time_ratio(chosen_problem, few_problem)
     print(
-        f"| {name} | {objective} | {len(unseen)} | {few_s:.2g} / {chosen_s:.2g} s | {counts} | {losses} "
-        f"| {ratio:.2f} x |",
+        f"| {name} | {objective_name} | {len(unseen)} | {few_s:.2g} / {chosen_s:.2g} s | {counts} "
+        f"| {losses} | {ratio:.2f} x |",
         flush=True,
     )
     for scheme in schemes:
-        shares = [
-            100 - 100 * lost_of(case_problem, solved_by(scheme, case_problem), bounds).mean()
-            for case_problem in problems.values()
-        ]
+        few_share, chosen_share = (
+            100 - 100 * lost_of(problem, solved_by(scheme, problem), bounds).mean()
+            for problem in (few_problem, chosen_problem)
+        )
         print(
-            f"|  | `{scheme}`, of all paths |  |  |  | {shares[0]:.2f}% | {shares[1]:.2f}% |  |",
+            f"|  | `{scheme}`, of all paths |  |  |  | {few_share:.2f}% | {chosen_share:.2f}% |  |",
             flush=True,
         )
 

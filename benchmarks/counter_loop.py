@@ -24,101 +24,155 @@ from series import loop_parser
 
 from teal.client import AsyncClient
 from teal.formats import load_topology, load_traffic
-from teal.network import all_pairs, compute_paths
+from teal.network import PathSet, all_pairs, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
+from teal.runtime.arrays import FloatArray
 from teal.serving.engine.engine import AllocationEngine
 from teal.serving.http.app import make_app
 from teal.solvers.pdhg import solve
 from teal_ip.routing.measurements import path_measurements
 
-_NOISE = 0.01
+_NOISE = 0.01  # relative standard deviation of a counter
+Records = list[dict[str, Any]]
 
 
 def main() -> None:
-    """See the module."""
+    """Run the loop and print its summary."""
     parser = loop_parser(__doc__, first=2016, intervals=288)
     parser.add_argument("--faults", type=int, default=0)
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_run(parser.parse_args(), Path(folder)))
 
 
+class Loop:
+    """The network and its traffic, and what the loop has measured so far.
+
+    Args:
+        options: options of the command line.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.fault_period: int = options.faults
+        self.history: int = options.history
+        self.topology = load_topology(options.topology, options.default_capacity)
+        self.paths, self.series = self._read_series(options)
+        self.problem = Problem.create(
+            self.topology, self.paths, Objective("max_link_utilisation"), self.series[:1]
+        )
+        self.splits = self.problem.first_path_splits[0].numpy()
+        self.ratios: list[float] = []
+        self.num_faults = 0
+        self.num_noticed_faults = 0
+        self.num_false_alarms = 0
+        self._rng = np.random.default_rng(0)
+
+    def _read_series(self, options: argparse.Namespace) -> tuple[PathSet, FloatArray]:
+        """Return candidate paths of all pairs of nodes, and the matrices (T, D) of the history and
+        the intervals, Gbit/s.
+        """
+        traffic = load_traffic(options.traffic, self.topology)
+        pairs = all_pairs(self.topology)
+        index_of_pair = {tuple(pair): d for d, pair in enumerate(pairs.tolist())}
+        columns = [index_of_pair[tuple(pair)] for pair in traffic.pairs.tolist()]
+        series = np.zeros((options.history + options.intervals, len(pairs)))
+        first = options.first - options.history
+        series[:, columns] = traffic.read(np.arange(first, first + len(series)))
+        return compute_paths(self.topology, pairs, num_paths=4), series
+
+    def realise(self, matrix: FloatArray) -> None:
+        """Carry a matrix (D,) by the current splits: record its largest utilisation over the
+        optimum.
+        """
+        interval = self.problem.with_demand(matrix[None])
+        utilisation = interval.utilisation(torch.from_numpy(self.splits)[None])
+        optimum = float(solve(interval, gap=1e-3).value)
+        self.ratios.append(float(utilisation.amax()) / optimum)
+
+    def count(self, matrix: FloatArray, *, is_faulty: bool) -> tuple[Records, Records]:
+        """Return the rates that links and nodes count while the current splits carry a matrix, with
+        noise.
+
+        Args:
+            matrix: (D,) Gbit/s.
+            is_faulty: half of the links' counters read 0.
+        """
+        names = self.topology.node_names
+        num_links = self.topology.num_links
+        num_nodes = self.topology.num_nodes
+        # Loads of links, then ingress and egress of nodes; links are counted at both ends.
+        counted = path_measurements(self.paths, self.splits, num_nodes) @ matrix
+        rates = np.concatenate([counted[:num_links], counted])
+        rates = np.maximum(rates * (1 + _NOISE * self._rng.normal(size=len(rates))), 0.0)
+        if is_faulty:
+            rates[: 2 * num_links][self._rng.random(2 * num_links) < 0.5] = 0.0
+        sent, received, ingress, egress = np.split(
+            rates, np.cumsum([num_links, num_links, num_nodes])
+        )
+        ends = zip(self.topology.link_source, self.topology.link_target, strict=True)
+        links = [
+            {
+                "source": names[source],
+                "target": names[target],
+                "sent": float(sent[e]),
+                "received": float(received[e]),
+            }
+            for e, (source, target) in enumerate(ends)
+        ]
+        nodes = [
+            {"node": names[n], "ingress": float(ingress[n]), "egress": float(egress[n])}
+            for n in range(num_nodes)
+        ]
+        return links, nodes
+
+    def record_alarm(self, *, is_faulty: bool, is_alarm: bool) -> None:
+        """Count faults that raised an alarm, and alarms without a fault."""
+        self.num_faults += is_faulty
+        self.num_noticed_faults += is_faulty and is_alarm
+        self.num_false_alarms += is_alarm and not is_faulty
+
+    def summary(self) -> str:
+        """Return the line that the benchmark prints."""
+        ratios = np.array(self.ratios[len(self.ratios) // 3 :])
+        return (
+            f"{self.topology.name}: realised / optimum mean {ratios.mean():.4f}, p95 "
+            f"{np.quantile(ratios, 0.95):.4f} (after the first third); {self.num_noticed_faults} of "
+            f"{self.num_faults} faults noticed, {self.num_false_alarms} false alarms"
+        )
+
+
 async def _run(options: argparse.Namespace, folder: Path) -> None:
-    topology = load_topology(options.topology, options.default_capacity)
-    traffic = load_traffic(options.traffic, topology)
-    pairs = all_pairs(topology)
-    index_of_pair = {tuple(pair): d for d, pair in enumerate(pairs.tolist())}
-    at = [index_of_pair[tuple(pair)] for pair in traffic.pairs.tolist()]
-    series = np.zeros((options.history + options.intervals, len(pairs)))
-    first = options.first - options.history
-    series[:, at] = traffic.read(np.arange(first, first + len(series)))
-    paths = compute_paths(topology, pairs, num_paths=4)
-    problem = Problem.create(topology, paths, Objective("max_link_utilisation"), series[:1])
-    rng = np.random.default_rng(0)
-    ratios = list[float]()
-    noticed = 0
-    faults = 0
-    false = 0
-    splits = problem.first_path_splits[0].numpy()
-    transport = httpx.ASGITransport(
-        make_app(AllocationEngine(folder), ()), raise_app_exceptions=False
-    )
+    """Run the loop against a service in this process, and print its summary."""
+    loop = Loop(options)
+    app = make_app(AllocationEngine(folder), ())
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    begin = np.datetime64("2026-01-01T00:00:00", "s")
     async with AsyncClient("http://service", transport=transport) as client:
-        await client.put_network("net", topology, objective="max_link_utilisation", num_paths=4)
+        await client.put_network(
+            "net", loop.topology, objective="max_link_utilisation", num_paths=4
+        )
         await client.wait_ready("net")
-        begin = np.datetime64("2026-01-01T00:00:00", "s")
-        if options.history:
-            await client.measure("net", series[: options.history], begin, 300)
-            splits = await _next(client)
-        names = topology.node_names
-        links = topology.num_links
-        nodes = topology.num_nodes
-        for number, matrix in enumerate(series[options.history :]):
-            here = problem.with_demand(matrix[None])
-            load = float(here.utilisation(torch.from_numpy(splits)[None]).amax())
-            ratios.append(load / float(solve(here, gap=1e-3).value))
-            counted = path_measurements(paths, splits, nodes) @ matrix
-            ends = np.concatenate([counted[:links], counted])
-            ends = np.maximum(ends * (1 + _NOISE * rng.normal(size=len(ends))), 0.0)
-            is_fault = bool(options.faults) and number % options.faults == options.faults - 1
-            if is_fault:
-                ends[: 2 * links][rng.random(2 * links) < 0.5] = 0.0
-            of_links: list[dict[str, Any]] = [
-                {
-                    "source": names[s],
-                    "target": names[t],
-                    "sent": float(ends[e]),
-                    "received": float(ends[links + e]),
-                }
-                for e, (s, t) in enumerate(
-                    zip(topology.link_source, topology.link_target, strict=True)
-                )
-            ]
-            of_nodes: list[dict[str, Any]] = [
-                {
-                    "node": names[n],
-                    "ingress": float(ends[2 * links + n]),
-                    "egress": float(ends[2 * links + nodes + n]),
-                }
-                for n in range(nodes)
-            ]
-            routing = "allocation" if number or options.history else "igp"
-            time = begin + np.timedelta64(300 * (options.history + number), "s")
-            answer = await client.measure_counters("net", time, of_links, of_nodes, routing=routing)
+        if loop.history:
+            await client.measure("net", loop.series[: loop.history], begin, 300)
+            loop.splits = await _next(client)
+        for number, matrix in enumerate(loop.series[loop.history :]):
+            loop.realise(matrix)
+            # Every fault_period-th interval has faulty counters.
+            period = loop.fault_period
+            is_faulty = bool(period) and number % period == period - 1
+            links, nodes = loop.count(matrix, is_faulty=is_faulty)
+            routing = "allocation" if number or loop.history else "igp"
+            time = begin + np.timedelta64(300 * (loop.history + number), "s")
+            answer = await client.measure_counters("net", time, links, nodes, routing=routing)
             assert answer.counted is not None
-            faults = faults + is_fault
-            noticed = noticed + (is_fault and answer.counted["alarm"])
-            false += not is_fault and answer.counted["alarm"]
+            loop.record_alarm(is_faulty=is_faulty, is_alarm=answer.counted["alarm"])
             if answer.matrices:
-                splits = await _next(client)
-    values = np.array(ratios[len(ratios) // 3 :])
-    print(
-        f"{topology.name}: realised / optimum mean {values.mean():.4f}, p95 {np.quantile(values, 0.95):.4f} (after the "
-        f"first third); {noticed} of {faults} faults noticed, {false} false alarms"
-    )
+                loop.splits = await _next(client)
+    print(loop.summary())
 
 
-async def _next(client: AsyncClient) -> np.ndarray:
+async def _next(client: AsyncClient) -> FloatArray:
+    """Return the splits (D, K) that the service gives for the next interval."""
     allocation = await client.allocate_next("net", deadline_ms=600_000)
     assert allocation.splits is not None
     return np.asarray(allocation.splits[0], np.float64)

@@ -19,6 +19,7 @@ import csv
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from public_data import published
@@ -37,7 +38,9 @@ GAP = 1e-3
 def cases(
     options: argparse.Namespace,
 ) -> Iterator[tuple[str, list[EcmpDag], Int64Array, FloatArray]]:
-    """Name, shortest paths without failure and under each, pairs and matrices."""
+    """Yield the name of each network, its shortest paths without failure and under each failure, the
+    pairs (D, 2) of its demands, and its matrices (T, D) in Gbit/s.
+    """
     for name in options.network or NETWORKS:
         topology = teal.load_topology(f"topohub:sndlib/{name}")
         traffic = teal.load_traffic(
@@ -55,8 +58,21 @@ def cases(
         yield "Geant2012", [dag], traffic.pairs.astype(np.int64), traffic.read(slice(1))
 
 
+def policy_figures(result: Any) -> dict[str, Any]:
+    """Return the columns of a solution: the utilisation of shortest paths, the number of policies,
+    and the largest utilisation, each with its bound.
+    """
+    return {
+        "straight": result.straight,
+        "policies": len(result.policies.lists),
+        "policies_bound": result.policies_bound,
+        "value": result.value,
+        "bound": result.bound,
+    }
+
+
 def main() -> None:
-    """See the module."""
+    """Solve every case and write few-policies.csv."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -66,35 +82,29 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("runs/few-policies"))
     options = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
+    few = {"within 1%": Few(within=0.01)} | {f"at most {n}": Few(at_most=n) for n in MOST}
     for name, dags, pairs, demand in cases(options):
-        few = {"within 1%": Few(within=0.01)} | {f"at most {n}": Few(at_most=n) for n in MOST}
         questions = [
             ("any", None, False),
-            *((what, limit, transit) for transit in (False, True) for what, limit in few.items()),
+            *((text, limit, transit) for transit in (False, True) for text, limit in few.items()),
         ]
-        for what, limit, transit in questions:
+        for text, limit, transit in questions:
             begin = time.perf_counter()
             try:
                 result = static_lists(dags, pairs, demand, gap=GAP, few=limit, transit=transit)
             except teal.InputError as error:
-                print(name, what, error)
+                print(name, text, error)
                 continue
-            rows.append(
-                {
-                    "network": name,
-                    "demands": len(pairs),
-                    "failures": len(dags) - 1,
-                    "asked": what,
-                    "steers": "transit" if transit else "demands",
-                    "straight": result.straight,
-                    "policies": len(result.policies.lists),
-                    "policies_bound": result.policies_bound,
-                    "value": result.value,
-                    "bound": result.bound,
-                    "seconds": time.perf_counter() - begin,
-                }
-            )
+            seconds = time.perf_counter() - begin
+            question = {
+                "network": name,
+                "demands": len(pairs),
+                "failures": len(dags) - 1,
+                "asked": text,
+                "steers": "transit" if transit else "demands",
+            }
+            rows.append(question | policy_figures(result) | {"seconds": seconds})
             print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "few-policies.csv").open("w", newline="", encoding="utf-8") as stream:

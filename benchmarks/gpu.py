@@ -18,12 +18,13 @@ import dataclasses
 import functools
 import gc
 import importlib.metadata
+import itertools
 import os
 import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -370,6 +371,106 @@ def peers(report: Report, data: Path, name: str, accuracy: float = 1e-3) -> None
         report.add("peers", f"{name}, PDLP of {kind}: gap of what it carries", gap, "")
 
 
+class Problems:
+    """Problems of the published networks on the GPU, each loaded once.
+
+    Args:
+        data: folder of the published files.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._loaded: dict[tuple[str, int], Any] = {}
+
+    def get(self, name: str, batch: int = 1) -> Any:
+        """Return the problem of a network; several matrices are the first one with log-normal noise
+        if that is loaded.
+        """
+        key = name, batch
+        if key not in self._loaded:
+            single = self._loaded.get((name, 1))
+            if single is None:
+                self._loaded[key] = load(self._data, name, batch)
+            else:
+                shape = batch, single.demand.shape[1]
+                noise = torch.exp(0.3 * torch.randn(shape, device=DEVICE, dtype=torch.float64))
+                self._loaded[key] = single.with_demand(single.demand * noise)
+        return self._loaded[key]
+
+    def drop(self, name: str, batch: int) -> None:
+        """Free the memory of a problem."""
+        self._loaded.pop((name, batch), None)
+
+
+Part = tuple[str, Callable[[], None]]
+
+
+def network_parts(
+    report: Report, problems: Problems, data: Path, bandwidth: float
+) -> Iterator[Part]:
+    """Yield the measurements on UsCarrier, Kdl and ASN, the most important first.
+
+    Args:
+        report: receives the rows.
+        problems: the problems on the GPU.
+        data: folder of the published files.
+        bandwidth: bytes a second of a copy on the GPU.
+    """
+
+    def iterate(name: str, batch: int, aim: str) -> Callable[[], None]:
+        return lambda: iteration(report, problems.get(name, batch), name, bandwidth, aim)
+
+    def solve_cold(name: str, aim: str) -> Callable[[], None]:
+        return lambda: cold(report, problems.get(name), name, aim)
+
+    def compare(name: str) -> Callable[[], None]:
+        return lambda: check(report, problems.get(name), name)
+
+    def compare_engine(name: str) -> Callable[[], None]:
+        return lambda: check_engine(report, problems.get(name), name)
+
+    def solve_on_cpu(name: str) -> Callable[[], None]:
+        return lambda: on_cpu(report, load(data, name, 1, "cpu"), name)
+
+    yield "check UsCarrier", compare("UsCarrier")
+    yield "check engine", compare_engine("UsCarrier")
+    yield "check Kdl", compare("Kdl")
+    yield "Kdl iteration", iterate("Kdl", 1, "must 0.3, aim 0.08")
+    yield "Kdl cold", solve_cold("Kdl", "must 7, aim 5")
+    yield "Kdl batch", iterate("Kdl", 32, "must 0.1, aim 0.03")
+    yield "passes", lambda: passes(report, problems.get("Kdl"), "Kdl", "must 4, aim 2")
+    problems.drop("Kdl", 32)
+    for number, settings in enumerate(TRAININGS):
+        yield (
+            f"training {number}",
+            functools.partial(training, report, data, "UsCarrier", settings, "must 15, aim 8"),
+        )
+    yield "ASN iteration", iterate("ASN", 1, "must 1, aim 0.2")
+    yield "ASN cold", solve_cold("ASN", "must 16, aim 10")
+    yield "check Kdl engine", compare_engine("Kdl")
+    yield "pathops Kdl", lambda: operations(report, problems.get("Kdl"), "Kdl")
+    yield "UsCarrier", iterate("UsCarrier", 20, "")
+    yield "UsCarrier cold", solve_cold("UsCarrier", "must 4, aim 2")
+    yield "UsCarrier CPU", solve_on_cpu("UsCarrier")
+    yield "Kdl CPU", solve_on_cpu("Kdl")
+    yield "peers", lambda: peers(report, data, "UsCarrier")
+    yield "pathops ASN", lambda: operations(report, problems.get("ASN"), "ASN")
+
+
+def bulk_parts(report: Report, data: Path) -> Iterator[Part]:
+    """Yield the solves of many matrices, on the GPU and, of the smaller networks, on the CPU."""
+    sources = {
+        "B4": ("b4", ""),
+        "GEANT": (str(published(data, "sndlib/geant.xml")), "must 20000"),
+        "UsCarrier": (str(published(data, NETWORKS["UsCarrier"])), ""),
+    }
+    for name, (source, gpu_aim) in sources.items():
+        for device in ("cuda", "cpu") if name != "UsCarrier" else ("cuda",):
+            aim = gpu_aim if device == "cuda" else ""
+            topology = teal.load_topology(source)
+            yield f"bulk {name}, {device}", functools.partial(bulk, report, topology, device, aim)
+
+
 def main() -> None:
     """Run all parts, then write the rows."""
     parser = argparse.ArgumentParser(
@@ -395,85 +496,12 @@ def main() -> None:
     print(f"# {torch.cuda.get_device_name()}, {versions}", flush=True)
     bandwidth = copy_bandwidth()
     report.add("machine", "copy, read and written", bandwidth / 1e12, "TB/s")
-    problems: dict[tuple[str, int], Any] = {}
-
-    def problem_of(name: str, batch: int) -> Any:
-        if (name, batch) not in problems:
-            if (name, 1) not in problems or batch == 1:
-                problems[name, batch] = load(options.data, name, batch)
-            else:
-                single = problems[name, 1]
-                noise = torch.exp(
-                    0.3
-                    * torch.randn(batch, single.demand.shape[1], device=DEVICE, dtype=torch.float64)
-                )
-                problems[name, batch] = single.with_demand(single.demand * noise)
-        return problems[name, batch]
-
-    parts: list[tuple[str, Callable[[], None]]] = [
-        ("check UsCarrier", lambda: check(report, problem_of("UsCarrier", 1), "UsCarrier")),
-        ("check engine", lambda: check_engine(report, problem_of("UsCarrier", 1), "UsCarrier")),
-        ("check Kdl", lambda: check(report, problem_of("Kdl", 1), "Kdl")),
-        (
-            "Kdl iteration",
-            lambda: iteration(report, problem_of("Kdl", 1), "Kdl", bandwidth, "must 0.3, aim 0.08"),
-        ),
-        ("Kdl cold", lambda: cold(report, problem_of("Kdl", 1), "Kdl", "must 7, aim 5")),
-        (
-            "Kdl batch",
-            lambda: iteration(
-                report, problem_of("Kdl", 32), "Kdl", bandwidth, "must 0.1, aim 0.03"
-            ),
-        ),
-        ("passes", lambda: passes(report, problem_of("Kdl", 1), "Kdl", "must 4, aim 2")),
-        *(
-            (
-                f"training {number}",
-                functools.partial(
-                    training, report, options.data, "UsCarrier", settings, "must 15, aim 8"
-                ),
-            )
-            for number, settings in enumerate(TRAININGS)
-        ),
-        (
-            "ASN iteration",
-            lambda: iteration(report, problem_of("ASN", 1), "ASN", bandwidth, "must 1, aim 0.2"),
-        ),
-        ("ASN cold", lambda: cold(report, problem_of("ASN", 1), "ASN", "must 16, aim 10")),
-        ("check Kdl engine", lambda: check_engine(report, problem_of("Kdl", 1), "Kdl")),
-        ("pathops Kdl", lambda: operations(report, problem_of("Kdl", 1), "Kdl")),
-        (
-            "UsCarrier",
-            lambda: iteration(report, problem_of("UsCarrier", 20), "UsCarrier", bandwidth, ""),
-        ),
-        (
-            "UsCarrier cold",
-            lambda: cold(report, problem_of("UsCarrier", 1), "UsCarrier", "must 4, aim 2"),
-        ),
-        (
-            "UsCarrier CPU",
-            lambda: on_cpu(report, load(options.data, "UsCarrier", 1, "cpu"), "UsCarrier"),
-        ),
-        ("Kdl CPU", lambda: on_cpu(report, load(options.data, "Kdl", 1, "cpu"), "Kdl")),
-        ("peers", lambda: peers(report, options.data, "UsCarrier")),
-        ("pathops ASN", lambda: operations(report, problem_of("ASN", 1), "ASN")),
-    ]
-    networks = {
-        "B4": ("b4", ""),
-        "GEANT": (str(published(options.data, "sndlib/geant.xml")), "must 20000"),
-        "UsCarrier": (str(published(options.data, NETWORKS["UsCarrier"])), ""),
-    }
-    for name, (file, aim) in networks.items():
-        for device in ("cuda", "cpu") if name != "UsCarrier" else ("cuda",):
-            aimed = aim if device == "cuda" else ""
-            solving = functools.partial(bulk, report, teal.load_topology(file), device, aimed)
-            parts.append((f"bulk {name}, {device}", solving))
+    parts = network_parts(report, Problems(options.data), options.data, bandwidth)
     try:
-        for name, work in parts:
+        for name, work in itertools.chain(parts, bulk_parts(report, options.data)):
             report.run(name, work)
-            if name == "passes":
-                problems.pop(("Kdl", 32), None)
     finally:
+        # Rows of the parts that ended are kept if a later one fails.
         with options.out.open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(("part", "what", "value", "unit", "aim"))

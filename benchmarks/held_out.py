@@ -42,7 +42,30 @@ LARGE = 1000  # nodes; from this size on, traffic is not scaled and the optimum 
 MIDDLE = 100  # nodes; larger networks of caida and gabriel are excluded
 SHARES = (0.6, 0.95)  # range of the share of demand that the optimum satisfies
 KINDS = ("plain", "flash crowd", "failures", "burst")
-Row = tuple[str, int, str, float, float, float, float, float]
+Row = tuple[str, int, str, float, float, float, float, float]  # of COLUMNS
+COLUMNS = (
+    "network",
+    "nodes",
+    "matrix",
+    "of_optimum",
+    "cut",
+    "bound_off",
+    "certified_gap",
+    "seconds",
+)
+SUMMARY_COLUMNS = (
+    "scheme",
+    "networks",
+    "matrix",
+    "cases",
+    "mean",
+    "worst",
+    "cut",
+    "worst_cut",
+    "bound_off",
+    "certified_gap",
+    "seconds",
+)
 
 
 def cases(
@@ -73,8 +96,10 @@ def cases(
 
 
 def measure(scheme: Any, name: str, seed: int, objective: str) -> Iterator[Row]:
-    """Yield a row per matrix: name, nodes, kind, share of the optimum, of it cut only, error of the
-    bound, certified gap, time in s.
+    """Yield a row of :data:`COLUMNS` for each kind of matrix of one network.
+
+    The share of the optimum, the same of the model's splits cut to fit, the error of the bound
+    relative to the optimum, the certified gap, and the time of the scheme in s.
     """
     topology = teal.load_topology(name)
     large = topology.num_nodes >= LARGE
@@ -113,8 +138,8 @@ def measure(scheme: Any, name: str, seed: int, objective: str) -> Iterator[Row]:
         )
 
 
-def main() -> None:
-    """Measure all networks, print a table, write a row per matrix."""
+def parse_options() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -137,101 +162,102 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("held_out.csv"), help="file of the rows")
     options = parser.parse_args()
-    scheme = teal.make_scheme(options.scheme, options.model)
-    held_out = topohub_pool().held_out
-    folder = model_folder(options.model or Path(BROUGHT[options.scheme.partition(":")[0]]))
-    card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    assert set(card["held_out"]) >= set(held_out), "the model has seen some of these networks"
-    groups = {"zoo, sndlib": [f"topohub:{name}" for name in held_out if group_of(name) in ZOO]}
-    small = [name for name in held_out if network_sizes()[name] <= MIDDLE]
-    groups |= {
-        group: [f"topohub:{name}" for name in small if group_of(name) == group]
-        for group in ("caida", "gabriel")
-    }
-    groups["gabriel"] = groups["gabriel"][::4]
-    published_files = FILES if options.data else {}
-    groups |= {
+    unknown = set(options.networks) - set(topohub_pool().held_out)
+    if unknown:
+        parser.error(f"--networks: not held out: {', '.join(sorted(unknown))}")
+    return options
+
+
+def network_groups(options: argparse.Namespace) -> dict[str, list[str]]:
+    """Return the networks to measure, names or files, by the group of the summary."""
+    if options.networks:
+        return {name: [f"topohub:{name}"] for name in options.networks}
+    files = {
         name: [str(published(options.data, file))]
-        for name, file in published_files.items()
-        if name != "ASN"
+        for name, file in FILES.items()
+        if options.data is not None
     }
     if options.large:
-        groups = {
-            name: [str(published(options.data, file))]
-            for name, file in published_files.items()
-            if name == "ASN"
-        }
-        groups["world"] = ["topohub:backbone/world"]
-    if options.networks:
-        if unknown := set(options.networks) - set(held_out):
-            parser.error(f"--networks: not held out: {', '.join(sorted(unknown))}")
-        groups = {name: [f"topohub:{name}"] for name in options.networks}
+        large = {name: paths for name, paths in files.items() if name == "ASN"}
+        return {**large, "world": ["topohub:backbone/world"]}
+    held_out = topohub_pool().held_out
+    groups = {"zoo, sndlib": [f"topohub:{name}" for name in held_out if group_of(name) in ZOO]}
+    # Of caida and gabriel the networks up to MIDDLE nodes; every fourth one of gabriel.
+    small = [name for name in held_out if network_sizes()[name] <= MIDDLE]
+    for group, step in (("caida", 1), ("gabriel", 4)):
+        groups[group] = [f"topohub:{name}" for name in small if group_of(name) == group][::step]
+    return groups | {name: paths for name, paths in files.items() if name != "ASN"}
+
+
+def check_not_trained_on(options: argparse.Namespace) -> None:
+    """Assert that the model's card lists all held-out networks as held out from its training."""
+    folder = model_folder(options.model or Path(BROUGHT[options.scheme.partition(":")[0]]))
+    card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    is_held_out = set(card["held_out"]) >= set(topohub_pool().held_out)
+    assert is_held_out, "the model was trained on some of these networks"
+
+
+def measure_groups(options: argparse.Namespace) -> dict[str, list[Row]]:
+    """Return the rows of each group of networks, with a progress bar."""
+    scheme = teal.make_scheme(options.scheme, options.model)
+    groups = network_groups(options)
+    rows: dict[str, list[Row]] = {}
     with tqdm(total=sum(map(len, groups.values())), unit="network") as bar:
-        named: dict[str, list[Row]] = {}
         for group, names in groups.items():
+            rows[group] = []
             for name in names:
                 seeds = options.seeds if name.startswith("topohub:") else 1
                 for seed in range(options.first_seed, options.first_seed + seeds):
-                    named.setdefault(group, []).extend(
-                        measure(scheme, name, seed, options.objective)
-                    )
+                    rows[group] += measure(scheme, name, seed, options.objective)
                 bar.update()
-    summary: list[tuple[object, ...]] = [
-        (
-            "scheme",
-            "networks",
-            "matrix",
-            "cases",
-            "mean",
-            "worst",
-            "cut",
-            "worst_cut",
-            "bound_off",
-            "certified_gap",
-            "seconds",
-        )
-    ]
-    for group, rows in named.items():
+    return rows
+
+
+def summarise(scheme: str, rows_of_group: dict[str, list[Row]]) -> list[tuple[object, ...]]:
+    """Return a row of :data:`SUMMARY_COLUMNS` for each group and kind of matrix: means, the worst
+    shares, and the median time.
+    """
+    summary: list[tuple[object, ...]] = []
+    for group, rows in rows_of_group.items():
         for kind in KINDS:
             chosen = [row for row in rows if row[2] == kind]
-            shares, cuts, bounds, gaps, seconds = (
-                list(column) for column in list(zip(*chosen, strict=True))[3:]
-            )
-            means = (
-                statistics.mean(shares),
-                min(shares),
-                statistics.mean(cuts),
-                min(cuts),
-                statistics.mean(bounds),
-                statistics.mean(gaps),
-            )
+            columns = list(zip(*chosen, strict=True))[3:]
+            shares, cuts, bound_errors, gaps, seconds = (list(column) for column in columns)
             summary.append(
-                (options.scheme, group, kind, len(chosen), *means, statistics.median(seconds))
+                (
+                    scheme,
+                    group,
+                    kind,
+                    len(chosen),
+                    statistics.mean(shares),
+                    min(shares),
+                    statistics.mean(cuts),
+                    min(cuts),
+                    statistics.mean(bound_errors),
+                    statistics.mean(gaps),
+                    statistics.median(seconds),
+                )
             )
-            print(
-                *(f"{value:.4g}" if isinstance(value, float) else value for value in summary[-1]),
-                sep="  ",
-            )
+    return summary
+
+
+def main() -> None:
+    """Measure all networks, print a table, write a row per matrix."""
+    options = parse_options()
+    check_not_trained_on(options)
+    rows = measure_groups(options)
+    summary = summarise(options.scheme, rows)
+    for line in summary:
+        print(*(f"{value:.4g}" if isinstance(value, float) else value for value in line), sep="  ")
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    with options.out.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            (
-                "network",
-                "nodes",
-                "matrix",
-                "of_optimum",
-                "cut",
-                "bound_off",
-                "certified_gap",
-                "seconds",
-            )
-        )
-        writer.writerows(row for rows in named.values() for row in rows)
-    file = options.out.with_name(f"{options.out.stem}-summary.csv")
-    with file.open("w", newline="") as stream:
-        csv.writer(stream).writerows(summary)
-    print(options.out, file)
+    with options.out.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(COLUMNS)
+        writer.writerows(row for group_rows in rows.values() for row in group_rows)
+    summary_file = options.out.with_name(f"{options.out.stem}-summary.csv")
+    with summary_file.open("w", newline="") as stream:
+        csv.writer(stream).writerows([SUMMARY_COLUMNS, *summary])
+    print(options.out, summary_file)
 
 
 if __name__ == "__main__":

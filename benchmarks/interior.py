@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ COLUMNS = (
 
 
 def measured(problem: Any, gap: float, engine: str) -> tuple[float, int, float]:
-    """Median seconds, iterations, certified gap."""
+    """Return median seconds, iterations and certified gap of a solve by one engine."""
     import teal
 
     def solve() -> Any:
@@ -119,7 +120,7 @@ COLUMN_GAP = 1e-3
 
 
 def measure_columns(networks: list[tuple[str, int]], max_nodes: int, out: Path) -> None:
-    """Column generation by both engines."""
+    """Write interior-columns.csv: column generation by both engines."""
     import teal
     from teal.solvers.columns import improve
     from teal.solvers.interior.all_paths import is_faster
@@ -195,11 +196,34 @@ def measure_programs(networks: list[tuple[str, int]], out: Path) -> None:
                     print(*row, flush=True)
 
 
-def main() -> None:
-    """Measure, network by network."""
+def measure_engines(networks: list[tuple[str, int]], max_nodes: int, out: Path) -> None:
+    """Write interior.csv: both engines on each network, objective and gap."""
     import teal
     from teal.solvers.interior.engine import FirstProgram, is_faster
 
+    with (out / "interior.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(COLUMNS)
+        for name, load in networks:
+            topology = teal.load_topology(name)
+            if topology.num_nodes > max_nodes:
+                continue
+            traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
+            paths = teal.compute_paths(topology, traffic.pairs)
+            for objective, gap in itertools.product(OBJECTIVES, GAPS):
+                problem = teal.Problem.create(topology, paths, objective, traffic.read([0]))
+                row: list[object] = [topology.name, topology.num_nodes, objective, load, gap]
+                row += [*map(int, FirstProgram(problem).size), paths.scan_size]
+                for engine in ("interior", "fused"):
+                    row += measured(problem, gap, engine)
+                row.append("interior" if is_faster(problem, gap) else "pdhg")
+                writer.writerow(row)
+                stream.flush()
+                print(*row[:5], *row[9:], flush=True)
+
+
+def main() -> None:
+    """Measure what the options name, network by network."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -227,36 +251,7 @@ def main() -> None:
     if options.columns:
         measure_columns(networks, options.most, options.out)
         return
-    with (options.out / "interior.csv").open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(COLUMNS)
-        for name, load in networks:
-            topology = teal.load_topology(name)
-            if topology.num_nodes > options.most:
-                continue
-            traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
-            paths = teal.compute_paths(topology, traffic.pairs)
-            for objective in OBJECTIVES:
-                problem = teal.Problem.create(
-                    topology, paths, teal.Objective(objective), traffic.read([0])
-                )
-                size = FirstProgram(problem).size
-                for gap in GAPS:
-                    row = [
-                        topology.name,
-                        topology.num_nodes,
-                        objective,
-                        load,
-                        gap,
-                        *map(int, size),
-                        paths.scan_size,
-                    ]
-                    for engine in ("interior", "fused"):
-                        row += measured(problem, gap, engine)
-                    row.append("interior" if is_faster(problem, gap) else "pdhg")
-                    writer.writerow(row)
-                    stream.flush()
-                    print(*row[:5], *row[9:], flush=True)
+    measure_engines(networks, options.most, options.out)
     summarise(options.out)
 
 

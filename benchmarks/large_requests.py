@@ -114,107 +114,155 @@ def moment(number: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(BEGIN + 60 * number))
 
 
-def large_requests(
-    http: httpx.Client, data: Path, info: dict[str, Any]
-) -> dict[str, Callable[[int], Any]]:
-    """Of each large request, what its client does again and again; called with the number of the
-    time.
+class LargeRequests:
+    """Large requests to the network "us", each repeated by a client of its own.
+
+    Args:
+        http: client of the service.
+        data: folder of the published files.
+        info: the service's description of the network.
     """
-    nodes = [node["id"] for node in info["nodes"]]
-    links = info["links"]
-    pairs = len(nodes) * (len(nodes) - 1)
-    rates = np.random.default_rng(0).lognormal(0, 1, (256, pairs)) * 0.2
-    kdl = node_link(published(data, "Kdl.json"))
-    names = [(a, b) for a in nodes for b in nodes if a != b]
-    headers = {"Content-Type": ARROW, "Accept": ARROW}
-    payload = arrow(rates[:1])
-    classes = arrow(np.repeat(rates[:1], 3, axis=0) * np.array([[0.1], [0.3], [0.6]]))
 
-    def allocate(options: str, body: bytes) -> Callable[[int], Any]:
+    def __init__(self, http: httpx.Client, data: Path, info: dict[str, Any]) -> None:
+        self._http = http
+        self._nodes = [node["id"] for node in info["nodes"]]
+        self._links = info["links"]
+        self._pairs = [(a, b) for a in self._nodes for b in self._nodes if a != b]
+        rng = np.random.default_rng(0)
+        # (256, D) Gbit/s.
+        self._rates = rng.lognormal(0, 1, (256, len(self._pairs))) * 0.2
+        self._kdl = node_link(published(data, "Kdl.json"))
+
+    def by_name(self) -> dict[str, Callable[[int], None]]:
+        """Return the function that sends each request; its argument counts the repetitions."""
+        first = self._rates[:1]
+        by_class = np.repeat(first, 3, axis=0) * np.array([[0.1], [0.3], [0.6]])
+        return {
+            "max_min": self._allocation("objective=max_min&gap=1e-9", arrow(first)),
+            "protect": self._allocation("protect=cables&gap=1e-9", arrow(first)),
+            "classes": self._allocation("classes=gold,silver,bronze&gap=1e-9", arrow(by_class)),
+            "named": self._allocate_by_name,
+            "batch": self._allocation("gap=1e-6", arrow(self._rates)),
+            "paths": self._replace_network,
+            "measurements": self._measure,
+            "counters": self._send_counters,
+            "next": self._allocate_next_interval,
+            "patch": self._change_links,
+        }
+
+    def _allocation(self, options: str, body: bytes) -> Callable[[int], None]:
+        """Return a function that allocates matrices in Arrow's format."""
         address = f"/v1/networks/us/allocations?deadline_ms=60000&{options}"
-        return lambda _: http.post(address, content=body, headers=headers)
+        headers = {"Content-Type": ARROW, "Accept": ARROW}
 
-    def named(number: int) -> None:
+        def send(_: int) -> None:
+            self._http.post(address, content=body, headers=headers)
+
+        return send
+
+    def _allocate_by_name(self, number: int) -> None:
+        """Allocate 20,000 demands that are given and answered by name."""
+        rates = self._rates[number % 256]
         demands = [
-            {"source": a, "target": b, "rate": float(rates[number % 256, d])}
-            for d, (a, b) in enumerate(names[:20_000])
+            {"source": a, "target": b, "rate": float(rate)}
+            for (a, b), rate in zip(self._pairs[:20_000], rates[:20_000], strict=True)
         ]
-        http.post("/v1/networks/us/allocations", json={"demands": demands, "gap": 0.05})
+        self._http.post("/v1/networks/us/allocations", json={"demands": demands, "gap": 0.05})
 
-    def paths(number: int) -> None:
-        spec = {
-            "topology": kdl,
+    def _replace_network(self, number: int) -> None:
+        """Register Kdl with other path settings than before, and delete it five seconds later."""
+        body = {
+            "topology": self._kdl,
             "num_paths": 2 + number % 3,
             "path_method": ("edge-disjoint", "yen")[number % 2],
         }
-        http.put("/v1/networks/kdl", json=spec)
+        self._http.put("/v1/networks/kdl", json=body)
         time.sleep(5.0)
-        http.delete("/v1/networks/kdl")
+        self._http.delete("/v1/networks/kdl")
 
-    def measure(number: int) -> None:
-        body = arrow(rates[number % 256 : number % 256 + 1])
+    def _measure(self, number: int) -> None:
+        """Send a measured matrix, which begins an allocation for the next interval."""
+        row = number % 256
         address = f"/v1/networks/us/measurements?time={moment(number)}"
-        http.post(address, content=body, headers={"Content-Type": ARROW})
+        body = arrow(self._rates[row : row + 1])
+        self._http.post(address, content=body, headers={"Content-Type": ARROW})
 
-    def counters(number: int) -> None:
+    def _send_counters(self, number: int) -> None:
+        """Send counters of all links, of which half contradict those of the other end."""
         rng = np.random.default_rng(number)
-        sent_rate = rng.uniform(10, 20, len(links))
-        factor = rng.choice([0.2, 1.0], len(links))
-        border = rng.uniform(5, 9, len(nodes))
-        of_links = [
+        sent_rates = rng.uniform(10, 20, len(self._links))
+        received_rates = sent_rates * rng.choice([0.2, 1.0], len(self._links))
+        border_rates = rng.uniform(5, 9, len(self._nodes))
+        links = [
             {
                 "source": link["source"],
                 "target": link["target"],
-                "sent": sent_rate[e],
-                "received": sent_rate[e] * factor[e],
+                "sent": sent_rates[e],
+                "received": received_rates[e],
             }
-            for e, link in enumerate(links)
+            for e, link in enumerate(self._links)
         ]
-        of_nodes = [
-            {"node": node, "ingress": border[n], "egress": border[n]}
-            for n, node in enumerate(nodes)
+        nodes = [
+            {"node": node, "ingress": border_rates[n], "egress": border_rates[n]}
+            for n, node in enumerate(self._nodes)
         ]
-        body = {"time": moment(number), "counters": {"links": of_links, "nodes": of_nodes}}
-        http.post("/v1/networks/us/measurements", json=body)
+        body = {"time": moment(number), "counters": {"links": links, "nodes": nodes}}
+        self._http.post("/v1/networks/us/measurements", json=body)
 
-    def change(number: int) -> None:
-        ends = {tuple(sorted((link["source"], link["target"]))) for link in links}
+    def _change_links(self, number: int) -> None:
+        """Change the capacity of every other cable."""
+        cables = {tuple(sorted((link["source"], link["target"]))) for link in self._links}
         changes = [
-            {"source": a, "target": b, "capacity": 10.0 + number % 2} for a, b in sorted(ends)[::2]
+            {"source": a, "target": b, "capacity": 10.0 + number % 2}
+            for a, b in sorted(cables)[::2]
         ]
-        http.patch("/v1/networks/us/links", json={"links": changes})
+        self._http.patch("/v1/networks/us/links", json={"links": changes})
 
-    def ask_next(number: int) -> None:
+    def _allocate_next_interval(self, number: int) -> None:
+        """Change a link, and allocate for the next interval."""
         if number == 0:
-            measure(0)
-        payload = {
-            "source": links[0]["source"],
-            "target": links[0]["target"],
+            self._measure(0)
+        change = {
+            "source": self._links[0]["source"],
+            "target": self._links[0]["target"],
             "capacity": 10.0 + number % 2,
         }
-        http.patch("/v1/networks/us/links", json={"links": [payload]})
+        self._http.patch("/v1/networks/us/links", json={"links": [change]})
         body = {"for": "next", "deadline_ms": 60_000, "form": "dense"}
-        http.post("/v1/networks/us/allocations", json=body, headers={"Accept": ARROW})
+        self._http.post("/v1/networks/us/allocations", json=body, headers={"Accept": ARROW})
 
-    return {
-        "max_min": allocate("objective=max_min&gap=1e-9", payload),
-        "protect": allocate("protect=cables&gap=1e-9", payload),
-        "classes": allocate("classes=gold,silver,bronze&gap=1e-9", classes),
-        "named": named,
-        "batch": allocate("gap=1e-6", arrow(rates)),
-        "paths": paths,
-        "measurements": measure,
-        "counters": counters,
-        "next": ask_next,
-        "patch": change,
-    }
+
+@contextlib.contextmanager
+def repeated(send: Callable[[int], None] | None, connections: int) -> Iterator[None]:
+    """Repeat a request on several connections during the block; None for no request."""
+    is_over = threading.Event()
+
+    def work(first: int) -> None:
+        for number in itertools.count(first, connections):
+            if is_over.is_set() or send is None:
+                return
+            with contextlib.suppress(httpx.TransportError):
+                send(number)
+
+    threads = [
+        threading.Thread(target=work, args=(first,), daemon=True) for first in range(connections)
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(1.0)
+    try:
+        yield
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join(timeout=70.0)
 
 
 def small_requests(
     url: str, count: int, deadline_ms: float
 ) -> tuple[list[float], int, dict[str, list[float]]]:
-    """Times to answer of the requests that were answered, ms, how many were refused, and times of
-    other requests.
+    """Return the times to answer small allocations, ms, the number of refused ones, and the times of
+    other requests by kind, ms.
     """
     times = []
     refused = 0
@@ -224,7 +272,7 @@ def small_requests(
     ]
     headers = {"Content-Type": ARROW, "Accept": ARROW}
 
-    def took(call: Callable[[], httpx.Response]) -> tuple[float, httpx.Response]:
+    def timed(call: Callable[[], httpx.Response]) -> tuple[float, httpx.Response]:
         begin = time.perf_counter()
         response = call()
         return 1e3 * (time.perf_counter() - begin), response
@@ -232,7 +280,7 @@ def small_requests(
     with client(url, TOKENS[0]) as http:
         for number in range(count):
             address = f"/v1/networks/b4/allocations?deadline_ms={deadline_ms}"
-            ms, response = took(
+            ms, response = timed(
                 lambda n=number, a=address: http.post(a, content=bodies[n % 20], headers=headers)  # type: ignore[misc]
             )
             if response.status_code == 503:
@@ -246,14 +294,27 @@ def small_requests(
                 }
                 body = {"for": "next", "deadline_ms": deadline_ms}
                 for name, (ms, response) in {
-                    "patch": took(lambda c=change: http.patch("/v1/networks/b4/links", json=c)),  # type: ignore[misc]
-                    "next": took(lambda b=body: http.post("/v1/networks/b4/allocations", json=b)),  # type: ignore[misc]
-                    "healthz": took(lambda: http.get("/healthz")),
+                    "patch": timed(lambda c=change: http.patch("/v1/networks/b4/links", json=c)),  # type: ignore[misc]
+                    "next": timed(lambda b=body: http.post("/v1/networks/b4/allocations", json=b)),  # type: ignore[misc]
+                    "healthz": timed(lambda: http.get("/healthz")),
                 }.items():
                     assert response.status_code == 200, response.text
                     other_times[name].append(ms)
             time.sleep(0.02)
     return times, refused, other_times
+
+
+def start_networks(http: httpx.Client, data: Path) -> dict[str, Any]:
+    """Register B4, with a first measured matrix, and UsCarrier; return the latter's description."""
+    register(http, "b4", {"topology": "b4"})
+    topology = node_link(published(data, "UsCarrier.json"))
+    info = register(http, "us", {"topology": topology})
+    http.post(
+        f"/v1/networks/b4/measurements?time={moment(0)}",
+        content=arrow(np.full((1, 132), 50.0)),
+        headers={"Content-Type": ARROW},
+    ).raise_for_status()
+    return info
 
 
 def main() -> int:
@@ -266,68 +327,34 @@ def main() -> int:
     parser.add_argument("--deadline-ms", type=float, default=300.0)
     parser.add_argument("--large", default="")
     options = parser.parse_args()
-    all_late = 0
+    num_late = 0
     with running() as url, client(url, TOKENS[1]) as http:
-        register(http, "b4", {"topology": "b4"})
-        info = register(
-            http, "us", {"topology": node_link(published(options.data, "UsCarrier.json"))}
-        )
-        works = large_requests(http, options.data, info)
-        http.post(
-            f"/v1/networks/b4/measurements?time={moment(0)}",
-            content=arrow(np.full((1, 132), 50.0)),
-            headers={"Content-Type": ARROW},
-        ).raise_for_status()
-        chosen = options.large.split(",") if options.large else ["alone", *works]
+        info = start_networks(http, options.data)
+        senders = LargeRequests(http, options.data, info).by_name()
+        chosen = options.large.split(",") if options.large else ["alone", *senders]
         print(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         print(
             f"{'beside':13} answered refused late   p50   p99   max ms; patch  next healthz, longest"
         )
         for name in chosen:
-            ended = threading.Event()
-            connections = CONNECTIONS.get(name, 1)
-
-            def work(
-                first: int,
-                name: str = name,
-                ended: threading.Event = ended,
-                step: int = connections,
-            ) -> None:
-                number = first
-                while not ended.is_set() and name != "alone":
-                    with contextlib.suppress(httpx.TransportError):
-                        works[name](number)
-                    number += step
-
-            threads = [
-                threading.Thread(target=work, args=(first,), daemon=True)
-                for first in range(connections)
-            ]
-            for thread in threads:
-                thread.start()
-            time.sleep(1.0)
-            times, refused, other_times = small_requests(url, options.requests, options.deadline_ms)
+            send = None if name == "alone" else senders[name]
+            with repeated(send, CONNECTIONS.get(name, 1)):
+                times, refused, other_times = small_requests(
+                    url, options.requests, options.deadline_ms
+                )
             late = sum(
-                took > options.deadline_ms + SLICE_MS
-                for took in itertools.chain(times, *other_times.values())
+                ms > options.deadline_ms + SLICE_MS
+                for ms in itertools.chain(times, *other_times.values())
             )
-            all_late += late
+            num_late += late
             p50, p99, slowest = np.quantile(times or [np.nan], [0.5, 0.99, 1.0])
+            longest = [max(other_times[kind]) for kind in ("patch", "next", "healthz")]
             print(
-                f"{name:13} {len(times):8} {refused:7} {late:4} {p50:5.0f} {p99:5.0f} {slowest:5.0f}",
-                end="",
-            )
-            print(
-                "; "
-                + " ".join(
-                    f"{max(other_times[kind]):5.0f}" for kind in ("patch", "next", "healthz")
-                ),
+                f"{name:13} {len(times):8} {refused:7} {late:4} {p50:5.0f} {p99:5.0f} {slowest:5.0f}; "
+                + " ".join(f"{ms:5.0f}" for ms in longest),
                 flush=True,
             )
-            ended.set()
-            for thread in threads:
-                thread.join(timeout=70.0)
-    return int(all_late > 0)
+    return int(num_late > 0)
 
 
 if __name__ == "__main__":

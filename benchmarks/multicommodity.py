@@ -24,8 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-_ROADS = {"Winnipeg": 2000.0, "ChicagoSketch": 2.4}  # and what trips are divided by
-_LONG_S = 20.0  # of a run, from which on there is one
+_ROADS = {"Winnipeg": 2000.0, "ChicagoSketch": 2.4}  # road network: divisor of its trips
+_LONG_S = 20.0  # time of a run from which on it is not repeated
 COLUMNS = (
     "problem",
     "nodes",
@@ -71,6 +71,43 @@ def names_in(folder: Path) -> list[str]:
     return [*(file.name for file in sorted(files, key=lambda file: file.stat().st_size)), *roads]
 
 
+def published_optima(folder: Path) -> dict[str, float]:
+    """Return the published optimum of each problem in optimal.csv; none without the file."""
+    file = folder / "optimal.csv"
+    if not file.exists():
+        return {}
+    with file.open(encoding="utf-8") as stream:
+        return {row["instance"]: float(row["optimal"]) for row in csv.DictReader(stream)}
+
+
+def measure(folder: Path, name: str, gap: float, optimum: float) -> tuple[object, ...]:
+    """Solve one problem, three times if it is short; return a row of :data:`COLUMNS`.
+
+    Args:
+        folder: folder of the files.
+        name: problem.
+        gap: certified gap to the optimum over all paths.
+        optimum: published optimum; NaN if unknown.
+    """
+    topology, traffic = read(folder, name)
+    seconds, improved = solved(topology, traffic, gap)
+    if seconds < _LONG_S:
+        runs = [seconds, *(solved(topology, traffic, gap)[0] for _ in range(2))]
+        seconds = statistics.median(runs)
+    cost = float(improved.result.value[0])
+    return (
+        name,
+        topology.num_nodes,
+        topology.num_links,
+        traffic.num_demands,
+        seconds,
+        improved.result.iterations,
+        float(improved.gap_all_paths[0]),
+        cost,
+        cost / optimum - 1,
+    )
+
+
 def main() -> None:
     """Measure, problem by problem."""
     parser = argparse.ArgumentParser(
@@ -84,39 +121,17 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="problems; without, all of the folder")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    published: dict[str, float] = {}
-    if (options.data / "optimal.csv").exists():
-        with (options.data / "optimal.csv").open(encoding="utf-8") as stream:
-            published = {row["instance"]: float(row["optimal"]) for row in csv.DictReader(stream)}
+    published = published_optima(options.data)
     names = options.names or names_in(options.data)
-    solved(*read(options.data, names[0]), options.gap)
+    solved(*read(options.data, names[0]), options.gap)  # compiles
     with (options.out / "multicommodity.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(COLUMNS)
         for name in names:
-            topology, traffic = read(options.data, name)
-            seconds, improved = solved(topology, traffic, options.gap)
-            if seconds < _LONG_S:
-                runs = [seconds, *(solved(topology, traffic, options.gap)[0] for _ in range(2))]
-                seconds = statistics.median(runs)
-            cost = float(improved.result.value[0])
-            writer.writerow(
-                (
-                    name,
-                    topology.num_nodes,
-                    topology.num_links,
-                    traffic.num_demands,
-                    seconds,
-                    improved.result.iterations,
-                    float(improved.gap_all_paths[0]),
-                    cost,
-                    cost / published[name] - 1 if name in published else math.nan,
-                )
-            )
+            row = measure(options.data, name, options.gap, published.get(name, math.nan))
+            writer.writerow(row)
             stream.flush()
-            print(
-                f"{name}: {seconds:.3g} s, gap {float(improved.gap_all_paths[0]):.2g}", flush=True
-            )
+            print(*row, flush=True)
 
 
 if __name__ == "__main__":

@@ -37,68 +37,67 @@ _RUN = (
     "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__'); "
     "print(open('/proc/self/status').read())"
 )
+PROOF_COLUMNS = (
+    "network",
+    "objective",
+    "demands",
+    "gap",
+    "proved_gap",
+    "write_s",
+    "check_s",
+    "check_mib",
+    "mb",
+)
 _LOAD = 6  # of the gravity model, at which GEANT, UsCarrier and Kdl carry 85 to 90%
 
 
+def checked(folder: Path) -> tuple[str, float, float]:
+    """Run the checker in a process of its own; return its output, CPU seconds and largest memory in
+    MiB.
+    """
+    command = [sys.executable, "-S", "-E", "-c", _RUN, CHECKER, NETWORK, MATRIX, PROOF]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    memory_mib = int(completed.stdout.rpartition("VmHWM:")[2].split()[0]) / 1024
+    return completed.stdout, cpu_s, memory_mib
+
+
+def proof_row(problem: Problem) -> tuple[object, ...]:
+    """Solve, write and check the proof of one matrix; return a row of :data:`PROOF_COLUMNS`."""
+    result = solve(problem, gap=1e-3)
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.perf_counter()
+        write_proof(Path(folder), problem, result.allocation)
+        write_s = time.perf_counter() - begin
+        output, check_s, memory_mib = checked(Path(folder))
+        size_mb = (Path(folder) / PROOF).stat().st_size / 1e6
+    proved_gap = float(output.partition("gap ")[2].partition("%")[0]) / 100
+    return (
+        problem.topology.name,
+        problem.objective.name,
+        problem.demand.shape[1],
+        f"{float(result.gap[0]):.3g}",
+        f"{proved_gap:.3g}",
+        f"{write_s:.2f}",
+        f"{check_s:.2f}",
+        f"{memory_mib:.0f}",
+        f"{size_mb:.2f}",
+    )
+
+
 def measure(names: list[str], out: Path) -> None:
-    """Time and memory of each network; the checker runs in a process of its own."""
+    """Write proofs.csv: time, memory and size of the proofs of each network."""
     with (out / "proofs.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow(
-            [
-                "network",
-                "objective",
-                "demands",
-                "gap",
-                "proved_gap",
-                "write_s",
-                "check_s",
-                "check_mib",
-                "mb",
-            ]
-        )
+        writer.writerow(PROOF_COLUMNS)
         for name in names:
             topology = load_topology(name)
             matrix = load_traffic(f"gravity:seed=0,load={_LOAD},count=1", topology).read([0])
             paths = compute_paths(topology)
             for objective in ("total_flow", "max_link_utilisation"):
-                problem = Problem.create(topology, paths, objective, matrix)
-                result = solve(problem, gap=1e-3)
-                with tempfile.TemporaryDirectory() as folder:
-                    begin = time.perf_counter()
-                    write_proof(Path(folder), problem, result.allocation)
-                    write_s = time.perf_counter() - begin
-                    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-                    command = [
-                        sys.executable,
-                        "-S",
-                        "-E",
-                        "-c",
-                        _RUN,
-                        CHECKER,
-                        NETWORK,
-                        MATRIX,
-                        PROOF,
-                    ]
-                    completed = subprocess.run(
-                        command, cwd=folder, capture_output=True, text=True, check=True
-                    )
-                    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-                    mib = int(completed.stdout.rpartition("VmHWM:")[2].split()[0]) / 1024
-                    check_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-                    size = (Path(folder) / PROOF).stat().st_size / 1e6
-                proved = float(completed.stdout.partition("gap ")[2].partition("%")[0]) / 100
-                row = [
-                    topology.name,
-                    objective,
-                    problem.demand.shape[1],
-                    f"{float(result.gap[0]):.3g}",
-                    f"{proved:.3g}",
-                    f"{write_s:.2f}",
-                    f"{check_s:.2f}",
-                    f"{mib:.0f}",
-                    f"{size:.2f}",
-                ]
+                row = proof_row(Problem.create(topology, paths, objective, matrix))
                 writer.writerow(row)
                 print(*row, flush=True)
 
@@ -123,53 +122,67 @@ def _optimum_is_there(files: list[Path]) -> bool:
     )
 
 
+def write_cases(folder: Path, seed: int) -> list[tuple[Path, str]]:
+    """Write the network, matrix and proof of each test case; return its folder and proof text."""
+    written: list[tuple[Path, str]] = []
+    for number, case in enumerate(CASES):
+        case_folder = folder / str(number)
+        write_case(case, case_folder, seed=seed)
+        written.append((case_folder, (case_folder / PROOF).read_text(encoding="utf-8")))
+    return written
+
+
+def proof_files(folder: Path, proof: str) -> list[Path]:
+    """Write a proof beside those of a case; return the files that a checker reads."""
+    changed_proof = folder / "fault.txt"
+    changed_proof.write_text(proof, encoding="utf-8", newline="\n")
+    groups = folder / GROUPS
+    files = [folder / NETWORK, folder / MATRIX, changed_proof]
+    return [*files, groups] if groups.exists() else files
+
+
 def mutate(count: int, seed: int, out: Path) -> None:
-    """Faults in proofs: what the checker accepts wrongly, and what each checker without one check
-    does.
+    """Count the changed proofs that the checker, and each checker without one of its checks,
+    accepts wrongly.
     """
-    broken = {name: checker_without(name) for name in REMOVED_CHECKS}
+    weak_checkers = {name: checker_without(name) for name in REMOVED_CHECKS}
     num_wrong = dict.fromkeys(["none", *REMOVED_CHECKS], 0)
-    changed = accepted = refused_true = 0
-    pick = random.Random(seed)
+    num_changed = 0
+    num_accepted = 0
+    num_refused_true = 0
+    rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        texts = []
-        for number, case in enumerate(CASES):
-            case_folder = folder / str(number)
-            write_case(case, case_folder, seed=seed)
-            texts.append((case_folder, (case_folder / PROOF).read_text(encoding="utf-8")))
+        cases = write_cases(Path(name), seed)
         for number in range(count):
-            case_folder, text = texts[number % len(texts)]
-            fault = mutated(text, pick)
-            if fault == text:
+            case_folder, proof = cases[number % len(cases)]
+            changed = mutated(proof, rng)
+            if changed == proof:
                 continue
-            changed += 1
-            files = [
-                case_folder / NETWORK,
-                case_folder / MATRIX,
-                case_folder / "fault.txt",
-                *([case_folder / GROUPS] if (case_folder / GROUPS).exists() else []),
-            ]
-            files[2].write_text(fault, encoding="utf-8", newline="\n")
+            num_changed += 1
+            files = proof_files(case_folder, changed)
+            # The statement may still be true, since a change may loosen it.
             truth = is_true(*files)
             is_accepted = accepts(check, files)
-            accepted += is_accepted
-            refused_true += truth and not is_accepted
+            num_accepted += is_accepted
+            num_refused_true += truth and not is_accepted
             num_wrong["none"] += is_accepted and not (truth and _optimum_is_there(files))
             if not truth:
-                for which, checker in broken.items():
-                    num_wrong[which] += accepts(checker, files)
+                for removed, checker in weak_checkers.items():
+                    num_wrong[removed] += accepts(checker, files)
             if number % 1000 == 999:
                 print(
-                    f"{number + 1}: {changed} changed, {accepted} accepted, {num_wrong}", flush=True
+                    f"{number + 1}: {num_changed} changed, {num_accepted} accepted, {num_wrong}",
+                    flush=True,
                 )
     with (out / "mutations.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["check_removed", "changed_files", "accepted_wrongly"])
-        writer.writerows([which, changed, number] for which, number in num_wrong.items())
-    print(f"{changed} files changed, {accepted} accepted, {refused_true} true ones refused")
-    for which, number in num_wrong.items():
-        print(f"without the check {which}: {number} accepted wrongly")
+        writer.writerows([removed, num_changed, wrong] for removed, wrong in num_wrong.items())
+    print(
+        f"{num_changed} files changed, {num_accepted} accepted, {num_refused_true} true ones refused"
+    )
+    for removed, wrong in num_wrong.items():
+        print(f"without the check {removed}: {wrong} accepted wrongly")
 
 
 if __name__ == "__main__":

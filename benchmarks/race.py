@@ -15,6 +15,7 @@ import argparse
 import csv
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from public_data import published
@@ -40,6 +41,8 @@ TOO_LARGE_FOR_LPS = ("Kdl", "ASN")
 NETWORKS = ("topohub:sndlib/geant", "topohub:sndlib/germany50", "UsCarrier", "Kdl", "ASN")
 SCHEMES = ("price-gnn", "price-gnn:rounds=6,bound_rounds=6", "price-gnn:rounds=4,bound_rounds=4")
 
+SummaryRow = tuple[object, ...]  # network, load, scheme, seconds and speed-ups by situation
+
 
 def instance(name: str, load: float, seed: int, matrices: int) -> Instance:
     """A network under gravity traffic whose largest utilisation on shortest paths is ``load``."""
@@ -51,8 +54,8 @@ def instance(name: str, load: float, seed: int, matrices: int) -> Instance:
     )
 
 
-def main() -> None:
-    """Run the races, print their tables, write race.csv and race.png."""
+def parse_options() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -84,53 +87,65 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("runs/race"), help="folder of race.csv and race.png"
     )
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def entrants(name: str, schemes: dict[str, Any]) -> dict[str, Any]:
+    """Return the schemes that race on a network: no LP schemes on the largest ones."""
+    is_too_large = name in TOO_LARGE_FOR_LPS
+    excluded = [scheme for scheme in schemes if is_too_large and scheme.startswith("lp-")]
+    for scheme in excluded:
+        print(f"{name}: {scheme} is not run: an LP of this size takes too long")
+    return {scheme: solver for scheme, solver in schemes.items() if scheme not in excluded}
+
+
+def summary_rows(network: str, load: float, runs: list[RaceRun], gap: float) -> list[SummaryRow]:
+    """Return a row for each scheme: median seconds to the gap in each situation, then the speed-ups
+    over PDHG; NaN where the gap was not reached.
+    """
+    times = {(time.scheme, time.situation): time for time in times_to_gap(runs, gap)}
+    rows: list[SummaryRow] = []
+    for scheme in dict.fromkeys(name for name, _ in times):
+        situation_times = [times.get((scheme, situation)) for situation in SITUATIONS]
+        seconds = [time.seconds if time else math.nan for time in situation_times]
+        speedups = [time.speedup if time else math.nan for time in situation_times]
+        rows.append((network, load, scheme, *seconds, *speedups))
+    return rows
+
+
+def main() -> None:
+    """Run the races, print their tables, write race.csv and race.png."""
+    options = parse_options()
     schemes = {name: make_scheme(name, options.model) for name in options.scheme}
     options.out.mkdir(parents=True, exist_ok=True)
     runs: list[RaceRun] = []
-    summary: list[tuple[object, ...]] = [
+    summary: list[SummaryRow] = [
         ("network", "load", "scheme", *SITUATIONS, *(f"{name}, x" for name in SITUATIONS))
     ]
     for name in options.networks:
         if name in FILES and options.data is None:
-            print(f"{name}: left out, it needs --data")
+            print(f"{name}: skipped, it needs --data")
             continue
-        entrants = {
-            scheme: solver
-            for scheme, solver in schemes.items()
-            if name not in TOO_LARGE_FOR_LPS or not scheme.startswith("lp-")
-        }
-        for scheme in schemes:
-            if scheme not in entrants:
-                print(f"{name}: {scheme} is not run: an LP of this size takes too long")
+        source = str(published(options.data, FILES[name])) if name in FILES else name
+        solvers = entrants(name, schemes)
         for load in options.loads:
-            source = str(published(options.data, FILES[name])) if name in FILES else name
             case = instance(source, load, options.seed, options.matrices)
-            runs_of_case = race(
+            case_runs = race(
                 case,
-                entrants,
+                solvers,
                 range(1, options.matrices + 1),
                 seed=options.seed,
                 targets=options.targets,
                 notify=print,
             )
             print(f"\n{case.topology.name}, load {load:g}, {options.matrices} matrices")
-            Console(width=140).print(
-                time_table(times_to_gap(runs_of_case, options.gap), options.gap).of_terminal()
-            )
-            runs += runs_of_case
-            times = {
-                (time.scheme, time.situation): time
-                for time in times_to_gap(runs_of_case, options.gap)
-            }
-            for scheme in dict.fromkeys(name for name, _ in times):
-                situation_times = [times.get((scheme, situation)) for situation in SITUATIONS]
-                seconds = [time.seconds if time else math.nan for time in situation_times]
-                ratios = [time.speedup if time else math.nan for time in situation_times]
-                summary.append((case.topology.name, load, scheme, *seconds, *ratios))
-            with (options.out / "race-summary.csv").open(
-                "w", newline="", encoding="utf-8"
-            ) as stream:
+            table = time_table(times_to_gap(case_runs, options.gap), options.gap)
+            Console(width=140).print(table.of_terminal())
+            # Store the results so far after each load.
+            runs += case_runs
+            summary += summary_rows(case.topology.name, load, case_runs, options.gap)
+            summary_file = options.out / "race-summary.csv"
+            with summary_file.open("w", newline="", encoding="utf-8") as stream:
                 csv.writer(stream).writerows(summary)
             write_csv(options.out / "race.csv", runs)
             plot_race(options.out / "race.png", runs)

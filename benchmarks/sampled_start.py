@@ -3,7 +3,7 @@ iterations with all.
 
     python benchmarks/sampled_start.py --data FOLDER --out OUT [--networks Kdl,ASN,world] [--repeats 7]
 
-FOLDER holds Kdl.json and ASN2k.json.  The ways are timed in turn, after one run of each that is not
+FOLDER holds Kdl.json and ASN2k.json.  The variants are timed in turn, after one run of each that is not
 timed; the table has medians, and OUT/sampled_start.csv a row per case.  Traffic is
 `gravity:seed=0`, total_flow unless said, K = 4. World needs about 7 GiB and ten minutes, most of
 them for paths.
@@ -66,8 +66,37 @@ def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, pdhg.
         yield f"load {load}", problem(first * (load / 6)), 1e-2, None
 
 
+def timed_variants(
+    problem: Problem, gap: float, warm_start: pdhg.PdhgResult | None, repeats: int
+) -> dict[str, tuple[float, pdhg.PdhgResult]]:
+    """Return the median seconds and the last result of each variant, timed in turn.
+
+    Args:
+        problem: one matrix.
+        gap: target gap.
+        warm_start: earlier result; None for a cold start.
+        repeats: timed runs, after one that is not timed.
+    """
+    variants: dict[str, dict[str, Any]] = {
+        "model": {"starter": load_model("universal")},
+        "sample": {},
+        "all": {"engine": "fused"},
+    }
+    times: dict[str, list[float]] = {variant: [] for variant in variants}
+    results: dict[str, pdhg.PdhgResult] = {}
+    for repeat in range(repeats + 1):
+        for variant, settings in variants.items():
+            begin = time.perf_counter()
+            results[variant] = pdhg.solve(problem, gap=gap, warm_start=warm_start, **settings)
+            if repeat:
+                times[variant].append(time.perf_counter() - begin)
+    return {
+        variant: (statistics.median(times[variant]), result) for variant, result in results.items()
+    }
+
+
 def main() -> None:
-    """Run the benchmark."""
+    """Print the table, and write sampled_start.csv."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -77,51 +106,28 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the table")
     parser.add_argument("--networks", default="Kdl,ASN,world", help="of " + ", ".join(SOURCES))
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each")
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    rows = []
-    model = load_model("universal")
-    variants: dict[str, dict[str, Any]] = {
-        "model": {"starter": model},
-        "sample": {},
-        "all": {"engine": "fused"},
-    }
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows: list[tuple[object, ...]] = []
     print(
-        "| network | case | target | samples, PriceGNN | samples, PDHG | all demands |\n|---|---|---|---|---|---|"
+        "| network | case | target | samples, PriceGNN | samples, PDHG | all demands |\n"
+        "|---|---|---|---|---|---|"
     )
-    for network in arguments.networks.split(","):
-        for name, problem, gap, earlier in cases(network, arguments.data):
-            times: dict[str, list[float]] = {variant: [] for variant in variants}
-            results: dict[str, pdhg.PdhgResult] = {}
-            for repeat in range(arguments.repeats + 1):
-                for variant, measured in times.items():
-                    begin = time.perf_counter()
-                    results[variant] = pdhg.solve(
-                        problem, gap=gap, warm_start=earlier, **variants[variant]
-                    )
-                    if repeat:
-                        measured.append(time.perf_counter() - begin)
-            seconds = {variant: statistics.median(measured) for variant, measured in times.items()}
+    for network in options.networks.split(","):
+        for name, problem, gap, earlier in cases(network, options.data):
+            measured = timed_variants(problem, gap, earlier, options.repeats)
             cells = [
-                f"{1e3 * seconds[variant]:.0f} ms ({result.iterations})"
-                for variant, result in results.items()
+                f"{1e3 * seconds:.0f} ms ({result.iterations})"
+                for seconds, result in measured.values()
             ]
             print(f"| {network} | {name} | {100 * gap:g}% | {' | '.join(cells)} |", flush=True)
-            for variant, result in results.items():
-                rows.append(
-                    [
-                        network,
-                        name,
-                        gap,
-                        variant,
-                        seconds[variant],
-                        result.iterations,
-                        float(result.gap),
-                    ]
-                )
-    with (arguments.out / "sampled_start.csv").open("w", newline="") as file:
+            rows += [
+                (network, name, gap, variant, seconds, result.iterations, float(result.gap))
+                for variant, (seconds, result) in measured.items()
+            ]
+    with (options.out / "sampled_start.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["network", "case", "target", "way", "seconds", "iterations", "gap"])
+        writer.writerow(["network", "case", "target", "variant", "seconds", "iterations", "gap"])
         writer.writerows(rows)
 
 
