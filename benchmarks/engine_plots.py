@@ -31,39 +31,20 @@ def gap_against_time(file: Path, rows: Sequence[Any]) -> None:
         rows: :class:`engine.Measured`.
     """
     names = list(dict.fromkeys(row.network for row in rows))
-    columns = min(3, len(names))
-    lines = math.ceil(len(names) / columns)
-    figure = Figure(figsize=(4.6 * columns, 3.6 * lines), layout="constrained")
+    num_columns = min(3, len(names))
+    num_lines = math.ceil(len(names) / num_columns)
+    figure = Figure(figsize=(4.6 * num_columns, 3.6 * num_lines), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(lines, columns, squeeze=False)
+    panels = figure.subplots(num_lines, num_columns, squeeze=False)
     handles: dict[str, Any] = {}
     for axis, name in zip(panels.flat, names, strict=False):
-        solved = [row for row in rows if row.network == name and row.state == State.SOLVED]
-        for start, colour in (("cold", "C0"), ("warm", "C1")):
-            teal_rows = [row for row in solved if row.solver == "Teal" and row.start == start]
-            teal_rows.sort(key=lambda row: row.seconds)
-            label = f"Teal, {start}"
-            times = [row.seconds for row in teal_rows]
-            gaps = [max(row.gap, _MIN_GAP) for row in teal_rows]
-            (handles[label],) = axis.plot(times, gaps, "o-", color=colour, ms=4)
-        for number, (solver, marker) in enumerate(_MARKERS.items()):
-            for start, style in (("cold", "none"), ("warm", "full")):
-                points = [row for row in solved if row.solver == solver and row.start == start]
-                if not points:
-                    continue
-                label = f"{solver}, {start}, each setting"
-                (handles[label],) = axis.plot(
-                    [row.solver_s for row in points],
-                    [max(row.gap, _MIN_GAP) for row in points],
-                    marker,
-                    color=f"C{number + 2}",
-                    fillstyle=style,
-                    ms=6,
-                )
-        late = [row for row in rows if row.network == name and row.state == State.STOPPED]
+        network_rows = [row for row in rows if row.network == name]
+        handles |= _plot_network(axis, [row for row in network_rows if row.state == State.SOLVED])
+        late = [row for row in network_rows if row.state == State.STOPPED]
         stopped = ", ".join(dict.fromkeys(row.solver for row in late))
         title = f"{name} (stopped: {stopped})" if stopped else name
         axis.set(xscale="log", yscale="log", title=title, xlabel="seconds", ylabel="certified gap")
+        # Whole decades.
         low, high = axis.get_xlim()
         axis.set_xlim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
         axis.grid(alpha=0.3)
@@ -71,6 +52,31 @@ def gap_against_time(file: Path, rows: Sequence[Any]) -> None:
         axis.remove()
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(file, dpi=130)
+
+
+def _plot_network(axis: Any, solved: Sequence[Any]) -> dict[str, Any]:
+    """Plot the solved rows of one network; return the artists by their label in the legend."""
+    handles: dict[str, Any] = {}
+    for start, colour in (("cold", "C0"), ("warm", "C1")):
+        teal_rows = [row for row in solved if row.solver == "Teal" and row.start == start]
+        teal_rows.sort(key=lambda row: row.seconds)
+        times = [row.seconds for row in teal_rows]
+        gaps = [max(row.gap, _MIN_GAP) for row in teal_rows]
+        (handles[f"Teal, {start}"],) = axis.plot(times, gaps, "o-", color=colour, ms=4)
+    for number, (solver, marker) in enumerate(_MARKERS.items()):
+        for start, style in (("cold", "none"), ("warm", "full")):
+            points = [row for row in solved if row.solver == solver and row.start == start]
+            if not points:
+                continue
+            (handles[f"{solver}, {start}, each setting"],) = axis.plot(
+                [row.solver_s for row in points],
+                [max(row.gap, _MIN_GAP) for row in points],
+                marker,
+                color=f"C{number + 2}",
+                fillstyle=style,
+                ms=6,
+            )
+    return handles
 
 
 def overview(file: Path, lines: Sequence[Mapping[str, Any]], limit: float) -> None:
@@ -97,25 +103,9 @@ def overview(file: Path, lines: Sequence[Mapping[str, Any]], limit: float) -> No
     for number, (column, label, colour) in enumerate(_BARS):
         axis.barh([math.nan], [math.nan], color=colour, label=label)
         for row, line in enumerate(lines):
-            text = str(line.get(column, "not run"))
-            at = row + 0.2 * (number - 1.5)
-            if text == "not run" or not text:
-                axis.text(axis_start * 1.05, at, " not run", va="center", fontsize=7, color=colour)
-                continue
-            is_stopped = text.startswith(">")
-            seconds = limit if is_stopped else float(text)
-            hatch = "//" if is_stopped else ""
-            axis.barh(
-                at,
-                seconds - axis_start,
-                0.18,
-                left=axis_start,
-                color=colour,
-                hatch=hatch,
-                edgecolor="w",
-            )
-            words = f" > {limit:g} s" if is_stopped else f" {_time_text(seconds)}"
-            axis.text(seconds, at, words, va="center", fontsize=7)
+            text = str(line.get(column) or "not run")
+            height = row + 0.2 * (number - 1.5)
+            _draw_bar(axis, height, text, colour, axis_start, limit)
     labels = [f"{line['network']}\n{int(line['demands']):,} demands" for line in lines]
     axis.set_yticks(range(len(lines)), labels)
     axis.set(xscale="log", xlabel="seconds, cold start", xlim=(axis_start, limit * 3))
@@ -123,6 +113,37 @@ def overview(file: Path, lines: Sequence[Mapping[str, Any]], limit: float) -> No
     axis.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=2, fontsize=8, frameon=False)
     figure.savefig(file, dpi=140)
+
+
+def _draw_bar(
+    axis: Any, height: float, text: str, colour: str, axis_start: float, limit: float
+) -> None:
+    """Draw one bar, with its time beside it.
+
+    Args:
+        axis: axes of the picture.
+        height: middle of the bar, in rows.
+        text: seconds, "> SECONDS" if the solver was stopped, or "not run".
+        colour: colour of the solver.
+        axis_start: left end of the time axis, s.
+        limit: time at which solvers are stopped, s.
+    """
+    if text == "not run":
+        axis.text(axis_start * 1.05, height, " not run", va="center", fontsize=7, color=colour)
+        return
+    is_stopped = text.startswith(">")
+    seconds = limit if is_stopped else float(text)
+    axis.barh(
+        height,
+        seconds - axis_start,
+        0.18,
+        left=axis_start,
+        color=colour,
+        hatch="//" if is_stopped else "",
+        edgecolor="w",
+    )
+    label = f" > {limit:g} s" if is_stopped else f" {_time_text(seconds)}"
+    axis.text(seconds, height, label, va="center", fontsize=7)
 
 
 def _is_number(text: Any) -> bool:

@@ -52,7 +52,7 @@ SMALL_EVERY = 10  # requests between two changes of a link, next intervals and /
 BEGIN = int(time.time()) - 86_400  # seconds since 1970 of the first matrix that is measured
 ARROW = "application/vnd.apache.arrow.stream"
 TOKENS = "a-token-for-small-requests", "a-token-for-large-requests"
-START_S = 120.0  # that the service and the paths of UsCarrier may take
+START_S = 900.0  # limit for the start of the service, with the compilation of its kernels
 
 
 @contextlib.contextmanager

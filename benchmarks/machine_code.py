@@ -64,8 +64,54 @@ def measured(networks: str, **settings: str) -> dict[str, float]:
     return times_by_case
 
 
+def measure_rounds(
+    networks: str, native_folder: Path, num_rounds: int
+) -> dict[str, list[dict[str, float]]]:
+    """Return the times of each round, in ms by case, of each variant of the machine code.
+
+    Args:
+        networks: networks, loads and counts, as JSON.
+        native_folder: folder of the kernels that Numba compiles for this processor.
+        num_rounds: rounds, each with one process for each variant.
+    """
+    from teal.runtime.shipped_kernels import levels, settings_of
+
+    native = {"NUMBA_CACHE_DIR": str(native_folder), "TEAL_SHIPPED_KERNELS": "0"}
+    measured(networks, **native)  # compiles
+    rounds: dict[str, list[dict[str, float]]] = {}
+    with tempfile.TemporaryDirectory() as empty:
+        package = {"NUMBA_CACHE_DIR": empty, "TEAL_SHIPPED_KERNELS": "1"}
+        variants = {"native": native, "package": package}
+        if len(levels()) > 1:
+            variants["AVX2"] = {**package, **settings_of(levels()[-1])}
+        for number in range(num_rounds):
+            for variant, settings in variants.items():
+                times_by_case = measured(networks, **settings)
+                num_compiled = times_by_case.pop("compiled")
+                rounds.setdefault(variant, []).append(times_by_case)
+                print(
+                    f"round {number + 1}: {variant}, {num_compiled:.0f} forms compiled", flush=True
+                )
+    return rounds
+
+
+def table_row(case: str, rounds: dict[str, list[dict[str, float]]]) -> dict[str, str]:
+    """Return the median time of each variant in a case, and its median ratio to native code of the
+    same round.
+    """
+    network, count, gap = case.split()
+    row = {"network": network, "matrices": count, "gap": f"{100 * float(gap):g}%"}
+    for variant, variant_rounds in rounds.items():
+        times = [times_by_case[case] for times_by_case in variant_rounds]
+        native_times = [times_by_case[case] for times_by_case in rounds["native"]]
+        ratios = [time / native for time, native in zip(times, native_times, strict=True)]
+        row[f"{variant}_ms"] = f"{statistics.median(times):.4g}"
+        row[f"{variant}_ratio"] = f"{statistics.median(ratios):.2f}"
+    return row
+
+
 def main() -> None:
-    """Read the arguments, measure, and write the table."""
+    """Measure all variants, and write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -74,49 +120,20 @@ def main() -> None:
     parser.add_argument("--native", type=Path, default=Path("runs/native"))
     parser.add_argument("--out", type=Path, default=Path("runs/machine-code.csv"))
     options = parser.parse_args()
-    networks = json.dumps(
-        {
-            name: (
-                str(published(options.data, source)) if source.endswith(".json") else source,
-                load,
-                count,
-            )
-            for name, (source, load, count) in NETWORKS.items()
-        }
-    )
-    native = {"NUMBA_CACHE_DIR": str(options.native), "TEAL_SHIPPED_KERNELS": "0"}
-    measured(networks, **native)  # compiles
-    rounds: dict[str, list[dict[str, float]]] = {}
-    with tempfile.TemporaryDirectory() as empty:
-        of_package = {"NUMBA_CACHE_DIR": empty, "TEAL_SHIPPED_KERNELS": "1"}
-        variants = {"native": native, "package": of_package}
-        from teal.runtime.shipped_kernels import levels, settings_of
-
-        if len(levels()) > 1:
-            variants["AVX2"] = {**of_package, **settings_of(levels()[-1])}
-        for number in range(options.rounds):
-            for variant, settings in variants.items():
-                times_by_case = measured(networks, **settings)
-                compiled = times_by_case.pop("compiled")
-                rounds.setdefault(variant, []).append(times_by_case)
-                print(f"round {number + 1}: {variant}, {compiled:.0f} forms compiled", flush=True)
-    rows = []
-    for case in rounds["native"][0]:
-        name, count, gap = case.split()
-        row = {"network": name, "matrices": count, "gap": f"{100 * float(gap):g}%"}
-        for variant, times in rounds.items():
-            row[f"{variant}_ms"] = (
-                f"{statistics.median(times_of_round[case] for times_of_round in times):.4g}"
-            )
-            pairs = zip(times, rounds["native"], strict=True)
-            ratio = statistics.median(
-                times_of_round[case] / base[case] for times_of_round, base in pairs
-            )
-            row[f"{variant}_ratio"] = f"{ratio:.2f}"
-        rows.append(row)
-        print(row, flush=True)
+    networks = {
+        name: (
+            str(published(options.data, source)) if source.endswith(".json") else source,
+            load,
+            count,
+        )
+        for name, (source, load, count) in NETWORKS.items()
+    }
+    rounds = measure_rounds(json.dumps(networks), options.native, options.rounds)
+    rows = [table_row(case, rounds) for case in rounds["native"][0]]
+    table = pd.DataFrame(rows)
+    print(table.to_string(index=False))
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).to_csv(options.out, index=False)
+    table.to_csv(options.out, index=False)
 
 
 if __name__ == "__main__":

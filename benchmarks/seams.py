@@ -38,8 +38,41 @@ def compare(seed: int) -> tuple[int, dict[str, int], list[str]]:
     return seed, dict(case.count), case.wrong
 
 
+def read_rows(table: Path) -> dict[int, list[str]]:
+    """Return the rows of an interrupted run, by seed."""
+    if not table.exists():
+        return {}
+    with table.open(newline="") as file:
+        return {int(row[0]): row for row in csv.reader(file) if row and row[0].isdecimal()}
+
+
+def compare_networks(
+    seeds: list[int], workers: int, table: Path, rows: dict[int, list[str]]
+) -> None:
+    """Compare the networks of some seeds; store each row in the table and in ``rows``."""
+    begin = time.perf_counter()
+    with table.open("a", newline="") as file, ProcessPoolExecutor(workers) as pool:
+        writer = csv.writer(file)
+        if not rows:
+            writer.writerow(["seed", "compared", "contradictions", "kinds", "texts"])
+        futures = [pool.submit(compare, seed) for seed in seeds]
+        for num_done, future in enumerate(as_completed(futures), 1):
+            seed, count, faults = future.result()
+            kinds = "; ".join(f"{kind} {number}" for kind, number in sorted(count.items()))
+            row = [str(seed), str(sum(count.values())), str(len(faults)), kinds, " | ".join(faults)]
+            writer.writerow(row)
+            file.flush()
+            rows[seed] = row
+            if sys.stderr.isatty() or num_done % 50 == 0:
+                seconds = time.perf_counter() - begin
+                print(
+                    f"{num_done} of {len(seeds)} networks, {seconds:.0f} s",
+                    file=sys.stderr,
+                )
+
+
 def main() -> None:
-    """Run the benchmark."""
+    """Compare all networks, and print the number of statements by kind."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -47,47 +80,23 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=2000, help="number of networks")
     parser.add_argument("--first", type=int, default=0, help="seed of the first network")
     parser.add_argument("--workers", type=int, default=2, help="processes")
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    table = arguments.out / "seams.csv"
-    stored_rows: dict[int, list[str]] = {}
-    if table.exists():
-        with table.open(newline="") as file:
-            stored_rows = {
-                int(row[0]): row for row in csv.reader(file) if row and row[0].isdecimal()
-            }
-    seeds = [
-        s
-        for s in range(arguments.first, arguments.first + arguments.networks)
-        if s not in stored_rows
-    ]
-    begin = time.perf_counter()
-    with table.open("a", newline="") as file, ProcessPoolExecutor(arguments.workers) as pool:
-        writer = csv.writer(file)
-        if not stored_rows:
-            writer.writerow(["seed", "compared", "contradictions", "kinds", "texts"])
-        num_done = 0
-        for future in as_completed([pool.submit(compare, seed) for seed in seeds]):
-            seed, count, faults = future.result()
-            kinds = "; ".join(f"{kind} {number}" for kind, number in sorted(count.items()))
-            row = [str(seed), str(sum(count.values())), str(len(faults)), kinds, " | ".join(faults)]
-            writer.writerow(row)
-            file.flush()
-            stored_rows[seed] = row
-            num_done = num_done + 1
-            if sys.stderr.isatty() or num_done % 50 == 0:
-                print(
-                    f"{num_done} of {len(seeds)} networks, {time.perf_counter() - begin:.0f} s",
-                    file=sys.stderr,
-                )
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    table = options.out / "seams.csv"
+    rows = read_rows(table)
+    all_seeds = range(options.first, options.first + options.networks)
+    missing_seeds = [seed for seed in all_seeds if seed not in rows]
+    compare_networks(missing_seeds, options.workers, table, rows)
+    # Totals by kind of statement.
     total: Counter[str] = Counter()
-    for row in stored_rows.values():
+    for row in rows.values():
         for part in filter(None, row[3].split("; ")):
             kind, amount = part.rsplit(" ", 1)
             total[kind] += int(amount)
-    bad = sum(int(row[2]) > 0 for row in stored_rows.values())
+    num_contradicted = sum(int(row[2]) > 0 for row in rows.values())
     print(
-        f"{len(stored_rows)} networks, {sum(total.values()):,} statements, {bad} networks with contradictions"
+        f"{len(rows)} networks, {sum(total.values()):,} statements, {num_contradicted} networks with "
+        "contradictions"
     )
     for kind, compared in sorted(total.items()):
         print(f"{kind:>24} {compared:8,}")

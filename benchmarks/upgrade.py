@@ -27,8 +27,8 @@ from teal_ip.purchases.benders import buy, buy_modules
 from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 
 
-def main() -> None:
-    """Print one JSON object."""
+def parse_options() -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -47,8 +47,13 @@ def main() -> None:
     parser.add_argument(
         "--highs", type=float, default=0.0, help="seconds that HiGHS may take for the whole program"
     )
-    options = parser.parse_args()
+    return parser.parse_args()
 
+
+def load_scenarios(options: argparse.Namespace) -> tuple[Scenarios, int]:
+    """Return the scenarios (matrices times failures) of the options, and the number of demands that
+    some failure disconnects.
+    """
     topology = teal.load_topology(options.topology, default_capacity=options.default_capacity)
     traffic = teal.load_traffic(options.traffic, topology)
     rows = np.unique(np.linspace(0, traffic.num_matrices - 1, options.matrices).astype(int))
@@ -58,19 +63,28 @@ def main() -> None:
     )
     objective = teal.Objective("max_link_utilisation")
     problem = teal.Problem.create(topology, paths, objective, matrices)
-    worst = float(teal.solve(problem, gap=1e-3).value.max())
-    demand = matrices * (0.8 / worst)
-    cables = topology.cables()
-    scenarios, cut_off = scenarios_of(
-        problem.row(0), demand, cables, np.ones(len(topology.link_pairs())), 1.0, options.growth
+    # Scale so that the best routing of the worst matrix has a largest utilisation of 80%.
+    worst_utilisation = float(teal.solve(problem, gap=1e-3).value.max())
+    demand = matrices * (0.8 / worst_utilisation)
+    unit_costs = np.ones(len(topology.link_pairs()))
+    scenarios, disconnected = scenarios_of(
+        problem.row(0), demand, topology.cables(), unit_costs, 1.0, options.growth
     )
-    buy(scenarios, gap=0.5)  # whatever is not compiled yet
+    return scenarios, sum(map(len, disconnected.values()))
+
+
+def main() -> None:
+    """Print one JSON object with the figures of the expansion."""
+    options = parse_options()
+    scenarios, num_disconnected = load_scenarios(options)
+    # Expansion in any amounts.
+    buy(scenarios, gap=0.5)  # compile before the clock starts
     result, cuts = buy(scenarios, gap=options.gap)
     figures: dict[str, object] = {
-        "network": topology.name,
-        "cables": len(cables),
+        "network": scenarios.problem.topology.name,
+        "cables": scenarios.num_cables,
         "scenarios": len(scenarios.demand),
-        "cut_off": sum(map(len, cut_off.values())),
+        "cut_off": num_disconnected,
         "cost": result.cost,
         "bound": result.bound,
         "gap": result.gap,
@@ -78,62 +92,68 @@ def main() -> None:
         "cuts": result.cuts,
         "solve_s": result.solve_s,
     }
+    # Expansion in modules of one size.
     if options.modules:
-        plan = buy_modules(
-            scenarios,
-            cuts,
-            [(options.modules, options.modules)],
-            deadline=Deadline.after(options.module_deadline),
-        )
-        figures["modules"] = {
-            key: getattr(plan, key) for key in ("cost", "bound", "gap", "rounds", "solve_s")
-        }
+        deadline = Deadline.after(options.module_deadline)
+        modules = [(options.modules, options.modules)]
+        plan = buy_modules(scenarios, cuts, modules, deadline=deadline)
+        names = ("cost", "bound", "gap", "rounds", "solve_s")
+        figures["modules"] = {name: getattr(plan, name) for name in names}
+    # The whole linear program by HiGHS.
     if options.highs:
         begin = time.perf_counter()
-        figures["highs"] = {
-            "cost": whole_program(scenarios, options.highs),
-            "s": time.perf_counter() - begin,
-        }
+        cost = whole_program(scenarios, options.highs)
+        figures["highs"] = {"cost": cost, "s": time.perf_counter() - begin}
     figures["replayed"] = _replayed(scenarios, result.bought)
     print(json.dumps(figures))
 
 
 def whole_program(scenarios: Scenarios, seconds: float) -> float:
-    """Cost of the cheapest purchase by HiGHS on the whole linear program; NaN if it takes longer
-    than ``seconds``.
+    """Return the cost of the cheapest expansion in any amounts by HiGHS; NaN if it takes longer than
+    ``seconds``.
+
+    One linear program of all scenarios s, with a the added capacity of each cable and x[s] the flows:
+
+        min  cost . a
+        s.t. A x[s] <= limit (capacity + a)  on the live links,   flows of each demand sum to it,
+             a >= 0, x >= 0.
     """
     paths = scenarios.problem.paths
-    cables = scenarios.num_cables
-    links = scenarios.problem.topology.num_links
-    incidence = scenarios.problem.ops.incidence(links).tocsc()
-    of_cable = sp.csr_array((np.full(links, -scenarios.limit), (np.arange(links), scenarios.cable)))
-    upper = []
-    upper_bounds = []
-    equal = []
-    lower_bounds = []
+    num_links = scenarios.problem.topology.num_links
+    incidence = scenarios.problem.ops.incidence(num_links).tocsc()
+    # (E, cables): minus the limit at the cable of each link.
+    added_capacity = sp.csr_array(
+        (np.full(num_links, -scenarios.limit), (np.arange(num_links), scenarios.cable))
+    )
+    capacity_rows = []
+    flow_rows = []
+    capacity_limits = []
+    demand_rows = []
+    demand_rates = []
     for s, demand in enumerate(scenarios.demand):
         live = scenarios.live[s]
+        # Columns: live paths of demands above 0.
         is_dead = (incidence.T @ (~live).astype(np.float64)) > 0
-        column = np.flatnonzero(
-            paths.mask.reshape(-1) & ~is_dead & (np.repeat(demand, paths.num_paths) > 0)
-        )
-        upper.append((of_cable[live], incidence[:, column].tocsr()[live]))
-        upper_bounds.append(scenarios.limit * scenarios.regular[live])
-        has = np.unique(column // paths.num_paths)
-        rows = np.searchsorted(has, column // paths.num_paths)
-        equal.append(sp.csr_array((np.ones(len(column)), (rows, np.arange(len(column))))))
-        lower_bounds.append(demand[has])
-    flows = sp.block_diag([block for _, block in upper], format="csr")
-    rows_upper = sp.hstack([sp.vstack([block for block, _ in upper]), flows], format="csr")
-    sums = sp.block_diag(equal, format="csr")
-    rows_equal = sp.hstack([sp.csr_array((sums.shape[0], cables)), sums], format="csr")
-    cost = np.concatenate([scenarios.cost, np.zeros(flows.shape[1])])
+        has_demand = np.repeat(demand, paths.num_paths) > 0
+        column = np.flatnonzero(paths.mask.reshape(-1) & ~is_dead & has_demand)
+        # Rows of live links.
+        capacity_rows.append(added_capacity[live])
+        flow_rows.append(incidence[:, column].tocsr()[live])
+        capacity_limits.append(scenarios.limit * scenarios.regular[live])
+        # Rows of demands.
+        demands = np.unique(column // paths.num_paths)
+        row = np.searchsorted(demands, column // paths.num_paths)
+        demand_rows.append(sp.csr_array((np.ones(len(column)), (row, np.arange(len(column))))))
+        demand_rates.append(demand[demands])
+    flows = sp.block_diag(flow_rows, format="csr")
+    sums = sp.block_diag(demand_rows, format="csr")
+    no_capacity = sp.csr_array((sums.shape[0], scenarios.num_cables))
     result = linprog(
-        cost,
-        rows_upper,
-        np.concatenate(upper_bounds),
-        rows_equal,
-        np.concatenate(lower_bounds),
+        np.concatenate([scenarios.cost, np.zeros(flows.shape[1])]),
+        sp.hstack([sp.vstack(capacity_rows), flows], format="csr"),
+        np.concatenate(capacity_limits),
+        sp.hstack([no_capacity, sums], format="csr"),
+        np.concatenate(demand_rates),
         bounds=(0, None),
         method="highs",
         options={"time_limit": seconds},

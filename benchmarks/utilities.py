@@ -24,9 +24,10 @@ from public_data import published
 from baselines.lp_all import LpAll
 from teal.evaluation.fairness_curve import fairness_curve
 from teal.formats import load_topology, load_traffic
-from teal.network import compute_paths
+from teal.network import PathSet, Topology, compute_paths
 from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.problem import Problem, assess
+from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import limit_threads
 from teal.solvers.pdhg.solver import solve
 
@@ -68,49 +69,52 @@ def _to_loss_gap(problem: Problem) -> tuple[Any, float]:
         gap /= 2
 
 
+def utility_problem(
+    topology: Topology, paths: PathSet, program: str, matrix: FloatArray
+) -> Problem:
+    """Return the problem of one of the programs, over one matrix (1, D)."""
+    functions = None
+    if program == "bandwidth_functions":
+        functions = BandwidthFunctions.of_points(
+            [_FUNCTION], np.zeros(matrix.shape[1], int), by_share=True
+        )
+    return Problem.create(topology, paths, program, matrix, functions=functions)
+
+
+def compare_with_clarabel(problem: Problem) -> list[str]:
+    """Return the CPU seconds of Clarabel, and the errors of this value and bound at a gap of 1e-8
+    against its optimum.
+    """
+    exact, _ = _solved(problem, 1e-8)
+    begin = time.process_time()
+    reference = LpAll().solve(problem)
+    clarabel_s = time.process_time() - begin
+    optimum = float(problem.value(reference.splits)[0])
+    assessment = assess(problem, exact)
+    # Values of bandwidth functions are absolute; equivalent shares are at most 1.
+    unit = max(1.0, optimum)
+    value_error = (float(assessment.value[0]) - optimum) / unit
+    bound_error = (float(assessment.bound[0]) - optimum) / unit
+    return [f"{clarabel_s:.3f}", f"{value_error:.2e}", f"{bound_error:.2e}"]
+
+
 def measure(name: str, load: float, out: Any) -> None:
-    """All programs of one network."""
+    """Write a row for each program of one network."""
     topology = load_topology(name)
     matrix = load_traffic(f"gravity:seed=0,load={load:g},count=1", topology).read([0])
     paths = compute_paths(topology)
     for program in _PROGRAMS:
-        functions = None
-        if program == "bandwidth_functions":
-            functions = BandwidthFunctions.of_points(
-                [_FUNCTION], np.zeros(matrix.shape[1], int), by_share=True
-            )
-        problem = Problem.create(topology, paths, program, matrix, functions=functions)
+        problem = utility_problem(topology, paths, program, matrix)
         _solved(problem, 1e-2)  # compiles
-        coarse, coarse_s = _solved(problem, 1e-2)
-        fine, fine_s = _solved(problem, 1e-3)
-        lossless, lossless_s = _to_loss_gap(problem)
-        row = [
-            topology.name,
-            load,
-            program,
-            matrix.shape[1],
-            coarse.iterations,
-            f"{coarse_s:.4f}",
-            fine.iterations,
-            f"{fine_s:.4f}",
-            lossless.iterations,
-            f"{lossless_s:.4f}",
-        ]
+        row: list[object] = [topology.name, load, program, matrix.shape[1]]
+        for result, seconds in (
+            _solved(problem, 1e-2),
+            _solved(problem, 1e-3),
+            _to_loss_gap(problem),
+        ):
+            row += [result.iterations, f"{seconds:.4f}"]
         if matrix.shape[1] <= _MAX_CLARABEL_DEMANDS:
-            exact, _ = _solved(problem, 1e-8)
-            begin = time.process_time()
-            reference = LpAll().solve(problem)
-            clarabel_s = time.process_time() - begin
-            optimum = float(problem.value(reference.splits)[0])
-            assessment = assess(problem, exact)
-            unit = max(1.0, optimum)  # of functions; shares are at most 1
-            row += [
-                f"{clarabel_s:.3f}",
-                *(
-                    f"{(float(number[0]) - optimum) / unit:.2e}"
-                    for number in (assessment.value, assessment.bound)
-                ),
-            ]
+            row += compare_with_clarabel(problem)
         out.writerow(row)
         print(*row, flush=True)
 
