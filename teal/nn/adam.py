@@ -53,7 +53,7 @@ class Adam:
         self.change()
 
     def prepare(self) -> None:
-        """Copy the learning rate to the GPU, and create the state of parameters with a new gradient.
+        """Set the learning rate on the GPU, and create the state of parameters with gradients.
 
         It must precede :meth:`change`, which may be recorded.
         """
