@@ -1,4 +1,4 @@
-"""The processes of a training run: one, or several that each take a part of every batch."""
+"""Processes of a training run: one, or several that each compute a part of every batch."""
 
 from __future__ import annotations
 

@@ -147,6 +147,7 @@ def _first_error(ray: Any, ended: Sequence[Any], running: Sequence[Any]) -> Exce
     """
 
     def errors(values: Sequence[Any]) -> list[Exception]:
+        """Return the errors of results that are available."""
         exceptions: list[Exception] = []
         for result in values:
             try:

@@ -769,7 +769,7 @@ def even_loads(
 
 # Minimum number of trie nodes and paths of a block of sources.
 _MIN_BLOCK_WORK = 20_000
-# Maximum number of blocks of sources, each with sums of its own.
+# Maximum number of blocks of sources; each has separate link sums.
 _MAX_BLOCKS = 16
 # Approximate scalar operations per number of a path state in a pass; determines the threads.
 _OPERATIONS_PER_NUMBER = 20

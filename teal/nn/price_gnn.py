@@ -1,25 +1,23 @@
-"""PriceGNN: a graph neural network that learns the dual update and is not tied to a topology.
+"""PriceGNN: a graph neural network that learns the dual update, for any topology.
 
-The state is a price and a hidden vector (the memory) for each link.  In each round
+The state of a link is a price and a hidden vector (the memory).  In each round
 
 1. path_sum of the prices gives each path's profit, in units of the mean demand value;
-2. a softmax of profit / temperature over the paths of a demand, and over rejecting it, gives
-   splits;
-3. link_sum gives each link's load, and its elasticity, which is how fast the load would fall if the
-   price rose: the sum of demand w (1 - w) / temperature over the paths through it, with w the
-   splits (the diagonal of the Hessian of the smoothed dual);
-4. a GRU cell and a small perceptron, the same for all links, update memory and price.
+2. a softmax of profit / temperature over the paths of a demand and a reject option gives splits;
+3. link_sum gives each link's load, and its elasticity, the decrease of the load per unit of price:
+   the sum of demand w (1 - w) / temperature over the paths through the link, with splits w (the
+   diagonal of the Hessian of the smoothed dual);
+4. a GRU cell and a small perceptron, shared by all links, update memory and price.
 
-After the last round the splits are the result of the allocating pass.  A second pass of the same
-kind, the bounding pass, continues from its prices to prices that bound the optimum closely, which
-prices that steer a softmax do not. Splits and prices together are a starting point for PDHG.
+The splits after the last round are the result of the allocating pass.  A second pass of this kind,
+the bounding pass, starts from its prices and computes prices for the dual bound: prices that steer
+a softmax give no tight bound.  Splits and prices together are a warm start of PDHG.
 
-The number of rounds can be chosen at each call: inputs of a link say how far the pass is and how
-many rounds it has, temperatures are interpolated, and training draws the numbers at random.
+The number of rounds can be chosen at each call: link inputs contain the progress of the pass and
+the number of rounds, temperatures are interpolated, and training draws random numbers of rounds.
 
-Under the balanced programs nothing is rejected and only the ratios of prices and of loads count, so
-that path prices are divided by their mean over the cheapest paths, and loads by the largest
-utilisation.
+In balanced programs nothing is rejected, and only ratios of prices and of loads matter: path prices
+are divided by their mean over the cheapest paths, and loads by the largest utilisation.
 """
 
 from __future__ import annotations
@@ -251,10 +249,10 @@ class PriceGNN(nn.Module):
         splits = torch.zeros(problem.batch, *problem.paths.leaf.shape)
         fused.compute_weights(raw_price, links, weight.reshape(-1))
 
-        # The kernels update memory, prices and weights of the links in place.
         def make_rounds(
             update: _Update, temperatures: Tensor, progress: FloatArray, features: Float32Array
         ) -> None:
+            """Run the rounds of a pass; memory, prices and weights of the links change in place."""
             fused.make_rounds(
                 _sharpness(temperatures, progress),
                 view.responses,

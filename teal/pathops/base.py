@@ -58,6 +58,8 @@ class OpsBackend(Protocol):
 
 
 class _PathSum(torch.autograd.Function):
+    """Differentiable path_sum, (B, E, F) -> (B, D, K, F); its gradient is link_sum."""
+
     @staticmethod
     def forward(ctx: Any, link_values: Tensor, backend: OpsBackend) -> Tensor:
         ctx.backend = backend
@@ -69,6 +71,8 @@ class _PathSum(torch.autograd.Function):
 
 
 class _LinkSum(torch.autograd.Function):
+    """Differentiable link_sum, (B, D, K, F) -> (B, E, F); its gradient is path_sum."""
+
     @staticmethod
     def forward(ctx: Any, path_values: Tensor, backend: OpsBackend) -> Tensor:
         ctx.backend = backend
@@ -80,6 +84,8 @@ class _LinkSum(torch.autograd.Function):
 
 
 class _PathMax(torch.autograd.Function):
+    """Differentiable path_max, (B, E) -> (B, D, K); the gradient goes to the largest link alone."""
+
     @staticmethod
     def forward(ctx: Any, link_values: Tensor, backend: OpsBackend) -> tuple[Tensor, Tensor]:
         values, links = backend.path_max(link_values.contiguous())

@@ -16,7 +16,7 @@ from teal.network.packed import PathScan, num_ranges
 from teal.runtime.arrays import AnyArray, Int64Array
 from teal.runtime.parallel import partitioned_kernel, threads_for
 
-# Maximum number of blocks of sources; each has its own load vector.
+# Maximum number of blocks of sources; each has a separate load vector.
 _MAX_BLOCKS = 16
 
 

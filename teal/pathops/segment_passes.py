@@ -26,7 +26,7 @@ from teal.network.ecmp import Dags, EcmpDag
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 
-# Maximum number of blocks of destinations; each has its own loads, so that sums do not depend on
+# Maximum number of blocks of destinations; each has separate loads, so that sums do not depend on
 # the number of threads.
 MAX_BLOCKS = 16
 # Approximate scalar operations for each arc.

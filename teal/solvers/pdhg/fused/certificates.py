@@ -208,8 +208,8 @@ def certify(
     """Compute the demands' part of the dual bound for one block of sources, and flows and loads.
 
     Dual bound: sum_d demand[d] max(0, max_k(value[d] - path_price[d, k])), without the max with 0
-    in a balanced program, which must carry all demand.  Value steps, path caps and utilities have
-    their own best profit per Gbit/s of demand.
+    in a balanced program, which must carry all demand.  Under value steps, path caps or a utility
+    the maximum is over all allocations of the demand (value_profit, capped_profit, curve_profit).
 
     Flows: demand times repaired split.  The repair sets splits of paths with a failed link to 0 and
     scales those of a demand to a sum of at most 1; if ``carries_all`` to exactly 1, evenly over the
