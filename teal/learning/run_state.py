@@ -66,11 +66,11 @@ def load_run_of(folder: Path, config: dict[str, Any]) -> tuple[dict[str, Tensor]
     """
     tensors, fields = load_run(folder)
     if fields.get("config") != config:
-        raise InputError(
+        raise InputError.invalid(
             str(folder / TRAINER),
             "config",
-            f"the state of a run with {config}",
-            fields.get("config"),
+            f"the run has a model with {fields.get('config')}, the command one with {config}",
+            "resume with the settings of the run",
         )
     return tensors, fields
 

@@ -613,8 +613,11 @@ class Trainer:
         settings = self._settings()
         for name, value in fields.get("settings", {}).items():
             if settings.get(name) != value:
-                raise InputError(
-                    location, name, f"the setting of the run, {value}", settings.get(name)
+                raise InputError.invalid(
+                    location,
+                    name,
+                    f"the run has {value}, the command {settings.get(name)}",
+                    "resume with the settings of the run",
                 )
         try:
             self.state = TrainState(**fields["state"])

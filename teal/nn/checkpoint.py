@@ -377,12 +377,16 @@ def check_fits(card: FlowGnnCard, folder: Path, objective: Objective) -> None:
     if card.objective == ANY:
         return
     if card.objective != objective.name:
-        raise InputError(
-            location, "objective", f"a model for {objective.name}", f"one for {card.objective}"
+        raise InputError.invalid(
+            location,
+            "objective",
+            f"the model was trained for {card.objective}, not for {objective.name}",
         )
     if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW and card.epsilon != objective.epsilon:
-        raise InputError(
-            location, "epsilon", f"a model for {objective.epsilon}", f"one for {card.epsilon}"
+        raise InputError.invalid(
+            location,
+            "epsilon",
+            f"the model was trained for {card.epsilon}, not for {objective.epsilon}",
         )
 
 

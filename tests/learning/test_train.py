@@ -385,7 +385,7 @@ def test_the_time_budget_of_a_training_includes_earlier_runs(tmp_path: Path) -> 
 
 def test_a_training_with_other_settings_or_damaged_state_cannot_resume(tmp_path: Path) -> None:
     _trainer(tmp_path, max_steps=2).train(tmp_path, progress=False)
-    with pytest.raises(InputError, match=r"seed: expected the setting of the run, 0, found 1"):
+    with pytest.raises(InputError, match=r"seed: the run has 0, the command 1"):
         _trainer(tmp_path, seed=1).resume(tmp_path)
     with pytest.raises(InputError, match="path_value"):
         _trainer(tmp_path, demand_value=2.0).resume(tmp_path)
