@@ -254,7 +254,7 @@ class PretrainConfig:
     learner: Literal["direct", "coma"] = "direct"
     """direct: gradients of differentiable surrogates of the objective.  coma: COMA* (policy
     gradient with a counterfactual baseline) on the last splits; with PriceGNN in addition to the
-    surrogates, with FlowGNN instead of the last one."""
+    surrogates, with FlowGNN instead of that of the last splits."""
     entries: int = 0
     """Entries of a router's split table, 1 to 255 (weights are stored as bytes): splits are rounded
     to multiples of 1 / ENTRIES; 0 for no rounding.  Needs --learner coma, since rounding has no

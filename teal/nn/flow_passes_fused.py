@@ -85,7 +85,8 @@ class LinkInputs(NamedTuple):
     """Inputs of the paths from their links in a pass.
 
     Attributes:
-        price: (B, E) price over the mean value; ``FAILED_WEIGHT`` on a failed link.
+        price: (B, E) relative price, over the mean value, in a balanced program over the mean path
+            price; ``FAILED_WEIGHT`` on a failed link.
         logarithm: (B, E) log(utilisation + 0.01).
         excess: (B, E) 1 - 1 / max(utilisation, 1), the share of the load that exceeds the capacity.
         message: (B, E F) V h, a linear map of each link's state.

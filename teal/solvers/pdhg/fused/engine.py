@@ -184,19 +184,21 @@ class FusedEngine:
         )
         # (L,) value of all routable demand.
         self._routable_value = np.zeros(width) if self._on_simplex else scale
+        # Under a utility marginal values exceed those at share 1: a factor from the utilisation of
+        # the trial routing.  Lanes past B hold no demands.
         if self._problem.utility is not None:
-            # Lanes past B hold no demands.
             batch = self._problem.batch
             utilisation = (sums.trial_load * inverse_capacity).reshape(-1, width).max(0)[:batch]
             scale = scale.copy()
             scale[:batch] *= self._problem.utility.value_scale(
                 torch.from_numpy(utilisation)
             ).numpy()
-        # (L,) S.
+        # S of each matrix, (L,) and repeated for every link, (E * L,).
         scale = self._scale = np.where(scale > 0, scale, 1.0)
         link_scale = self._per_link(scale)
         load_factor = inverse_capacity
         mean_scaled_value: Tensor | None = None
+        # In a balanced program loads, and with them utilisations, are over S.
         if self._on_simplex:
             full_utilisation = full_utilisation / link_scale
             squared_primal_distance = squared_primal_distance / scale
@@ -232,8 +234,8 @@ class FusedEngine:
     def _start(self, state: PdhgState | None) -> None:
         """Set T(z), from which the first iteration restarts, to ``state`` or to w = 0 and y = 0.
 
-        In a balanced program y is scaled to the sum 1, and is equal on all live links where it is
-        0.
+        In a balanced program y is scaled to the sum 1; a matrix whose y are all 0 gets equal y on
+        all live links.
 
         Args:
             state: splits (B, D, K) and prices (B, E); None for w = 0 and y = 0.
