@@ -164,7 +164,7 @@ def measure_gain(
     *,
     part: str,
     rows: Int64Array,
-    problem_of: Callable[[Int64Array], Problem],
+    make_problem: Callable[[Int64Array], Problem],
     kept_start: bool,
     show: bool = True,
 ) -> Gain:
@@ -177,7 +177,7 @@ def measure_gain(
         seed: seed of the random initial weights.
         part: part of the traffic, ``test`` or ``validation``.
         rows: indices of the matrices.
-        problem_of: returns the problem of matrices, given their indices.
+        make_problem: returns the problem of matrices, given their indices.
         kept_start: whether the checkpoint has the initial weights.
         show: whether to show a progress bar.
     """
@@ -185,7 +185,7 @@ def measure_gain(
     # Measure each matrix under the models, the controls and the optimum.
     metrics_by_case: dict[str, list[_Metrics]] = {}
     for row in progress_bar(range(len(rows)), desc="comparing", unit="matrix", disable=not show):
-        problem = problem_of(rows[row : row + 1])
+        problem = make_problem(rows[row : row + 1])
         for name, scheme in schemes.items():
             metrics_by_case.setdefault(name, []).append(_model_metrics(problem, scheme))
         # First live path of each demand.

@@ -116,7 +116,7 @@ def group_of(name: str) -> str:
     return name.partition("/")[0]
 
 
-def family_of(name: str) -> str:
+def network_family(name: str) -> str:
     """Return the family of a network: ``garr`` for ``topozoo/Garr201112`` and
     ``topozoo/Garr199901``.
 
@@ -139,7 +139,7 @@ def topohub_pool() -> NetworkPool:
     train = []
     held_out = []
     for name, nodes in network_sizes().items():
-        family = family_of(name)
+        family = network_family(name)
         digest = int(hashlib.sha256(family.encode()).hexdigest(), 16)
         if any(word in family for word in _ALWAYS_HELD_OUT) or digest % _HELD_OUT_ONE_IN == 0:
             held_out.append(name)

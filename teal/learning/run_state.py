@@ -125,7 +125,7 @@ class _Logs:
 
 
 @contextlib.contextmanager
-def log_of(folder: Path, step: int) -> Iterator[Log]:
+def open_log(folder: Path, step: int) -> Iterator[Log]:
     """Open the log of a run at a step, and delete rows of later steps from an interrupted run.
 
     ``training.csv`` has a row for each value: step, time (Unix, s), name, value.

@@ -56,14 +56,14 @@ def clipped_step(
     Raises:
         InputError: a loss or the gradient is not finite; the weights are unchanged.
     """
-    record = record_of(model, losses)
+    record = loss_record(model, losses)
     finite = finite_losses(record, step)
     optimiser.prepare()
     update(optimiser, model, max_norm, record)
     return finite
 
 
-def record_of(model: nn.Module, losses: Tensor) -> Tensor:
+def loss_record(model: nn.Module, losses: Tensor) -> Tensor:
     """Return the losses and the Euclidean norm of the gradient, (terms + 1,).
 
     Args:
@@ -285,7 +285,7 @@ class Steps:
         max_norm = self._task.max_gradient_norm
         gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
         peers.all_reduce_sum([self._losses, *gradients])
-        self._measuring.run(lambda: self._record.copy_(record_of(model, self._losses)))
+        self._measuring.run(lambda: self._record.copy_(loss_record(model, self._losses)))
         losses = finite_losses(self._record, number)
         self._optimiser.prepare()
         self._updating.run(lambda: update(self._optimiser, model, max_norm, self._record))

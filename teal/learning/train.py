@@ -30,7 +30,7 @@ from teal.learning.gain import MIN_MATRICES
 from teal.learning.loop import Budget, ReadAhead, Stopwatch, set_cosine_rate, train_until
 from teal.learning.noise import row_seeds
 from teal.learning.peers import Peers, SingleProcess
-from teal.learning.run_state import NoLog, log_of
+from teal.learning.run_state import NoLog, open_log
 from teal.learning.settings import TrainOptions
 from teal.learning.steps import Augmentation, Matrices, Steps
 from teal.learning.train_tasks import train_task
@@ -187,7 +187,7 @@ def has_trivial_bound(scores: Tensor) -> bool:
     return bool((bound >= 1 - _TRIVIAL_SHARE).all()) and float(gap.mean()) > _CONGESTED_GAP
 
 
-def usual_batch(config: TrainOptions, problem: Problem) -> int:
+def max_batch_size(config: TrainOptions, problem: Problem) -> int:
     """Return the maximum number of matrices of an optimiser step."""
     default = _SAMPLED_BATCH if sample_size(config, problem) else _BATCH
     return config.batch_size or default
@@ -220,7 +220,7 @@ def _card_entry(
         "validation_matrices": len(validation_rows(config, problem, split)),
         "learning_rate": config.rate,
         "from": config.start,
-        "batch_size": usual_batch(config, problem),
+        "batch_size": max_batch_size(config, problem),
         "sample": sample_size(config, problem),
         "versions": {name: version(name) for name in ("teal-te", "torch", "numpy")},
     }
@@ -231,7 +231,7 @@ def validation_rows(config: TrainOptions, problem: Problem, split: Split) -> Int
     return _spread_rows(config, problem, split.validation)
 
 
-def rows_of_gain(config: TrainOptions, problem: Problem, split: Split) -> tuple[str, Int64Array]:
+def gain_rows(config: TrainOptions, problem: Problem, split: Split) -> tuple[str, Int64Array]:
     """Return the part of the traffic on which the gain of a training is measured, and the indices
     of its matrices.
 
@@ -349,7 +349,7 @@ class Trainer:
         out.mkdir(parents=True, exist_ok=True)
         stopwatch = Stopwatch(self.state.elapsed_s)
         self.state.reason = ""
-        with log_of(out, self.state.step) if is_lead else contextlib.nullcontext(NoLog()) as log:
+        with open_log(out, self.state.step) if is_lead else contextlib.nullcontext(NoLog()) as log:
 
             def prepare(bar: Any) -> None:
                 nonlocal stopwatch
@@ -464,7 +464,7 @@ class Trainer:
         An epoch is a permutation of the training rows, seeded by (seed, epoch).
         """
         rows = self.split.train
-        size = min(usual_batch(self.config, self.problem), len(rows))
+        size = min(max_batch_size(self.config, self.problem), len(rows))
         epoch, batch = divmod(step, math.ceil(len(rows) / size))
         if self._epoch_order[0] != epoch:
             order = np.random.default_rng([self.config.seed, epoch]).permutation(rows)

@@ -18,7 +18,7 @@ from teal.app.run_files import RESUME_HINT, SETTINGS, TRAINER, save_settings
 from teal.learning.gain import Gain, measure_gain
 from teal.learning.run_state import TENSORBOARD, TRAINING_LOG, load_run
 from teal.learning.settings import TrainConfig, TrainOptions
-from teal.learning.train import Trainer, TrainState, rows_of_gain
+from teal.learning.train import Trainer, TrainState, gain_rows
 from teal.learning.train_tasks import check_names
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS, note_in_card
 from teal.problem import Problem
@@ -128,7 +128,7 @@ def _report(config: TrainOptions, instance: Instance, state: TrainState) -> Trai
     """
     problem = _first_problem(instance)
 
-    def problem_of(rows: Int64Array) -> Problem:
+    def make_problem(rows: Int64Array) -> Problem:
         return problem.with_demand(torch.as_tensor(instance.traffic.read(rows)).to(problem.demand))
 
     gain = None
@@ -137,7 +137,7 @@ def _report(config: TrainOptions, instance: Instance, state: TrainState) -> Trai
         # The weights on disk may be those after the last step, which the state does not count.
         card = json.loads((config.out / MODEL_CARD).read_text(encoding="utf-8"))
         state = dataclasses.replace(state, best_step=card["step"])
-        part, rows = rows_of_gain(config, problem, instance.split)
+        part, rows = gain_rows(config, problem, instance.split)
         gain = measure_gain(
             config.out,
             config.scheme,
@@ -145,7 +145,7 @@ def _report(config: TrainOptions, instance: Instance, state: TrainState) -> Trai
             config.seed,
             part=part,
             rows=rows,
-            problem_of=problem_of,
+            make_problem=make_problem,
             kept_start=not state.best_step,
         )
         note_in_card(config.out, "gain", json_value(gain))

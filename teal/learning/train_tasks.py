@@ -18,7 +18,7 @@ from teal.errors import InputError
 from teal.learning import pretrain_price_gnn
 from teal.learning.learners import is_built_in, make_learner
 from teal.learning.losses import bound_loss
-from teal.learning.network_pool import family_of
+from teal.learning.network_pool import network_family
 from teal.learning.noise import Noise
 from teal.learning.settings import TrainOptions
 from teal.nn import checkpoint
@@ -175,7 +175,7 @@ class _PriceTask:
             network_name = problem.topology.name.lower()
             networks = initial_card.networks + 1
             held_out = tuple(
-                name for name in initial_card.held_out if family_of(name) not in network_name
+                name for name in initial_card.held_out if network_family(name) not in network_name
             )
         self._card = checkpoint.PriceGnnCard(
             self.model.config,

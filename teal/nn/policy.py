@@ -51,7 +51,7 @@ class Policy(nn.Module):
 
 
 class _Price(torch.autograd.Function):
-    """Softplus with a projected gradient (:func:`price_of`)."""
+    """Softplus with a projected gradient (:func:`price_softplus`)."""
 
     @staticmethod
     def forward(ctx: Any, raw: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class _Price(torch.autograd.Function):
         return gradient * torch.where(gradient < 0, rising_slope, slope)
 
 
-def price_of(raw: Tensor, *, maximises_value: bool) -> Tensor:
+def price_softplus(raw: Tensor, *, maximises_value: bool) -> Tensor:
     """Return softplus(raw), with a gradient that lets a price near 0 rise again.
 
     The first steps lower all prices at once, since most links have capacity to spare.  Softplus is
@@ -114,7 +114,7 @@ class PriceHead(nn.Module):
             maximises_value: whether the objective maximises value; the gradient of a price near 0
                 then has a lower limit where the price should rise.
         """
-        return price_of(self.net(link).squeeze(-1), maximises_value=maximises_value)
+        return price_softplus(self.net(link).squeeze(-1), maximises_value=maximises_value)
 
 
 def bounded_profit(profit: Tensor) -> Tensor:

@@ -260,7 +260,7 @@ class PriceGNN(nn.Module):
                 features,
                 memory,
                 raw_price,
-                fused.parameters_of(update.cell, update.move),
+                fused.kernel_parameters(update.cell, update.move),
                 fused.Constants(_PRICE_GAIN, _LOG_OFFSET),
                 weight,
             )
@@ -278,12 +278,12 @@ class PriceGNN(nn.Module):
         load = torch.from_numpy(
             view.responses.at(weight, 1 / float(temperature), splits.numpy()).sum(0)[:, ::2]
         )
-        result = Round(splits, view.prices_of(raw_price), splits, temperature)
+        result = Round(splits, view.link_prices(raw_price), splits, temperature)
         # Bounding pass, with features of the allocation.
         features = view.allocating_features(load * view.inverse_capacity).flatten(0, 1).numpy()
         progress = np.arange(num_bound_rounds) / max(1, num_bound_rounds - 1)
         make_rounds(self.bound_update, self.bound_log_temperature, progress, features)
-        return [result], view.prices_of(raw_price)
+        return [result], view.link_prices(raw_price)
 
 
 def _sharpness(log_temperatures: Tensor, progress: FloatArray) -> Float32Array:
@@ -421,7 +421,7 @@ class _View:
         inverse_capacity, live, costs = rows
         return fused.LinkInputs(inverse_capacity, live, costs, self.static.flatten(0, 1).numpy())
 
-    def prices_of(self, raw_price: Float32Array) -> Tensor:
+    def link_prices(self, raw_price: Float32Array) -> Tensor:
         """Convert raw prices (B E,) to prices (B, E), value per Gbit/s."""
         return (
             self.prices(torch.from_numpy(raw_price).view(self.inverse_capacity.shape))

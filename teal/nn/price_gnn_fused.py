@@ -101,7 +101,7 @@ class Constants(NamedTuple):
     tiny: float
 
 
-def parameters_of(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
+def kernel_parameters(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
     """Return the weights of a link update in the layout of the kernel.
 
     Args:

@@ -37,7 +37,7 @@ from teal.nn.flow_gnn_config import FlowGnnConfig
 from teal.nn.flow_models import FlowModel
 from teal.nn.flow_passes import PathEncoder, PathPasses, PathUpdate, TorchPasses
 from teal.nn.flow_passes_fused import CompiledPasses
-from teal.nn.policy import FIRST_RAW_PRICE, price_of
+from teal.nn.policy import FIRST_RAW_PRICE, price_softplus
 from teal.problem import Problem
 from teal.problem.problem import mean_capacity, mean_value
 
@@ -186,7 +186,7 @@ class UniversalFlowGnn(FlowModel):
         features = torch.cat([links.static, links.dynamic()], -1)
         state = self.bound_layer(state, links.path_means, features)
         raw = self.bound_price(state).squeeze(-1)
-        prices = price_of(raw, maximises_value=problem.objective.maximises_value) * links.live
+        prices = price_softplus(raw, maximises_value=problem.objective.maximises_value) * links.live
         return prices * links.mean_value
 
 

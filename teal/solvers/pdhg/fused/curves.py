@@ -43,18 +43,18 @@ class CurveRows(NamedTuple):
     alpha: FloatArray
 
 
-def curve_rows(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> CurveRows | None:
+def curve_rows(problem: Problem, to_lane_rows: Callable[[Tensor], FloatArray]) -> CurveRows | None:
     """Return the utility of a problem in the layout of the kernels; None for linear values.
 
     Args:
         problem: B matrices.
-        rows_of: converts a tensor (B, n) to flat rows of lanes (n * L,).
+        to_lane_rows: converts a tensor (B, n) to flat rows of lanes (n * L,).
     """
     utility = problem.utility
     return (
         None
         if utility is None
-        else CurveRows(rows_of(utility.unit_value), np.array([utility.curve.alpha]))
+        else CurveRows(to_lane_rows(utility.unit_value), np.array([utility.curve.alpha]))
     )
 
 

@@ -54,12 +54,14 @@ def one_step(value: FloatArray) -> DemandValue:
     return DemandValue(value, np.zeros((1, 1)), np.zeros(0), np.zeros(0))
 
 
-def demand_value_rows(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> DemandValue:
+def demand_value_rows(
+    problem: Problem, to_lane_rows: Callable[[Tensor], FloatArray]
+) -> DemandValue:
     """Return the demand values of a problem in the layout of the kernels, without path caps.
 
     Args:
         problem: B matrices of D demands.
-        rows_of: converts a tensor (B, n) to flat rows of lanes (n * L,).
+        to_lane_rows: converts a tensor (B, n) to flat rows of lanes (n * L,).
     """
     value = problem.demand_value.numpy()
     # One entry if all demands have the same value: the kernels then read no value for each demand.
@@ -68,7 +70,7 @@ def demand_value_rows(problem: Problem, rows_of: Callable[[Tensor], FloatArray])
     if steps is None:
         return one_step(value)
     drop = 1 - steps.level.numpy().astype(np.float64)
-    end = rows_of(steps.end.flatten(1))
+    end = to_lane_rows(steps.end.flatten(1))
     return one_step(value)._replace(drop=drop, end=end)
 
 
