@@ -5,15 +5,15 @@ It takes any network, any history of matrices and any list of hedges.
 With x_h[d, k] the splits of hedge h, w[h] the weights of the mixture, and z = sum_h w[h] x_h the
 mixture:
 
-1. Gate: w[d, h] is proportional to w[h] exp(g[d, h]), so that each demand has separate weights; g is
-   a perceptron of features of the demand, the hedge, and both.
+1. Gate: w[d, h] is proportional to w[h] exp(g[d, h]), so that each demand has separate weights; g
+   is a perceptron of features of the demand, the hedge, and both.
 2. Prices: for each of J sets of scenarios (the newest matrix, the last matrices, a forecast and its
    past errors), the share of the link e in the largest utilisations of the scenarios,
 
        y_j[e] = mean over s of softmax over e of (u_s[e](z) / (SHARPNESS max u_s)),
 
-   is a price y_j[e] / c[e]; p_j[d, k] is the sum of the prices along a path, minus the mean over the
-   demand's splits, divided by the mean over all demand.
+   is a price y_j[e] / c[e]; p_j[d, k] is the sum of the prices along a path, minus the mean over
+   the demand's splits, divided by the mean over all demand.
 3. Correction: with m[d, k] = sum_h w[d, h] x_h[d, k] and g = exp(-sum_j r_j[d] p_j[d, k]), x[d, k]
    is proportional to m g + FLOOR max(0, g - 1): a step of mirror descent on a mean of the scenario
    programs, whose step sizes r are another perceptron's output.
@@ -93,7 +93,9 @@ class GateInputs(NamedTuple):
 class HedgeGate(nn.Module):
     """Correction of a mixture of hedges: weights per demand, then a multiplicative step on splits.
 
-    Weights: w[d, h] ~ w[h] exp(gate).  Step: x[d, k] ~ (sum_h w[d, h] x_h[d, k]) exp(-sum_j r_j p_j).
+    Gate: w[d, h] proportional to w[h] exp(gate[d, h]).  Step: x[d, k] proportional to
+    (sum_h w[d, h] x_h[d, k]) exp(-sum_j r_j[d] p_j[d, k]), with hedges x_h, path prices p_j and
+    learned step sizes r_j.
 
     Args:
         config: shapes.

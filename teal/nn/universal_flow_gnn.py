@@ -82,7 +82,7 @@ class _LinkUpdate(nn.Module):
 
 
 def _price_layer(state: int) -> nn.Linear:
-    """Create the linear map from a link state to its raw price; prices are near 0 before training."""
+    """Create the linear map from a link state to a raw price; prices are near 0 before training."""
     layer = nn.Linear(state, 1)
     with torch.no_grad():
         layer.weight.mul_(0.3)

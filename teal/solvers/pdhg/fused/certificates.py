@@ -98,8 +98,10 @@ def measure(
         demand: (D, L) Gbit/s.
         inverse_capacity: (E, L) 1 / capacity, 0 for a failed link.
         cost: (E, L) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
-        demand_value: values of the demands, in float64.
-        curve: utility of the demands; None for linear values.
+        demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) and
+            ``end`` (D, C, L), path caps ``cap`` (P, L); in float64, unused arrays (0,).
+        curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
+            values.
         is_even: whether the trial routing splits each demand evenly over its live paths; otherwise
             it uses the first path, if that is live.
         out: results (written); ``full_load`` and ``trial_load`` must be 0 before the call.
@@ -225,8 +227,10 @@ def certify(
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         max_slots: largest number of trie nodes of a source, plus one for the source.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: values of the demands, in float64.
-        curve: utility of the demands; None for linear values.
+        demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) and
+            ``end`` (D, C, L), path caps ``cap`` (P, L); in float64, unused arrays (0,).
+        curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
+            values.
         price_plus_cost: (E, L) price plus cost of each link, value per Gbit/s; ``FAILED_PRICE`` for
             a failed link.
         carries_all: whether all demand must be carried.
@@ -375,8 +379,10 @@ def project_round(
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         max_slots: largest number of trie nodes of a source, plus one for the source.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: values of the demands, in float64.
-        curve: utility of the demands; None for linear values.
+        demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) and
+            ``end`` (D, C, L), path caps ``cap`` (P, L); in float64, unused arrays (0,).
+        curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
+            values.
         load_ratio: (E, L) load of ``flows`` over capacity in the first round, load of ``requests``
             over residual capacity in the others; 0 on links without load.
         unused: (E, L) capacity open to requests, Gbit/s; 0 on failed links.

@@ -357,9 +357,11 @@ def step(
             ``parent`` and ``link`` hold each node's parent and the link into it.
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         max_slots: largest number of trie nodes of a source, plus one for the source.
-        demands: (D, L) rates in Gbit/s, and h.
-        value: marginal values of the demands, and caps of the paths.
-        curve: concave utility of the demands; None for linear values.
+        demands: ``demand`` (D, L) rates in Gbit/s, and ``inverse_capacity_sum`` (D, L) h.
+        value: ``first`` (D,) or (1,) value per Gbit/s; for value steps ``drop`` (D, C) and ``end``
+            (D, C, L); for path caps ``cap`` (P, L); the last two are (0,) if unused.
+        curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
+            values.
         primal: splits (P, L): ``current`` w (written), ``anchor`` w_0 (written at a restart) and
             ``stepped`` w' (written if ``is_storing``).
         scratch: ``price`` (E, L), ``halpern`` (4, L; a, b, c, and 1 for matrices that restart) and
@@ -609,12 +611,14 @@ def _iterate(  # type: ignore[no-untyped-def]
         num_iterations: largest number of iterations.
         scan, block_ptr, max_slots: candidate paths, ranges of sources per block, and the largest
             number of trie nodes of a source plus one.
-        program, demands, value, curve: scaled program (arrays (E, L)), demands (D, L), their
-            values, and their utility or None.
-        primal: splits (P, L) (written).
-        dual: dual variables and loads (E, L) (written).
-        control: (L,) state of each matrix (written).
-        scratch: work arrays of an iteration (written).
+        program: scaled program: costs, inverse capacities, live links and step sizes, (E, L) each.
+        demands: rates in Gbit/s and h, (D, L) each.
+        value: value per Gbit/s (D,) or (1,), value steps (D, C), path caps (P, L) or (0,).
+        curve: marginal value at share 1 (D, L) and exponent (1,) of a utility, or None.
+        primal: splits (P, L) of z, z_0 and T(z) (written).
+        dual: dual variables and loads (E, L) of z, z_0 and T(z) (written).
+        control: (L,) primal weight, iterations and fixed-point errors of each matrix (written).
+        scratch: link prices (E, L), Halpern weights (4, L), loads and sums per block (written).
         lanes: tuple of length L.
     """
     inverse_scale = value_scale(program, scratch)
@@ -670,14 +674,16 @@ def iterate(
         block_ptr: (blocks + 1,) block b, a unit of parallel work, has the sources
             ``block_ptr[b]:block_ptr[b + 1]``.
         max_slots: largest number of trie nodes of a source, plus one for the source.
-        program: the scaled program, arrays (E, L).
-        demands: (D, L) rates in Gbit/s, and h.
-        value: values of the demands, in the type of the splits.
-        curve: utility of the demands; None for linear values.
+        program: scaled program: costs, inverse capacities, live links and step sizes, (E, L) each.
+        demands: rates in Gbit/s and h, (D, L) each.
+        value: value per Gbit/s (D,) or (1,), value steps (D, C), path caps (P, L) or (0,), in the
+            type of the splits.
+        curve: marginal value at share 1 (D, L) and exponent (1,) of a utility; None for linear
+            values.
         primal: splits (P, L) of iterate, anchor and T(z) (written).
         dual: dual variables and loads (E, L) of iterate, anchor and T(z) (written).
-        control: (L,) state of each matrix (written).
-        scratch: work arrays (written).
+        control: (L,) primal weight, iterations and fixed-point errors of each matrix (written).
+        scratch: link prices (E, L), Halpern weights (4, L), loads and sums per block (written).
         lanes: tuple of length L.
     """
     num_done: int = _iterate(
