@@ -182,8 +182,8 @@ def _encode(
         b: index of the matrix.
         source: index of the source.
         scan: candidate paths, as one trie per source.
-        demands: rates, values and costs.
-        links: link prices and log utilisations.
+        demands: ``rate`` (B, D) Gbit/s, ``value`` (D,) and ``cost`` (E,) over the mean value.
+        links: ``price`` (B, E) and ``logarithm`` (B, E) of the utilisation.
         capacity: (B, E) Gbit/s.
         state: (P, F) states, flat (rows of the source's paths are written; 0 for a path with a
             failed link).
@@ -191,7 +191,7 @@ def _encode(
             node: price, log of the largest utilisation, smallest capacity, links (written).
         actions: (paths of the source,) actions (written; minus infinity for a path with a failed
             link).
-        weights: weights of the encoder.
+        weights: weights of the encoder: ``features`` (4, F), ``bias`` (F,), ``action`` (F,).
         clamp: largest absolute value of an action.
         lanes: tuple of length F.
     """
@@ -275,8 +275,9 @@ def _update(
         b: index of the matrix.
         source: index of the source.
         scan: candidate paths, as one trie per source.
-        demands: values and costs.
-        links: prices, log utilisations, excesses and messages of the links.
+        demands: ``value`` (D,) and ``cost`` (E,), over the mean value.
+        links: ``price``, ``logarithm`` of the utilisation and ``excess`` utilisation (B, E), and
+            ``message`` (B, E F) of each link.
         state: (P, F) states, flat (rows of the source's paths are updated; those of a path with a
             failed link stay 0).
         share: (P,) splits of the last pass.
@@ -286,7 +287,8 @@ def _update(
         actions: (paths of the source,) actions (written; minus infinity for a path with a failed
             link).
         mean_state: (F,) work array.
-        weights: weights of the layer.
+        weights: weights of the layer: ``path_state`` A (F, F), ``demand`` B (F, F), ``features`` C
+            (4, F), ``bias`` (F,), ``action`` (F,).
         clamp: largest absolute value of an action.
         lanes: tuple of length F.
     """
@@ -452,7 +454,7 @@ def _sum_over_links(
         source: index of the source.
         b: index of the matrix.
         scan: candidate paths, as one trie per source.
-        demands: rates.
+        demands: ``rate`` (B, D) Gbit/s.
         state: (P, F) states g, flat.
         shares: (P,) splits w.
         sharpness: q.
@@ -512,8 +514,8 @@ def _pass_over_block(
     Args:
         block: index of the block; its sources are ``block_ptr[block]:block_ptr[block + 1]``.
         is_first: whether the pass is the encoder's, else that of a layer.
-        demands: rates, values and costs of B matrices.
-        links: prices, utilisations and messages of the links.
+        demands: ``rate`` (B, D) Gbit/s, ``value`` (D,) and ``cost`` (E,) over the mean value.
+        links: prices, log and excess utilisations (B, E), and messages (B, E F) of the links.
         capacity: (B, E) Gbit/s, which only the encoder reads.
         weights: weights of the encoder or the layer.
         clamp: largest absolute value of an action.
@@ -522,8 +524,9 @@ def _pass_over_block(
         max_slots: maximum number of trie nodes of a source, including the source itself.
         max_paths: maximum number of paths of a source.
         max_shares: maximum number of paths plus demands of a source.
-        results: states and splits of the paths (updated), and sums over the links by block (row
-            ``block`` is increased).
+        results: states (B, P F) and splits (B, P) of the paths (updated), load and elasticity
+            (blocks, B, 2 E) and state sums (blocks, B, E F) of the links (row ``block`` is
+            increased).
         lanes: tuple of length F.
     """
     width = len(lanes)
@@ -637,8 +640,8 @@ def one_pass(
     Args:
         begin, end: range of blocks that this call processes.
         is_first: whether the pass is the encoder's, else that of a layer.
-        demands: rates, values and costs of B matrices.
-        links: prices, utilisations and messages of the links.
+        demands: ``rate`` (B, D) Gbit/s, ``value`` (D,) and ``cost`` (E,) over the mean value.
+        links: prices, log and excess utilisations (B, E), and messages (B, E F) of the links.
         capacity: (B, E) Gbit/s, which only the encoder reads.
         weights: weights of the encoder or the layer.
         clamp: largest absolute value of an action.
@@ -647,8 +650,9 @@ def one_pass(
         max_slots: maximum number of trie nodes of a source, including the source itself.
         max_paths: maximum number of paths of a source.
         max_shares: maximum number of paths plus demands of a source.
-        results: states and splits of the paths (updated); sums over the links by block, which must
-            be 0 before the call (increased).
+        results: states (B, P F) and splits (B, P) of the paths (updated); load and elasticity
+            (blocks, B, 2 E) and state sums (blocks, B, E F) of the links, which must be 0 before
+            the call (increased).
         lanes: F zeros.
     """
     for block in range(begin, end):

@@ -197,7 +197,7 @@ def _write_features(  # type: ignore[no-untyped-def]
         features: flat array (written from ``position`` on).
         position: position of the first feature in ``features``.
         sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by side.
-        links: inverse capacities, live links, costs and static features.
+        links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, S) features.
         allocating_features: (B E, U) features from the allocating pass; U = 0 in that pass.
         raw_price: argument of the softplus that gives the link's price.
         round_index: index of the round.
@@ -258,12 +258,13 @@ def _update_chunk(  # type: ignore[no-untyped-def]
     Args:
         chunk: index of the task; its rows are ``chunk * _LINKS_PER_TASK`` and following.
         sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by side.
-        links: inverse capacities, live links, costs and static features.
+        links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, S) features.
         allocating_features: (B E, U) features from the allocating pass; U = 0 in that pass.
         memory: (B E, H) flat (rows of the task are updated).
         raw_price: (B E,) arguments of the softplus (rows of the task are updated).
         round_index, num_rounds: index of the round, and number of rounds of the pass.
-        parameters: weights of the GRU cell and the perceptron.
+        parameters: weights of the GRU cell, (F, 3 H) and (H, 3 H), and of the perceptron,
+            (H + F, H) and (H,).
         price_gain: factor of the perceptron's output.
         tiny: added to utilisation and elasticity before the logarithm.
         next_weight: (B E,) price plus cost, ``FAILED_WEIGHT`` for a failed link (rows of the task

@@ -98,8 +98,9 @@ def measure(
         demand: (D, L) Gbit/s.
         inverse_capacity: (E, L) 1 / capacity, 0 for a failed link.
         cost: (E, L) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
-        demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) and
-            ``end`` (D, C, L), path caps ``cap`` (P, L); in float64, unused arrays (0,).
+        demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) or (1, C)
+            and ``end`` (D, C, L), path caps ``cap`` (P, L); float64; ``end`` and ``cap`` are (0,)
+            if unused.
         curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
             values.
         is_even: whether the trial routing splits each demand evenly over its live paths; otherwise
@@ -227,8 +228,9 @@ def certify(
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         max_slots: largest number of trie nodes of a source, plus one for the source.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) and
-            ``end`` (D, C, L), path caps ``cap`` (P, L); in float64, unused arrays (0,).
+        demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) or (1, C)
+            and ``end`` (D, C, L), path caps ``cap`` (P, L); float64; ``end`` and ``cap`` are (0,)
+            if unused.
         curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
             values.
         price_plus_cost: (E, L) price plus cost of each link, value per Gbit/s; ``FAILED_PRICE`` for
@@ -379,8 +381,9 @@ def project_round(
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         max_slots: largest number of trie nodes of a source, plus one for the source.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) and
-            ``end`` (D, C, L), path caps ``cap`` (P, L); in float64, unused arrays (0,).
+        demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) or (1, C)
+            and ``end`` (D, C, L), path caps ``cap`` (P, L); float64; ``end`` and ``cap`` are (0,)
+            if unused.
         curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
             values.
         load_ratio: (E, L) load of ``flows`` over capacity in the first round, load of ``requests``

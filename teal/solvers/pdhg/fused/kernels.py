@@ -358,8 +358,9 @@ def step(
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         max_slots: largest number of trie nodes of a source, plus one for the source.
         demands: ``demand`` (D, L) rates in Gbit/s, and ``inverse_capacity_sum`` (D, L) h.
-        value: ``first`` (D,) or (1,) value per Gbit/s; for value steps ``drop`` (D, C) and ``end``
-            (D, C, L); for path caps ``cap`` (P, L); the last two are (0,) if unused.
+        value: ``first`` (D,) or (1,) value per Gbit/s; for value steps ``drop`` (D, C) or (1, C)
+            and ``end`` (D, C, L); for path caps ``cap`` (P, L); ``end`` and ``cap`` are (0,) if
+            unused.
         curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
             values.
         primal: splits (P, L): ``current`` w (written), ``anchor`` w_0 (written at a restart) and
