@@ -287,7 +287,7 @@ def _write_bad_files(folder: Path) -> None:
         ),
         (
             "evaluate --topology b4 --traffic gravity --objective max_link_utilisation --scheme teal --model K4",
-            "objective: expected a model for max_link_utilisation",
+            "objective: the model was trained for total_flow, not for max_link",
         ),
         ("evaluate --topology b4 --traffic gravity --fail 1,99", "node: expected a node"),
         ("evaluate --topology b4 --traffic gravity --fail 1", "two node names"),

@@ -1,5 +1,5 @@
-"""An environment with Gymnasium's interface: one traffic matrix a step, an allocation as the
-action.
+"""Reinforcement-learning environment with Gymnasium's interface: one traffic matrix per episode,
+the action is an allocation.
 
 >>> env = TrafficEnvironment(topology, paths, traffic)      # pip install 'teal-te[rl]'
 >>> name = "teal.learning.environment:teal/Traffic-v0"      # or teal/Traffic-v0, once imported
@@ -7,11 +7,10 @@ action.
 >>> observation, _ = env.reset(seed=0)
 >>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
 
-- *Observation*: ``demand`` (D,) Gbit/s over the mean capacity of a link, ``capacity`` (E,) over the
-  same.
-- *Action*: (D, K) logits; a softmax over the live paths of each demand makes splits, which are made
-  feasible.
-- *Reward*: value of the feasible allocation over the value of all demand, as COMA*'s; of
+- *Observation*: ``demand`` (D,) and ``capacity`` (E,), both over the mean link capacity.
+- *Action*: (D, K) logits; a softmax over the live paths of each demand gives splits, which are
+  projected to feasible ones.
+- *Reward*: value of the feasible allocation over the value of all demand; under
   max_link_utilisation minus the largest utilisation.
 
 An episode is one step: matrices do not depend on allocations.  ``info`` has the splits (D, K) and
@@ -35,21 +34,23 @@ from teal.problem import Problem
 from teal.runtime.arrays import AnyArray
 from teal.solvers.projection import project
 
-_MAX_LOGIT = 10.0  # larger differences put all traffic on one path
-_MAX_OBSERVED = 1e6  # mean capacities of a link, above any demand or capacity
+# Largest absolute value of a logit; larger differences put all traffic on one path.
+_MAX_LOGIT = 10.0
+# Upper bound of demands and capacities, in mean link capacities.
+_MAX_OBSERVED = 1e6
 
 
 class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
-    """Matrices in random order, one an episode.
+    """Gymnasium environment over the matrices of a network, in random order, one per episode.
 
     Args:
         topology: the network.
-        paths: candidate paths of the traffic's demands.
-        traffic: the matrices.
-        objective: the program, or its name; one without classes that is no sequence of programs.
+        paths: candidate paths of the D demands.
+        traffic: the traffic matrices.
+        objective: objective or its name; a single program without demand classes.
 
     Raises:
-        InputError: such an objective, or paths of another network.
+        InputError: the objective is a sequence of programs, or the paths belong to another network.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012, as Gymnasium declares it
@@ -78,7 +79,11 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, AnyArray], dict[str, Any]]:
-        """Begin an episode with a random matrix; ``options={"row": 3}`` chooses it."""
+        """Begin an episode with a random matrix, or with that of ``options={"row": INDEX}``.
+
+        Returns:
+            Observation, and the row of the matrix.
+        """
         super().reset(seed=seed)
         chosen = (options or {}).get("row")
         row = (
@@ -92,10 +97,16 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
     def step(
         self, action: AnyArray
     ) -> tuple[dict[str, AnyArray], float, bool, bool, dict[str, Any]]:
-        """Allocate; the episode ends.
+        """Allocate by the logits of an action, and end the episode.
+
+        Args:
+            action: (D, K) logits.
+
+        Returns:
+            Observation, reward, terminated (True), truncated (False), and splits (D, K) and value.
 
         Raises:
-            InputError: an action of another shape than (D, K), or with NaN.
+            InputError: the action has another shape than (D, K), or a NaN.
         """
         problem = self._problem
         logits = torch.as_tensor(np.asarray(action), dtype=torch.float64)[None]
@@ -105,7 +116,8 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
             )
             raise InputError("environment", "action", f"{self.action_space.shape} numbers", outcome)
         logits = logits.clamp(-_MAX_LOGIT, _MAX_LOGIT).masked_fill(~problem.path_mask, -torch.inf)
-        splits = torch.nan_to_num(logits.softmax(-1))  # a demand without a live path has none
+        # The softmax of a demand without a live path is NaN: it gets splits of 0.
+        splits = torch.nan_to_num(logits.softmax(-1))
         if problem.objective.maximises_value:
             splits = project(problem, splits)
             value = problem.value(splits)
@@ -117,6 +129,7 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
         return self._observation(), float(reward[0]), True, False, info
 
     def _observation(self) -> dict[str, AnyArray]:
+        """Return demands (D,) and capacities (E,) in mean link capacities."""
         return {
             "demand": (self._problem.demand[0].numpy() / self._scale).astype(np.float32),
             "capacity": (self._problem.capacity[0].numpy() / self._scale).astype(np.float32),
@@ -129,16 +142,16 @@ def named_environment(
     num_paths: int = 4,
     objective: Objective | str = "total_flow",
 ) -> TrafficEnvironment:
-    """The environment that ``gymnasium.make`` makes by the name :data:`ENVIRONMENT`.
+    """Create the environment of ``gymnasium.make(ENVIRONMENT, ...)``, with K candidate paths.
 
     Args:
-        topology: the network, its file or its name.
-        traffic: the matrices, their file or their name.
+        topology: network, or its file or name.
+        traffic: traffic matrices, or their file or name.
         num_paths: K, candidate paths of a demand.
-        objective: as of :class:`TrafficEnvironment`.
+        objective: objective or its name; a single program without demand classes.
 
     Raises:
-        InputError: one of them is invalid.
+        InputError: an invalid argument.
     """
     network = load_topology(topology) if isinstance(topology, str) else topology
     matrices = load_traffic(traffic, network) if isinstance(traffic, str) else traffic

@@ -1,8 +1,8 @@
-"""The gain of a training: the trained model beside its start and beside controls, on matrices
-that neither the training nor the choice of the weights has seen.
+"""Gain of a training run: the trained model compared with its initial model and with controls, on
+matrices used neither for training nor for selecting the weights.
 
-The controls are random weights, the shortest path, and no splits at all, of which the repair makes
-what it can; the ceiling is the optimum.
+Controls: random weights, the shortest path, and zero splits with repair alone.  The upper limit is
+the optimum.  Entry point: :func:`measure_gain`.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ RANDOM = "random weights"
 SHORTEST = "shortest path"
 NULL = "null (repair alone)"
 OPTIMUM = "optimum"
+# Target gap of the optimum, and time limit per matrix in seconds, after which the incumbent counts.
 _OPTIMUM_GAP = 1e-5
-_OPTIMUM_S = 60.0  # seconds for the optimum of a matrix, after which the best so far is taken
-MIN_MATRICES = 4  # of a paired comparison; the interval over fewer is too narrow
-# Measures in which the trained model and its start are compared.
+_OPTIMUM_S = 60.0
+# Minimum number of matrices of a paired comparison; the interval over fewer is too narrow.
+MIN_MATRICES = 4
+# Metrics in which the trained model and its initial model are compared.
 _MEASURES = ("cut", "repaired", "gap", "repaired_gap")
 
 
 @dataclasses.dataclass(frozen=True)
 class Carried:
-    """Means of one allocation over the matrices.
+    """Metrics of a model, a control or the optimum: means over the matrices.
 
     Attributes:
-        name: a model, a control, or the optimum.
-        cut: share of the value of all demand that the splits carry when they are cut to fit,
-            without any repair (:func:`teal.solvers.projection.share_of_value`).
-        of_optimum: the same as a share of what the optimum carries.
-        repaired: share that is carried after the repair: ADMM of the scheme ``teal``; the
-            projection, which refills, of others.
-        gap: certified gap of ``cut``, by the prices of the model alone; NaN without prices.
-        repaired_gap: certified gap of ``repaired``, by the prices of the scheme; NaN without
-            prices.
+        name: name of the model or control.
+        cut: carried share of the value of all demand, with flows scaled down to the capacities and
+            without repair (:func:`teal.solvers.projection.share_of_value`).
+        of_optimum: ``cut`` as a share of the optimum's.
+        repaired: carried share after the repair: ADMM in the scheme ``teal``, else the projection
+            with refill.
+        gap: certified gap of ``cut`` at the prices of the model; NaN without prices.
+        repaired_gap: certified gap of ``repaired`` at the prices of the scheme; NaN without prices.
     """
 
     name: str
@@ -67,16 +68,16 @@ class Carried:
 
 @dataclasses.dataclass(frozen=True)
 class Gain:
-    """The table of a training.
+    """Comparison of a trained model with its initial model, controls and the optimum.
 
     Attributes:
-        part: part of the matrices that was measured, ``test`` or ``validation``.
-        matrices: number of them.
-        kept_start: whether no validation was significantly better than the start, so that its
-            weights were kept.
-        rows: means of each allocation.
-        differences: the trained model less its start in each measure: mean and 95% interval over
-            the same matrices (:mod:`teal.runtime.bootstrap`).
+        part: part of the traffic, ``test`` or ``validation``.
+        matrices: number of matrices.
+        kept_start: whether the initial weights were kept, since no validation was significantly
+            better.
+        rows: metrics of each model and control.
+        differences: trained model minus initial model by metric: mean and 95% interval over the
+            same matrices (:mod:`teal.runtime.bootstrap`).
     """
 
     part: str
@@ -87,7 +88,7 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        """Whether the training helped: the model alone, and the scheme with its repair."""
+        """Sentence on whether training helped: the model alone, and the scheme with its repair."""
         if self.kept_start:
             return (
                 f"no better than the start: no validation of at least {MIN_MATRICES} matrices was "
@@ -101,7 +102,7 @@ class Gain:
 
     @property
     def table(self) -> Table:
-        """The rows, for a terminal."""
+        """The metrics as a table."""
         columns = (
             Column("", "name"),
             Column("carried, cut only", "cut", percent, most_is_best=True),
@@ -115,8 +116,11 @@ class Gain:
 
 
 def _comparison(carried: Interval, gap: Interval) -> str:
-    """Compare two allocations by the intervals of their differences; the gap only where it differs
-    significantly.
+    """Describe the differences of carried share and gap in words.
+
+    Args:
+        carried: mean and interval of the difference of the carried share.
+        gap: mean and interval of the difference of the gap; mentioned only if significant.
     """
     if carried.low > 0:
         rank = "better than"
@@ -131,13 +135,20 @@ def _comparison(carried: Interval, gap: Interval) -> str:
 
 
 def _points(difference: Interval, larger: str, smaller: str) -> str:
-    """The size of a difference, a word for its sign, and its signed interval."""
-    mean, low, high = (100 * number for number in difference[:3])
+    """Format a difference in percentage points: size, a word for its sign, signed interval."""
+    mean, low, high = (100 * value for value in difference[:3])
     return f"{abs(mean):.2f} points {larger if mean >= 0 else smaller} ({low:+.2f} to {high:+.2f})"
 
 
-class _Measured(NamedTuple):
-    """One matrix under one allocation; attributes as of :class:`Carried`."""
+class _Metrics(NamedTuple):
+    """Metrics of one model or control on one matrix.
+
+    Attributes:
+        cut: carried share of the value of all demand, with flows scaled down to the capacities.
+        repaired: carried share after the repair.
+        gap: certified gap of ``cut``; NaN without prices.
+        repaired_gap: certified gap of ``repaired``; NaN without prices.
+    """
 
     cut: float
     repaired: float
@@ -153,56 +164,57 @@ def measure_gain(
     *,
     part: str,
     rows: Int64Array,
-    problem_of: Callable[[Int64Array], Problem],
+    make_problem: Callable[[Int64Array], Problem],
     kept_start: bool,
     show: bool = True,
 ) -> Gain:
-    """Measure the checkpoint in ``folder`` beside its start and the controls.
+    """Compare a checkpoint with its initial model, controls and the optimum.
 
     Args:
         folder: folder of the checkpoint.
-        scheme_name: name of the scheme that allocates by it, ``teal`` or ``price-gnn``.
-        start: model that the training began from; ``none`` for random weights.
-        seed: seed of the random weights.
-        part: part of the matrices, ``test`` or ``validation``.
+        scheme_name: name of the scheme that uses the model, ``teal`` or ``price-gnn``.
+        start: initial model of the training; ``none`` for random weights.
+        seed: seed of the random initial weights.
+        part: part of the traffic, ``test`` or ``validation``.
         rows: indices of the matrices.
-        problem_of: returns the problem of matrices, by their indices.
-        kept_start: whether the checkpoint has the weights of the start.
-        show: whether to show progress.
+        make_problem: returns the problem of matrices, given their indices.
+        kept_start: whether the checkpoint has the initial weights.
+        show: whether to show a progress bar.
     """
     schemes = _schemes(folder, scheme_name, start, seed)
     # Measure each matrix under the models, the controls and the optimum.
-    measured_by_case: dict[str, list[_Measured]] = {}
+    metrics_by_case: dict[str, list[_Metrics]] = {}
     for row in progress_bar(range(len(rows)), desc="comparing", unit="matrix", disable=not show):
-        problem = problem_of(rows[row : row + 1])
+        problem = make_problem(rows[row : row + 1])
         for name, scheme in schemes.items():
-            measured_by_case.setdefault(name, []).append(_of_model(problem, scheme))
+            metrics_by_case.setdefault(name, []).append(_model_metrics(problem, scheme))
+        # First live path of each demand.
         shortest = problem.path_mask & (problem.path_mask.cumsum(-1) == 1)
         for name, splits in ((SHORTEST, shortest), (NULL, torch.zeros_like(shortest))):
-            measured_by_case.setdefault(name, []).append(
-                _of_splits(problem, splits.to(problem.demand))
+            metrics_by_case.setdefault(name, []).append(
+                _splits_metrics(problem, splits.to(problem.demand))
             )
-        measured_by_case.setdefault(OPTIMUM, []).append(_optimum(problem))
-    # Compare the trained model with its start.
-    best = measured_by_case[OPTIMUM]
-    trained, first = list(measured_by_case.values())[:2]
+        metrics_by_case.setdefault(OPTIMUM, []).append(_optimum_metrics(problem))
+    # Compare the trained model with its initial model.
+    best = metrics_by_case[OPTIMUM]
+    trained, initial = list(metrics_by_case.values())[:2]
     return Gain(
         part,
         len(rows),
         kept_start,
-        tuple(_carried(name, measured, best) for name, measured in measured_by_case.items()),
-        _differences(rows, trained, first),
+        tuple(_means(name, metrics, best) for name, metrics in metrics_by_case.items()),
+        _differences(rows, trained, initial),
     )
 
 
 def _schemes(folder: Path, scheme_name: str, start: str, seed: int) -> dict[str, Scheme]:
-    """Schemes to compare, by name: the trained model, its start, and random weights.
+    """Return the schemes to compare, by name: trained model, initial model, random weights.
 
     Args:
         folder: folder of the checkpoint.
-        scheme_name: name of the scheme that allocates by it.
-        start: model that the training began from; ``none`` for random weights.
-        seed: seed of the random weights that the training began from.
+        scheme_name: name of the scheme that uses the model.
+        start: initial model of the training; ``none`` for random weights.
+        seed: seed of the random initial weights.
     """
     schemes: dict[str, Scheme] = {TRAINED: make_scheme(scheme_name, folder)}
     if start == "none":
@@ -215,21 +227,21 @@ def _schemes(folder: Path, scheme_name: str, start: str, seed: int) -> dict[str,
 
 
 def _differences(
-    rows: Int64Array, trained: Sequence[_Measured], first: Sequence[_Measured]
+    rows: Int64Array, trained: Sequence[_Metrics], initial: Sequence[_Metrics]
 ) -> dict[str, Interval]:
-    """Mean and 95% interval of the trained model less its start, by measure.
+    """Return mean and 95% interval of trained model minus initial model, by metric.
 
     Args:
         rows: indices of the matrices.
-        trained: measures of the trained model, by matrix.
-        first: measures of its start, by matrix.
+        trained: metrics of the trained model, one entry per matrix.
+        initial: metrics of the initial model, one entry per matrix.
     """
     return {
         measure: interval_of_mean(
             [
-                (row, getattr(trained_value, measure) - getattr(first_value, measure))
-                for row, trained_value, first_value in zip(
-                    rows.tolist(), trained, first, strict=True
+                (row, getattr(trained_metrics, measure) - getattr(initial_metrics, measure))
+                for row, trained_metrics, initial_metrics in zip(
+                    rows.tolist(), trained, initial, strict=True
                 )
             ]
         )
@@ -237,17 +249,18 @@ def _differences(
     }
 
 
-def _of_model(problem: Problem, scheme: Scheme) -> _Measured:
+def _model_metrics(problem: Problem, scheme: Scheme) -> _Metrics:
+    """Measure a model on one matrix: alone, and with the repair of its scheme."""
     assert isinstance(scheme, Starter)
     alone = cut_only(problem, *scheme.start(problem))
     assessment = assess(problem, scheme.solve(problem))
     repaired = share_of_value(problem, assessment.value)
-    return _Measured(float(alone.share), float(repaired), float(alone.gap), float(assessment.gap))
+    return _Metrics(float(alone.share), float(repaired), float(alone.gap), float(assessment.gap))
 
 
-def _of_splits(problem: Problem, splits: Tensor) -> _Measured:
-    """Splits without prices, cut and refilled by the projection."""
-    return _Measured(
+def _splits_metrics(problem: Problem, splits: Tensor) -> _Metrics:
+    """Measure splits (1, D, K) without prices: scaled down, and with refill as the repair."""
+    return _Metrics(
         _share(problem, project(problem, splits, refill=0)),
         _share(problem, project(problem, splits)),
         math.nan,
@@ -255,22 +268,31 @@ def _of_splits(problem: Problem, splits: Tensor) -> _Measured:
     )
 
 
-def _optimum(problem: Problem) -> _Measured:
+def _optimum_metrics(problem: Problem) -> _Metrics:
+    """Solve one matrix nearly to optimality, and measure the result."""
     result = pdhg.solve(problem, gap=_OPTIMUM_GAP, deadline=_OPTIMUM_S)
     share = _share(problem, result.splits)
-    own_gap = gap(problem, problem.value(result.splits.to(problem.demand)), result.bound)
-    return _Measured(share, share, float(own_gap), float(own_gap))
+    certified_gap = gap(problem, problem.value(result.splits.to(problem.demand)), result.bound)
+    return _Metrics(share, share, float(certified_gap), float(certified_gap))
 
 
 def _share(problem: Problem, splits: Tensor) -> float:
+    """Return the carried share of the value of all demand."""
     return float(share_of_value(problem, problem.value(splits.to(problem.demand))))
 
 
-def _carried(name: str, measured: list[_Measured], best: list[_Measured]) -> Carried:
-    means = _Measured(*torch.tensor(measured, dtype=torch.float64).mean(0).tolist())
+def _means(name: str, metrics: list[_Metrics], best: list[_Metrics]) -> Carried:
+    """Return the mean metrics of a model or control over the matrices.
+
+    Args:
+        name: name of the model or control.
+        metrics: its metrics, one entry per matrix.
+        best: metrics of the optimum, one entry per matrix.
+    """
+    means = _Metrics(*torch.tensor(metrics, dtype=torch.float64).mean(0).tolist())
     of_optimum = [
         value.cut / optimum.cut if optimum.cut > 0 else 1.0
-        for value, optimum in zip(measured, best, strict=True)
+        for value, optimum in zip(metrics, best, strict=True)
     ]
     mean_of_optimum = sum(of_optimum) / len(of_optimum)
     return Carried(name, means.cut, mean_of_optimum, means.repaired, means.gap, means.repaired_gap)

@@ -1,4 +1,4 @@
-"""Learners by name: what a policy is trained with, ``teal train --learner``."""
+"""Learners by name (``teal train --learner``): losses whose gradient trains the policy."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from teal.spec import Registry, Spec, parse_spec
 
 
 def direct_loss(model: FlowModel, problem: Problem, means: Tensor) -> Tensor:
-    """Minus the reward of the policy's means, (B,).
+    """Return minus the reward of the splits at the mean actions, (B,).
 
     Args:
-        model: model whose actions they are.
-        means: (B, D, K) from the policy.
+        model: model of the policy; converts actions to splits.
+        problem: B matrices.
+        means: (B, D, K) mean actions of the policy.
     """
     return -reward(problem, model.splits(means, problem))
 
 
 Learner = Callable[[FlowModel, Problem, Tensor, Noise, TrainOptions], Tensor]
-"""The loss (B,) whose gradient the policy follows, of model, matrices, means (B, D, K), random
-numbers and settings."""
+"""Function that returns the loss (B,) of the policy, given model, problem of B matrices, mean
+actions (B, D, K), source of random numbers, and settings."""
 
 
 LearnerFactory = Callable[[Spec], Learner]
-"""Makes a learner from its specification, ``name:key=value,...``."""
+"""Function that makes a learner from its specification, ``name:key=value,...``."""
 
 
 def _direct(
@@ -43,8 +44,10 @@ def _direct(
 
 
 def make_coma(spec: Spec) -> Learner:
-    """COMA* with its options: std, the standard deviation of the Gaussian policy; samples, the
-    counterfactual actions of each agent; episodes, the joint actions drawn for each matrix.
+    """Make the learner COMA* from a specification such as ``coma:std=0.2,samples=5,episodes=4``.
+
+    Options: std, standard deviation of the Gaussian policy; samples, number of counterfactual
+    actions of each agent; episodes, number of joint actions per matrix.
 
     Raises:
         InputError: an unknown option, or a number out of its range.
@@ -67,6 +70,8 @@ def make_coma(spec: Spec) -> Learner:
 
 
 def _without_options(learner: Learner) -> LearnerFactory:
+    """Return a factory of a learner without options."""
+
     def make(spec: Spec) -> Learner:
         spec.parse_options()
         return learner
@@ -79,7 +84,7 @@ LEARNERS: Registry[LearnerFactory] = Registry("learner", "teal.learners", _BUILT
 
 
 def make_learner(text: str) -> Learner:
-    """The learner that ``text`` specifies, such as ``reinforce:episodes=8``.
+    """Make the learner of a specification such as ``coma:episodes=8``.
 
     Raises:
         InputError: an unknown name or option.
@@ -89,27 +94,28 @@ def make_learner(text: str) -> Learner:
 
 
 def is_built_in(text: str) -> bool:
-    """Whether the learner that ``text`` specifies is one of Teal's, whose losses depend on its
-    arguments alone: a registered one may count its calls, of which no recording knows.
+    """Whether a specification names a learner of Teal, whose losses depend on its arguments alone.
+
+    A registered learner may have other state, so that its steps cannot be recorded.
     """
     name = parse_spec(text).name
     return LEARNERS[name] is _BUILT_IN.get(name)
 
 
 def register_learner(name: str, make: LearnerFactory, *, replace: bool = False) -> None:
-    """Make a learner available as ``teal train --learner``.
+    """Register a learner for ``teal train --learner``.
 
-    A package announces its learners without being imported, by entry points in the group
-    ``teal.learners``.
+    A package can also declare its learners as entry points in the group ``teal.learners``; it is
+    then imported on demand.
 
     Args:
         name: name of the learner.
-        make: makes the learner from its specification.  A learner gives the loss (B,) of B
-            matrices; it takes its random numbers from ``noise``, so that a resumed run and several
-            workers make the same steps.
-        replace: whether it may take the place of another one.
+        make: makes the learner from its specification.  A learner returns the loss (B,) of B
+            matrices.  Its random numbers must come from ``noise``, so that a resumed run and
+            several workers make the same steps.
+        replace: whether to replace a learner with the same name.
 
     Raises:
-        InputError: the name is taken, and ``replace`` is false.
+        InputError: the name exists already, and ``replace`` is false.
     """
     LEARNERS.add(name, make, replace=replace)

@@ -1,5 +1,5 @@
-"""Training loops: step until finished, stop between steps on Ctrl-C, save at the end; budgets, and
-what is read ahead.
+"""Parts of training loops: the loop with interrupts, time and step budgets, learning-rate schedule,
+and read-ahead of batches.
 """
 
 from __future__ import annotations
@@ -17,49 +17,52 @@ from teal.runtime.interrupts import Interrupted, interrupts_wait
 from teal.runtime.progress import progress_bar
 
 T = TypeVar("T")
-_LEAST_RATE = 0.01  # share of the full rate at the first step
+# Share of the full learning rate at the first step.
+_MIN_RATE_SHARE = 0.01
 
 
 class Stopwatch:
-    """Seconds of training, over all sessions of a run.
+    """Training time over all sessions of a run.
 
     Args:
-        earlier_s: seconds of the sessions before.
+        earlier_s: seconds of earlier sessions.
     """
 
     def __init__(self, earlier_s: float) -> None:
         self._begin = time.perf_counter() - earlier_s
 
     def elapsed_s(self) -> float:
-        """Seconds until now."""
+        """Return the seconds of all sessions until now."""
         return time.perf_counter() - self._begin
 
 
 class ReadAhead(Generic[T]):
-    """Reads the inputs of the next step while the present one is computed.
+    """Reads the inputs of the next step in a thread while the current step is computed.
 
     Args:
-        read: method that reads the inputs of a step, by its number; called by one thread.  Its
-            object may own this one, and is not kept alive by it.
+        read: bound method that reads the inputs of a step, given its index; held weakly, so that
+            its object may own the ReadAhead.
     """
 
     def __init__(self, read: Callable[[int], T]) -> None:
         self._method = WeakMethod(read)
         self._thread = ThreadPoolExecutor(1, "read-ahead")
-        self._ahead: dict[int, Future[T]] = {}  # by step, at most one
+        # The read in progress by step, at most one.
+        self._ahead: dict[int, Future[T]] = {}
 
     def _read(self, step: int) -> T:
         read: Any = self._method()
         return read(step)
 
     def get(self, step: int) -> T:
-        """The inputs of a step.
+        """Return the inputs of a step, and start to read those of the next one.
 
         Raises:
-            Exception: what reading it has raised.
+            Exception: any exception of the read.
         """
         reading = self._ahead.get(step) or self._thread.submit(self._read, step)
-        self._ahead.clear()  # also where reading fails: then it is tried again
+        # After a failed read, too, so that another call reads again.
+        self._ahead.clear()
         batch = reading.result()
         self._ahead[step + 1] = self._thread.submit(self._read, step + 1)
         return batch
@@ -67,22 +70,22 @@ class ReadAhead(Generic[T]):
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """The steps and the time that a run may use up.
+    """Limits of a training run.
 
     Attributes:
         time_s: seconds of training, over all sessions.
-        max_steps: 0 for no limit.
+        max_steps: number of steps; 0 for no limit.
     """
 
     time_s: float
     max_steps: int
 
     def is_used_up(self, step: int, elapsed_s: float) -> bool:
-        """Whether the run is finished after so many steps and seconds."""
+        """Whether a run with ``step`` steps and ``elapsed_s`` seconds has reached a limit."""
         return elapsed_s >= self.time_s or bool(self.max_steps and step >= self.max_steps)
 
     def share_used(self, step: int, elapsed_s: float) -> float:
-        """In [0, 1]: of the steps if these are limited, else of the time."""
+        """Return the used share in [0, 1]: of the steps if they are limited, else of the time."""
         return min(1.0, step / self.max_steps if self.max_steps else elapsed_s / self.time_s)
 
 
@@ -96,21 +99,23 @@ def set_cosine_rate(
     warm_up_share: float = 0.0,
     final_share: float = 0.0,
 ) -> None:
-    """Set the learning rate of a step: it rises linearly to the full rate, times a cosine over the
-    whole run.
+    """Set the learning rate of a step: linear warm-up times half a cosine over the whole run.
+
+    rate = full_rate * min(1, (step + 1) / warm_up_steps) * (f + (1 - f) (1 + cos(pi share_used)) /
+    2) with f = final_share.
 
     Args:
-        optimiser: optimiser whose rate is set.
-        full_rate: the largest learning rate.
-        step: number of the step, from 0.
-        share_used: share of the run's budget, in [0, 1].
-        warm_up_steps: steps in which the rate rises.
-        warm_up_share: share of the budget in which it rises, if that is longer.
-        final_share: share of the full rate, at the end of the cosine.
+        optimiser: optimiser (its ``rate`` is set).
+        full_rate: largest learning rate.
+        step: index of the step, from 0.
+        share_used: used share of the run's budget, in [0, 1].
+        warm_up_steps: number of steps of the warm-up.
+        warm_up_share: share of the budget in which the rate rises, if that is longer.
+        final_share: share of the full rate at the end of the cosine.
     """
     share = min(1.0, (step + 1) / warm_up_steps)
     if warm_up_share:
-        share = min(share, max(share_used / warm_up_share, _LEAST_RATE))
+        share = min(share, max(share_used / warm_up_share, _MIN_RATE_SHARE))
     share *= final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * share_used))
     optimiser.rate = full_rate * share
 
@@ -125,14 +130,14 @@ def train_until(
     show: bool,
     prepare: Callable[[Any], None] = lambda _: None,
 ) -> None:
-    """Make steps until ``is_finished``, then save.
+    """Make training steps until ``is_finished``, then save.
 
     Args:
-        is_finished: asked before every step.
-        step: makes one step; may write to the progress bar that it is given.
-        save: writes the state to resume from.
-        steps_done: by earlier sessions.
-        max_steps: steps of the run; 0 for no limit.
+        is_finished: checked before every step.
+        step: makes one step; gets the progress bar.
+        save: saves the state for a resume.
+        steps_done: number of steps of earlier sessions.
+        max_steps: number of steps of the run; 0 for no limit.
         show: whether to show the progress bar.
         prepare: called with the progress bar before the first step.
 

@@ -9,23 +9,25 @@ from teal.problem import Problem
 from teal.problem.problem import mean_value
 from teal.solvers.projection import granted_share
 
-_VALUE_FLOOR = 1e-2  # share of the value that all links could carry: losses are divided by no less
-MAXIMUM_SHARPNESS = 20.0  # s of the soft maximum of the utilisations
+# Smallest divisor of losses, as a share of the value that all links could carry.
+_VALUE_FLOOR = 1e-2
+# s of the soft maximum of the utilisations.
+MAXIMUM_SHARPNESS = 20.0
 
 
 def reward(problem: Problem, splits: Tensor, *, cut_demands_whole: bool = False) -> Tensor:
-    """The reward that all agents share: (B,), differentiable in ``splits``; larger is better.
+    """Return the reward shared by all agents, (B,), differentiable in ``splits``; larger is better.
 
-    Value maximisation: the feasible-flow surrogate, each path's flow over its worst
-    over-utilisation, as a share of the value of all demand.  The balanced programs: minus a soft
-    maximum of the utilisations u, (u_max / s) log sum exp(s u / u_max) with s = 20: at least u_max,
-    at most 1 + log(E) / s times it, and sensitive to every link that is nearly the worst.
+    Value maximisation: the feasible-flow surrogate, sum of value * flow / max(1, largest
+    utilisation along the path), as a share of the value of all demand.  Balanced programs: minus a
+    soft maximum of the utilisations u, (u_max / s) log sum exp(s u / u_max) with s = 20: at least
+    u_max, at most 1 + log(E) / s times it, and sensitive to every link close to the maximum.
 
     Args:
         problem: B matrices.
-        splits: (B, D, K).
-        cut_demands_whole: cut all paths of a demand by the worst over-utilisation on any path that
-            it uses, instead of each path by its own.
+        splits: (B, D, K) share of each demand on each path.
+        cut_demands_whole: whether to scale down all paths of a demand by the largest factor of a
+            path with flow, instead of each path by a separate factor.
     """
     flow = problem.flows(splits)
     load = problem.ops.link_sum(flow)
@@ -45,15 +47,15 @@ def reward(problem: Problem, splits: Tensor, *, cut_demands_whole: bool = False)
 
 
 def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
-    """(B,) what the price head minimises: the certified bound of :mod:`teal.problem.bounds`,
-    differentiable.
+    """Return the dual bound at link prices, (B,), differentiable: the loss of the price head.
 
-    As a share of the value of all demand; for the balanced programs minus the bound of
-    max_link_utilisation.
+    Value maximisation: (sum_e c p + sum_d demand max(0, max_k(value - path price))) over the value
+    of all demand.  Balanced programs: -(sum_d demand * cheapest path price) / sum_e c p, minus the
+    lower bound of max_link_utilisation.
 
     Args:
         problem: B matrices.
-        prices: (B, E), value per Gbit/s, not negative.
+        prices: (B, E) p >= 0, value per Gbit/s.
     """
     capacity_value = problem.capacity_value(prices)
     path_price = problem.ops.path_sum(prices)
@@ -66,11 +68,10 @@ def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
 
 
 def total_demand_value(problem: Problem) -> Tensor:
-    """(B,) value of all demand, each on its best path; at least a hundredth of what all links could
-    carry.
+    """Return the value of all demand, (B,), each on its path with the largest value.
 
-    The lower limit keeps the losses of a matrix with little or no demand, and their gradients, of
-    order 1.
+    At least a hundredth of the value that all links could carry: this limit keeps losses and
+    gradients of a matrix with little or no demand of order 1.
     """
     floor = _VALUE_FLOOR * problem.capacity.sum(1) * mean_value(problem)
     return torch.maximum((problem.demand * problem.path_value.amax(-1)).sum(1), floor).clamp(
@@ -79,8 +80,8 @@ def total_demand_value(problem: Problem) -> Tensor:
 
 
 def reward_scale(problem: Problem) -> Tensor | float:
-    """(B,) by which the rewards of the balanced programs are divided: the utilisation of even
-    splits; else 1.
+    """Return the divisor of rewards: in a balanced program the largest utilisation of even splits,
+    (B,), else 1.
     """
     if not problem.demand_set.carries_all:
         return 1.0
@@ -88,5 +89,5 @@ def reward_scale(problem: Problem) -> Tensor | float:
 
 
 def has_demand(problem: Problem) -> Tensor:
-    """(B,) whether a matrix has any demand to learn from."""
+    """Return whether each matrix has a demand above 0, (B,)."""
     return problem.demand.sum(1) > 0

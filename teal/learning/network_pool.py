@@ -1,10 +1,10 @@
-"""The networks that a PriceGNN is trained on: topologies of topohub with random capacities,
-demands, loads and shocks.
+"""Random training problems for models of any network: topologies of topohub with random
+capacities, demands, loads and failures.
 
-Whole families of networks are held out (all years of one operator's network together), so that
-results on held-out networks show how the model does on unseen networks.  Large networks get a
-sample of the demands, which saves time and does not bias training: no input of the model depends on
-the number of demands.
+Families of networks are held out as a whole (all years of one operator's network), so that results
+on held-out networks show generalisation to unseen networks.  Large networks get a sample of the
+demands, which saves time and does not bias training: no input of the model depends on the number of
+demands.  Entry points: :func:`topohub_pool`, :func:`draw_problem`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 
-# Groups of topohub that are used: topozoo, sndlib and backbone are networks of operators, caida
-# networks of autonomous systems, gabriel random planar graphs.
+# Groups of topohub in use: topozoo, sndlib and backbone are operator networks, caida networks of
+# autonomous systems, gabriel random planar graphs.
 GROUPS = ("topozoo", "sndlib", "caida", "gabriel", "backbone")
-MIN_NODES = 12  # of a network in the pool; smaller ones have few alternative paths
-_MAX_TRAINING_NODES = 600  # of a network to train on; larger ones take too long for each step
-_MAX_NODES_ALL_PAIRS = 80  # on larger networks only a sample of the pairs has a demand
+# Smallest number of nodes; smaller networks have few alternative paths.
+MIN_NODES = 12
+# Largest number of nodes of a training network; a step on larger ones takes too long.
+_MAX_TRAINING_NODES = 600
+# Largest number of nodes with demands between all pairs; larger networks have a sample of pairs.
+_MAX_NODES_ALL_PAIRS = 80
 # Sources of a sample, and mean number of targets of each: about 6,000 demands, as all pairs of 80
 # nodes.
 _SAMPLE_SOURCES = 60
@@ -48,7 +51,8 @@ _ALWAYS_HELD_OUT = (
     "interoute",
     "world",
 )
-_HELD_OUT_ONE_IN = 4  # of the other families, one in this many is held out
+# One in this many of the other families is held out.
+_HELD_OUT_ONE_IN = 4
 # Range of the probability that a link fails, in the third of the matrices with failures.
 _FAILED_SHARES = (
     0.01,
@@ -63,14 +67,14 @@ _OBJECTIVES = (
 
 
 class Draws(NamedTuple):
-    """How problems are drawn for training.
+    """Distribution of random training problems.
 
     Attributes:
-        groups: share of the draws from each of :data:`GROUPS`.
-        objectives: share for total_flow, weighted_flow, latency_penalised_flow and
+        groups: probability of each of :data:`GROUPS`.
+        objectives: probabilities of total_flow, weighted_flow, latency_penalised_flow and
             max_link_utilisation.
         utilisation: range (log-uniform) of the largest utilisation with all demand on first paths,
-            before a shock.
+            before a flash crowd or failures.
     """
 
     groups: tuple[float, ...]
@@ -78,27 +82,27 @@ class Draws(NamedTuple):
     utilisation: tuple[float, float]
 
 
-# From networks without congestion to ones that can carry a small part of the demand; most for
-# total_flow, which users ask for most.
+# Any load: from no congestion to demand far above the capacities.  Mostly total_flow, the most
+# frequent objective in use.
 ANY_LOAD = Draws((0.5, 0.1, 0.15, 0.15, 0.1), (0.6, 0.1, 0.1, 0.2), (0.7, 12.0))
-# Problems for which PDHG needs many iterations: planar networks, congested, that maximise a value.
+# Problems on which PDHG needs many iterations: congested planar networks, value maximisation.
 CONGESTED = Draws((0.3, 0.1, 0.05, 0.45, 0.1), (0.75, 0.1, 0.1, 0.05), (1.3, 12.0))
 
 
 @dataclasses.dataclass(frozen=True)
 class NetworkPool:
-    """Names of networks, without the prefix ``topohub:``.
+    """Names of training and held-out networks, without the prefix ``topohub:``.
 
     Attributes:
-        train: networks to train on, of at most 600 nodes.
-        held_out: networks for measurements only, of any size.
+        train: training networks, of at most 600 nodes.
+        held_out: networks for evaluation only, of any size.
     """
 
     train: tuple[str, ...]
     held_out: tuple[str, ...]
 
     def pick(self, rng: np.random.Generator, draws: Draws = ANY_LOAD) -> str:
-        """A random network to train on: first a group by its share, then one of its networks."""
+        """Draw a training network: first a group by its probability, then one of its networks."""
         groups: dict[str, list[str]] = {}
         for name in self.train:
             groups.setdefault(group_of(name), []).append(name)
@@ -108,14 +112,15 @@ class NetworkPool:
 
 
 def group_of(name: str) -> str:
-    """The group of a name: ``topozoo`` for ``topozoo/Nsfnet``."""
+    """Return the group of a network: ``topozoo`` for ``topozoo/Nsfnet``."""
     return name.partition("/")[0]
 
 
-def family_of(name: str) -> str:
-    """The family of a name: ``garr`` for ``topozoo/Garr201112`` and ``topozoo/Garr199901``.
+def network_family(name: str) -> str:
+    """Return the family of a network: ``garr`` for ``topozoo/Garr201112`` and
+    ``topozoo/Garr199901``.
 
-    Every random graph and every autonomous system is a family of its own.
+    Every random graph and every autonomous system is a separate family.
     """
     if group_of(name) in ("caida", "gabriel"):
         return name
@@ -123,9 +128,10 @@ def family_of(name: str) -> str:
 
 
 def topohub_pool() -> NetworkPool:
-    """The networks of topohub with at least 12 nodes.
+    """Divide the networks of topohub with at least 12 nodes into training and held-out networks.
 
-    Networks with more than 600 nodes that are not held out are in neither part.
+    Held out are the families of published results, and one in four of the others by a hash of the
+    family.  Networks with more than 600 nodes in the remaining families are in neither part.
 
     Raises:
         InputError: topohub is not installed.
@@ -133,7 +139,7 @@ def topohub_pool() -> NetworkPool:
     train = []
     held_out = []
     for name, nodes in network_sizes().items():
-        family = family_of(name)
+        family = network_family(name)
         digest = int(hashlib.sha256(family.encode()).hexdigest(), 16)
         if any(word in family for word in _ALWAYS_HELD_OUT) or digest % _HELD_OUT_ONE_IN == 0:
             held_out.append(name)
@@ -144,7 +150,7 @@ def topohub_pool() -> NetworkPool:
 
 @lru_cache(maxsize=1)
 def network_sizes() -> dict[str, int]:
-    """Number of nodes of every network of topohub that has at least 12.
+    """Return the number of nodes of every network of topohub with at least 12 nodes.
 
     Raises:
         InputError: topohub is not installed.
@@ -161,13 +167,18 @@ def network_sizes() -> dict[str, int]:
 
 @cache
 def pool_network(name: str, num_paths: int) -> tuple[Topology, PathSet]:
-    """A network of the topohub_pool and its candidate paths, between all pairs or, of a large one,
-    a sample of them.
+    """Return a network of topohub and its candidate paths, cached.
+
+    Networks of more than 80 nodes have paths for a fixed sample of the node pairs, others for all.
+
+    Args:
+        name: name of the network.
+        num_paths: K, candidate paths per pair.
     """
     topology = load_topology(f"topohub:{name}")
     pairs = all_pairs(topology)
     if topology.num_nodes > _MAX_NODES_ALL_PAIRS:
-        # A fixed seed: always the same sample for a network.
+        # A fixed seed: a network always has the same sample.
         rng = np.random.default_rng(topology.num_nodes)
         source = np.isin(
             pairs[:, 0], rng.choice(topology.num_nodes, _SAMPLE_SOURCES, replace=False)
@@ -185,20 +196,19 @@ def draw_problem(
     device: torch.device | str = "cpu",
     draws: Draws = ANY_LOAD,
 ) -> Problem:
-    """Random matrices on a network, float32.
+    """Draw a random problem of B matrices on a network, float32.
 
-    Each matrix has random capacities, a random load and, in two of three cases, a shock: a flash
-    crowd or failed links.
+    Each matrix has random capacities, gravity demands, a random load and, with probability 1/3
+    each, a flash crowd or failed links.
 
     Args:
-        rng: for everything that is random except the sample of pairs, which is fixed for each
-            network.
+        rng: source of randomness.
         name: name of the network.
         batch: B, number of traffic matrices.
         num_paths: K, candidate paths of each demand.
-        objective: None for a random one.
+        objective: objective; None for a random one.
         device: device of the tensors.
-        draws: objectives and loads.
+        draws: probabilities of the objectives, and range of loads.
     """
     # Draw capacities, rates and weights.
     topology, paths = pool_network(name, num_paths)
@@ -223,7 +233,7 @@ def draw_problem(
     low, high = np.log(draws.utilisation)
     load = np.exp(rng.uniform(low, high, batch))
     demand *= (load / largest)[:, None]
-    # Apply a shock to two of three matrices.
+    # Apply a flash crowd, failures or nothing to each matrix, with equal probability.
     for row in range(batch):
         match rng.integers(3):
             case 1:
@@ -234,6 +244,7 @@ def draw_problem(
 
 
 def _capacities(rng: np.random.Generator, links: int) -> FloatArray:
+    """Draw relative link capacities (E,): all equal, of four sizes, or log-normal."""
     match rng.integers(3):
         case 0:
             return np.ones(links)
@@ -244,7 +255,13 @@ def _capacities(rng: np.random.Generator, links: int) -> FloatArray:
 
 
 def _rates(rng: np.random.Generator, nodes: int, paths: PathSet) -> FloatArray:
-    """(D,) gravity rates with mean 1 and random skew."""
+    """Draw gravity demands (D,) with mean 1 and random skew.
+
+    Args:
+        rng: source of randomness.
+        nodes: number of nodes.
+        paths: paths of the D node pairs.
+    """
     send, receive = rng.standard_normal((2, nodes))
     log_rate = (
         send[paths.pairs[:, 0]]

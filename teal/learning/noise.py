@@ -1,5 +1,7 @@
-"""Random numbers for training that do not depend on how a batch is divided over micro-batches or
+"""Random numbers for training, independent of the division of a batch into micro-batches and
 processes.
+
+:class:`RowStreams` is a counter-based generator (SplitMix64) with one stream per matrix.
 """
 
 from __future__ import annotations
@@ -18,14 +20,17 @@ from teal.runtime.arrays import Int64Array
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64
 _FACTORS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 _BITS = 64
-_HALF_BITS = 32  # of a uniform number
+# Bits of a uniform number.
+_HALF_BITS = 32
 
 
 class Noise(Protocol):
     """A source of standard normal numbers."""
 
     def normal(self, like: Tensor) -> Tensor:
-        """Independent standard normal numbers with shape (B, ...), type and device of ``like``."""
+        """Return independent standard normal numbers, with shape (B, ...), type and device of
+        ``like``.
+        """
         ...
 
 
@@ -41,14 +46,20 @@ class Stream:
         self._generator = torch.Generator(device).manual_seed(seed)
 
     def normal(self, like: Tensor) -> Tensor:
-        """Normal numbers, as in :meth:`Noise.normal`."""
+        """Return standard normal numbers, with shape, type and device of ``like``."""
         return torch.randn(
             like.shape, generator=self._generator, dtype=like.dtype, device=like.device
         )
 
 
 def row_seeds(seed: int, step: int, rows: Sequence[int]) -> Int64Array:
-    """(B,) seeds of the streams of the matrices in ``rows``, of a run's seed and optimiser step."""
+    """Return the seed of each matrix's random stream, (B,), a hash of (seed, step, row).
+
+    Args:
+        seed: seed of the run.
+        step: index of the optimiser step.
+        rows: indices of the matrices.
+    """
     states = [
         np.random.SeedSequence([seed, step, row]).generate_state(1, np.uint64) for row in rows
     ]
@@ -56,24 +67,24 @@ def row_seeds(seed: int, step: int, rows: Sequence[int]) -> Int64Array:
 
 
 class RowStreams:
-    """A random stream for each row of a batch, the same in whichever process the row is, and on
-    whichever device to rounding.
+    """One random stream per row of a batch, equal in all processes, and on all devices to rounding.
 
-    The numbers of a row are those of SplitMix64 from its seed, two uniform ones of 32 bits of each,
-    and normal ones by the method of Box and Muller.  All are functions of seed and place, so that
-    recorded launches give others as soon as the seeds are others.
+    SplitMix64 from the seed of a row gives 64-bit numbers; the halves of each are two uniform
+    numbers, from which the Box-Muller transform makes two normal ones.  All numbers are functions
+    of seed and counter, so that a recorded launch gives new numbers for new seeds.
 
     Args:
-        seeds: (B,) int64 of the rows, as :func:`row_seeds` gives them, on the device of the tensors
-            that will be requested.
+        seeds: (B,) int64 seeds of the rows (:func:`row_seeds`), on the device of the tensors to be
+            drawn.
     """
 
     def __init__(self, seeds: Tensor) -> None:
         self._seeds = seeds
-        self._num_drawn = 0  # numbers of 64 bits, of each stream
+        # 64-bit numbers that have been drawn from each stream.
+        self._num_drawn = 0
 
     def normal(self, like: Tensor) -> Tensor:
-        """Normal numbers, as in :meth:`Noise.normal`."""
+        """Return standard normal numbers, with shape (B, ...), type and device of ``like``."""
         count = math.prod(like.shape[1:])
         # Each number of 64 bits gives two: a cosine and a sine.
         pairs = -(-count // 2)
@@ -81,7 +92,9 @@ class RowStreams:
         self._num_drawn += pairs
         bits = _mixed(self._seeds[:, None] + counters * _GAMMA)
         scale = 2.0**-_HALF_BITS
-        radius = (_shifted(bits, _HALF_BITS) + 1).to(like.dtype).mul_(scale)  # in (0, 1]
+        # Box-Muller: radius sqrt(-2 log u), u in (0, 1], from the upper half of the bits, and angle
+        # from the lower half.
+        radius = (_shifted(bits, _HALF_BITS) + 1).to(like.dtype).mul_(scale)
         radius = radius.log_().mul_(-2).sqrt_()
         angle = (bits & (2**_HALF_BITS - 1)).to(like.dtype).mul_(2 * math.pi * scale)
         values = torch.cat([radius * angle.cos(), radius * angle.sin()], 1)
@@ -89,12 +102,12 @@ class RowStreams:
 
 
 def _mixed(bits: Tensor) -> Tensor:
-    """The function mix64 of SplitMix64."""
+    """Return mix64 of SplitMix64, elementwise."""
     bits = (bits ^ _shifted(bits, 30)) * _FACTORS[0]
     bits = (bits ^ _shifted(bits, 27)) * _FACTORS[1]
     return bits ^ _shifted(bits, 31)
 
 
 def _shifted(bits: Tensor, count: int) -> Tensor:
-    """Bits shifted right by ``count``, with zeros from the left."""
+    """Shift signed 64-bit integers right by ``count`` bits, with zeros from the left."""
     return (bits >> count) & (2 ** (_BITS - count) - 1)

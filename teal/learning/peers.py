@@ -1,4 +1,4 @@
-"""The processes of a training run: one, or several that each take a part of every batch."""
+"""Processes of a training run: one, or several that each compute a part of every batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Peers(Protocol):
         ...
 
     def broadcast(self, number: float) -> float:
-        """The number of rank 0, in every process."""
+        """Return the number of rank 0 in every process."""
         ...
 
 
@@ -36,10 +36,10 @@ class SingleProcess:
     size = 1
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
-        """The sum over one process: nothing changes."""
+        """Leave the tensors unchanged: the sum over one process."""
 
     def broadcast(self, number: float) -> float:
-        """The number itself."""
+        """Return the number."""
         return number
 
 
@@ -47,9 +47,9 @@ class ProcessGroup:
     """The default process group of torch.distributed.
 
     Gradients are summed in one all-reduce a step, after the last micro-batch.
-    DistributedDataParallel would start to communicate while gradients are still computed, which
-    gains nothing for a model of some thousand numbers, and it requires every process to have a part
-    of every batch.
+    DistributedDataParallel overlaps communication with the computation of gradients, which gains
+    nothing for a model of some thousand numbers, and it requires a part of every batch in every
+    process.
 
     Args:
         device: device of the tensors.
@@ -63,14 +63,11 @@ class ProcessGroup:
         self._device = device
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
-        """Sum over all processes, as in :meth:`Peers.all_reduce_sum`; one message for each
-        floating-point type.
-        """
+        """Replace each tensor by its sum over all processes; one message per float type."""
         from torch import distributed
 
-        for dtype in dict.fromkeys(
-            tensor.dtype for tensor in tensors
-        ):  # the same order in every process
+        # The types are in the same order in every process.
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
             group = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.detach().reshape(-1).to(self._device) for tensor in group])
             distributed.all_reduce(flat)
@@ -80,7 +77,7 @@ class ProcessGroup:
                 tensor.detach().copy_(summed.view_as(tensor))
 
     def broadcast(self, number: float) -> float:
-        """Broadcast the number of the first process (:meth:`Peers.broadcast`)."""
+        """Return the number of rank 0 in every process."""
         from torch import distributed
 
         value = torch.tensor([number], dtype=torch.float64, device=self._device)

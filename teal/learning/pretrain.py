@@ -1,4 +1,8 @@
-"""The training of a model for any network, on many networks: the loop, whatever the model."""
+"""Training of a model for any network, on problems drawn from many networks (``teal pretrain``).
+
+Main classes: :class:`Pretrainer`, the training loop; :class:`PretrainTask`, the part that depends
+on the kind of model; :class:`FlowGnnTask`.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +46,17 @@ from teal.runtime.device import pick_device
 from teal.runtime.storage import check_out_folder, model_folder
 from teal.spec import Registry, Spec, parse_spec
 
-_TENTATIVE_PASSES = 3  # passes before the last one whose rewards are part of the loss
-_TENTATIVE_WEIGHT = 1 / 16  # of each of them, beside 1 for the last pass
+# Number of layers before the last one whose rewards are part of the loss, and the weight of each
+# of them; the last layer has the weight 1.
+_TENTATIVE_PASSES = 3
+_TENTATIVE_WEIGHT = 1 / 16
 
 
 class FlowGnnTask:
-    """The training of FlowGNN: a :class:`teal.learning.pretrain.PretrainTask`.
+    """Training of a universal FlowGNN on many networks (a :class:`PretrainTask`).
 
     Args:
-        config: the settings.
+        config: settings.
     """
 
     scheme = "teal"
@@ -60,10 +66,10 @@ class FlowGnnTask:
         self._config = config
 
     def new_model(self) -> nn.Module:
-        """A universal FlowGNN with random weights, or those to start from.
+        """Create a universal FlowGNN with random weights, or load the initial model of ``--from``.
 
         Raises:
-            InputError: what to start from is of another form.
+            InputError: the initial model has another form.
         """
         config = self._config
         if config.from_ == "none":
@@ -76,8 +82,15 @@ class FlowGnnTask:
         return model.train()
 
     def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
-        """() mean loss of the matrices: rewards of the last passes, or COMA* of the last one, and
-        the bound.
+        """Return the mean loss of the matrices, ().
+
+        Dual bound at the model's prices, minus the rewards of the last layers' splits; with the
+        learner coma, the COMA* loss replaces the reward of the last layer.
+
+        Args:
+            model: a universal FlowGNN.
+            problem: B matrices.
+            rng: seeds the exploration noise.
         """
         assert isinstance(model, UniversalFlowGnn)
         config = self._config
@@ -99,7 +112,7 @@ class FlowGnnTask:
         return total.mean()
 
     def save(self, out: Path, model: nn.Module, **fields: object) -> None:
-        """Write the checkpoint; ``fields`` are the card fields that record its provenance."""
+        """Write the checkpoint; ``fields`` are card fields on the training run."""
         assert isinstance(model, UniversalFlowGnn)
         card = checkpoint.FlowGnnCard(
             model.config,
@@ -114,40 +127,43 @@ class FlowGnnTask:
         checkpoint.save_flow_gnn(out, model, card)
 
 
+# Number of networks in a step.
 _NETWORKS_PER_STEP = 3
-_DEMANDS_PER_STEP = (
-    2500  # demands of one network in a step, approximately: small networks get several matrices
-)
-_MAX_MATRICES = 6  # matrices of one network in a step
-_WARM_UP_STEPS = 50  # steps until the learning rate reaches its full value
-_FINAL_SHARE = 0.02  # share of the full learning rate at the end of its cosine
-_AVERAGE_DECAY = (
-    0.998  # a step: of the exponential mean of the weights, which is what the checkpoint contains
-)
-_SAVE_EVERY_S = 60.0  # seconds between two saves
+# Approximate number of demands of one network in a step: small networks get several matrices.
+_DEMANDS_PER_STEP = 2500
+# Maximum number of matrices of one network in a step.
+_MAX_MATRICES = 6
+# Steps until the learning rate reaches its full value.
+_WARM_UP_STEPS = 50
+# Share of the full learning rate at the end of its cosine.
+_FINAL_SHARE = 0.02
+# Decay per step of the exponential moving average of the weights, which the checkpoint contains.
+_AVERAGE_DECAY = 0.998
+# Seconds between two saves.
+_SAVE_EVERY_S = 60.0
 
 
 class PretrainTask(Protocol):
-    """The differences between the models that are trained on many networks.
+    """Model, loss and checkpoint of one kind of model that is trained on many networks.
 
     Attributes:
-        scheme: scheme that uses the model.
-        max_gradient_norm: longer gradients are shortened to it.
+        scheme: name of the scheme that uses the model.
+        max_gradient_norm: maximum norm of the gradient; larger gradients are scaled down.
     """
 
     scheme: str
     max_gradient_norm: float
 
     def new_model(self) -> nn.Module:
-        """The model to train; its shapes are in ``config``."""
+        """Create the model to train; its attribute ``config`` holds the shapes."""
         ...
 
     def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
-        """() mean loss of a problem's matrices; what is random comes from ``rng``."""
+        """Return the mean loss of a problem's matrices, (); ``rng`` is the source of randomness."""
         ...
 
     def save(self, out: Path, model: nn.Module, **fields: object) -> None:
-        """Write the checkpoint, with the card fields that record its provenance."""
+        """Write the checkpoint; ``fields`` are card fields on the training run."""
         ...
 
 
@@ -158,14 +174,14 @@ _TASKS: dict[str, Callable[[PretrainConfig], PretrainTask]] = {
 
 
 class Pretrainer:
-    """Trains one model.
+    """Training loop of one model on many networks.
 
-    Step n draws its networks and matrices from (seed, n) alone, so that a resumed run continues
-    with the same.
+    The networks and matrices of step n depend on (seed, n) only, so that a resumed run continues
+    with the same draws.
 
     Args:
-        config: the settings.
-        networks: to train on; None for those of topohub.
+        config: settings.
+        networks: training networks; None for those of topohub.
     """
 
     def __init__(self, config: PretrainConfig, networks: NetworkPool | None = None) -> None:
@@ -175,18 +191,24 @@ class Pretrainer:
         self.task = _TASKS[config.model](config)
         self.device = pick_device(config.device)
         self.model = self.task.new_model().to(self.device)
-        self.average = copy.deepcopy(self.model)  # exponential mean of the weights
+        # Exponential moving average of the weights.
+        self.average = copy.deepcopy(self.model)
         self.optimiser = Adam(self.model.parameters(), config.learning_rate)
         self.step = 0
         self.elapsed_s = 0.0
         self._budget = Budget(seconds(config.time_budget), config.max_steps)
 
     def train(self, out: Path, progress: bool = True) -> None:
-        """Train until the time budget or the step limit; writes to ``out`` every minute and at the
-        end.
+        """Train until the time budget or the step limit is used up.
+
+        Checkpoint and state are saved to ``out`` every minute and at the end.
+
+        Args:
+            out: folder of the run.
+            progress: whether to show a progress bar.
 
         Raises:
-            KeyboardInterrupt: on Ctrl-C, after the current step is done and everything is written.
+            KeyboardInterrupt: on Ctrl-C, after the current step is done and the state is saved.
         """
         out.mkdir(parents=True, exist_ok=True)
         stopwatch = Stopwatch(self.elapsed_s)
@@ -210,7 +232,7 @@ class Pretrainer:
         )
 
     def one_step(self) -> float:
-        """One optimiser step over a few networks; the mean loss."""
+        """Make one optimiser step over a few random networks; return the mean loss."""
         config = self.config
         rng = np.random.default_rng([self.config.seed, self.step])
         draws = CONGESTED if config.aim == "start" else ANY_LOAD
@@ -222,6 +244,7 @@ class Pretrainer:
             warm_up_steps=_WARM_UP_STEPS,
             final_share=_FINAL_SHARE,
         )
+        # Accumulate the gradients of a problem on each network.
         self.optimiser.zero_grad()
         total = torch.zeros(1, dtype=torch.float64, device=self.device)
         for _ in range(_NETWORKS_PER_STEP):
@@ -238,7 +261,7 @@ class Pretrainer:
             self.optimiser, self.model, self.task.max_gradient_norm, self.step, total
         )
         self.step += 1
-        # Larger in the first steps.
+        # Update the average of the weights; new weights count more in the first steps.
         new_share = 1 - min(_AVERAGE_DECAY, self.step / (9 + self.step))
         with torch.no_grad():
             for averaged, weight in zip(
@@ -248,7 +271,7 @@ class Pretrainer:
         return loss
 
     def save(self, out: Path) -> None:
-        """Write the checkpoint, and the state to resume from."""
+        """Save the checkpoint with the averaged weights, and the state for a resume."""
         self.task.save(
             out,
             self.average,
@@ -265,10 +288,13 @@ class Pretrainer:
         run_state.save_run(out, tensors, fields)
 
     def resume(self, out: Path) -> None:
-        """Continue from what :meth:`save` wrote.
+        """Load the state of an earlier run, to continue it.
+
+        Args:
+            out: folder of the run.
 
         Raises:
-            InputError: no state there, or that of a model of other shapes.
+            InputError: the folder has no state, or that of a model with other shapes.
         """
         tensors, fields = run_state.load_run_of(out, self._shapes())
         self.model.load_state_dict(run_state.without_prefix("model", tensors))
@@ -278,15 +304,15 @@ class Pretrainer:
         self.elapsed_s = float(fields["elapsed_s"])
 
     def _shapes(self) -> dict[str, Any]:
-        """The settings that must stay when a run is resumed, for the weights to fit."""
+        """Return the shapes of the model, which must be equal when a run is resumed."""
         return dataclasses.asdict(self.model.config)  # type: ignore[call-overload]
 
 
 def run_pretrain(config: PretrainConfig) -> Pretrainer:
-    """Train, from the start or from the state in OUT.
+    """Run ``teal pretrain`` for the models price and flow, or resume the run in OUT.
 
     Raises:
-        InputError: invalid settings, or an earlier run in OUT that must not be replaced.
+        InputError: invalid settings, or OUT has an earlier run and ``overwrite`` is not set.
     """
     if not config.resume:
         check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)
@@ -299,18 +325,20 @@ def run_pretrain(config: PretrainConfig) -> Pretrainer:
 
 
 Pretraining = Callable[[PretrainConfig, Spec, Notify], Outcome]
-"""Trains a kind of model, of the settings and the specification of ``--model``."""
+"""Training of a kind of model, from settings, the specification of ``--model``, and a callback for
+messages."""
 
 
 def _pretrain(config: PretrainConfig, spec: Spec, _: Notify) -> Outcome:
+    """Train a PriceGNN or a FlowGNN; return the result of the command."""
     spec.parse_options()
     trainer = run_pretrain(config)
     train = len(trainer.networks.train)
     held_out = len(trainer.networks.held_out)
     return Outcome(
         text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s on {train} "
-        f"networks, {held_out} held "
-        f"out; try it with: teal evaluate --scheme {trainer.task.scheme} --model {config.out}",
+        f"networks; {held_out} networks held "
+        f"out; to evaluate: teal evaluate --scheme {trainer.task.scheme} --model {config.out}",
         data={
             "out": str(config.out),
             "steps": trainer.step,
@@ -321,17 +349,17 @@ def _pretrain(config: PretrainConfig, spec: Spec, _: Notify) -> Outcome:
     )
 
 
-# By the name of --model; packages announce further kinds by entry points.
+# Kinds of models by the name of --model; packages declare further kinds as entry points.
 KINDS: Registry[Pretraining] = Registry(
     "kind of model", "teal.pretraining", {"price": _pretrain, "flow": _pretrain}
 )
 
 
 def pretrain_outcome(config: PretrainConfig, notify: Notify) -> Outcome:
-    """`teal pretrain`.
+    """Run `teal pretrain`.
 
     Raises:
-        InputError: a kind that nobody knows, or what its training refuses.
+        InputError: an unknown kind of model, or invalid settings of its training.
     """
     spec = parse_spec(config.model)
     return KINDS[spec.name](config, spec, notify)

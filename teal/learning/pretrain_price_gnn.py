@@ -1,4 +1,4 @@
-"""The training of a PriceGNN on many networks: its shapes, its loss, its checkpoint."""
+"""Training of a PriceGNN on many networks: initial model, losses, checkpoint."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from teal.problem import Problem
 from teal.problem.problem import mean_value
 from teal.runtime.storage import model_folder
 
-_LAST_ROUND_WEIGHT = 4.0  # in the loss; every other round of the second half has weight 1 / rounds
-_DUAL_WEIGHT = 0.3  # of the smoothed dual in the loss, beside the reward
-# Of a start of PDHG: the weight of a matrix is the scale over its gap plus the floor, so that
-# matrices which are nearly solved, where PDHG needs few iterations more, count as much as those
-# that are far from it.
+# Weight of the last round in the loss; every other round of the second half has 1 / rounds.
+_LAST_ROUND_WEIGHT = 4.0
+# Weight of the smoothed dual in the loss, relative to the reward.
+_DUAL_WEIGHT = 0.3
+# For starts of PDHG, the weight of a matrix is SCALE / (gap + FLOOR): relative improvements of a
+# small gap then count as much as those of a large one.
 _GAP_SCALE = 0.02
 _GAP_FLOOR = 0.01
 
 
 class PriceGnnTask:
-    """The training of PriceGNN: a :class:`teal.learning.pretrain.PretrainTask`.
+    """Training of a PriceGNN on many networks (a :class:`teal.learning.pretrain.PretrainTask`).
 
     Args:
-        config: the settings.
+        config: settings.
     """
 
     scheme = "price-gnn"
@@ -42,22 +43,31 @@ class PriceGnnTask:
         self._config = config
 
     def new_model(self) -> nn.Module:
-        """A PriceGNN with random weights, or those to start from."""
+        """Create a PriceGNN with random weights, or load the initial model of ``--from``."""
         config = self._config
         model = PriceGNN(PriceGnnConfig(config.hidden))
         if config.from_ != "none":
             model = checkpoint.load_price_gnn(model_folder(Path(config.from_)))[0]
-        usual = model.config
+        default = model.config
         return model.with_rounds(
-            config.rounds or usual.rounds, config.bound_rounds or usual.bound_rounds
+            config.rounds or default.rounds, config.bound_rounds or default.bound_rounds
         ).train()
 
     def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
-        """() mean loss of the matrices."""
+        """Return the mean loss of the matrices, ().
+
+        Rewards and smoothed duals of the rounds, and the dual bound; with the learner coma also the
+        COMA* loss of the last round.  The numbers of rounds are random.
+
+        Args:
+            model: a PriceGNN.
+            problem: B matrices.
+            rng: source of the numbers of rounds and of the exploration noise.
+        """
         assert isinstance(model, PriceGNN)
         config = self._config
         shapes = model.config
-        counts = (random_rounds(rng, usual) for usual in (shapes.rounds, shapes.bound_rounds))
+        counts = (random_rounds(rng, default) for default in (shapes.rounds, shapes.bound_rounds))
         rounds, prices = model(problem, *counts)
         parts = losses(problem, rounds, prices)
         weight = (
@@ -69,8 +79,12 @@ class PriceGnnTask:
         return mean
 
     def _coma_loss(self, problem: Problem, last: Round, seed: int) -> Tensor:
-        """() policy gradient loss of the last round: each demand's logits are the means of a
-        Gaussian policy.
+        """Return the COMA* loss of a round, (): its logits are the means of a Gaussian policy.
+
+        Args:
+            problem: B matrices.
+            last: the last round of the allocating pass.
+            seed: seed of the exploration noise.
         """
         exploration = Exploration(self._config.std, entries=self._config.entries, clamp=math.inf)
         means = torch.where(problem.path_mask, last.profit / last.temperature, 0)
@@ -78,7 +92,7 @@ class PriceGnnTask:
         return (coma_loss(problem, means, exploration, noise) / reward_scale(problem)).mean()
 
     def save(self, out: Path, model: nn.Module, **fields: object) -> None:
-        """Write the checkpoint; ``fields`` are those of the card that say how it was made."""
+        """Write the checkpoint; ``fields`` are card fields on the training run."""
         assert isinstance(model, PriceGNN)
         card = checkpoint.PriceGnnCard(
             model=model.config,
@@ -89,20 +103,22 @@ class PriceGnnTask:
 
 
 def losses(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> dict[str, Tensor]:
-    """(B,) losses: ``allocation``, of the rounds' rewards and smoothed duals, and ``bound``;
-    training adds them up.
+    """Return the losses of a PriceGNN by name, (B,) each; training adds them up.
+
+    ``allocation``: weighted rewards (negative) and smoothed duals of the second half of the rounds.
+    ``bound``: dual bound at the prices of the bounding pass.
 
     The smoothed dual of prices p at temperature t,
 
         sum_e c[e] p[e] + t sum_d demand[d] log(1 + sum_k exp((v[d, k] - price(d, k)) / t)),
 
-    has the derivative capacity - load in each price, so that unlike the reward it has a gradient
-    for every link.
+    has the derivative capacity - load in each price: unlike the reward, it has a gradient for every
+    link.
 
     Args:
         problem: B matrices.
         rounds: rounds of the allocating pass.
-        bound_prices: (B, E) of the bounding pass.
+        bound_prices: (B, E) prices of the bounding pass.
     """
     carries_all = problem.demand_set.carries_all
     scale = reward_scale(problem)
@@ -118,23 +134,30 @@ def losses(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> dict[
 
 @torch.no_grad()
 def _weight_of_start(problem: Problem, last: Round, bound: Tensor) -> Tensor:
-    """(B,) weight of each matrix, of its loss ``bound`` and the reward of its splits: both shares
-    of all demand.
+    """Return the weight of each matrix in the loss, (B,): SCALE / (gap + FLOOR).
+
+    Args:
+        problem: B matrices.
+        last: last round of the allocating pass; its reward is the value.
+        bound: (B,) dual bound as a share of the value of all demand.
     """
     gap = (bound - reward(problem, last.splits) / reward_scale(problem)).clamp(min=0)
     return _GAP_SCALE / (gap + _GAP_FLOOR)
 
 
 def _smoothed_dual(problem: Problem, result: Round) -> Tensor:
-    """(B,) the smoothed dual above, over the value of all demand."""
+    """Return the smoothed dual of a round, (B,), over the value of all demand.
+
+    sum_e c p + t sum_d demand log(1 + sum_k exp((value - path price) / t)) with temperature t.
+    """
     logits = torch.where(problem.path_mask, result.profit / result.temperature, -torch.inf)
-    # The reject option, which is never masked.
+    # Reject option, with the logit 0.
     logits = torch.cat([logits, torch.zeros_like(logits[..., :1])], -1)
     profit = mean_value(problem) * result.temperature * torch.logsumexp(logits, -1)
     dual = problem.capacity_value(result.prices) + (problem.demand * profit).sum(1)
     return dual / total_demand_value(problem)
 
 
-def random_rounds(rng: np.random.Generator, usual: int) -> int:
-    """A number of rounds from a quarter of the usual number to 5/4 of it."""
-    return int(rng.integers(max(1, usual // 4), usual + usual // 4 + 1))
+def random_rounds(rng: np.random.Generator, default: int) -> int:
+    """Draw a number of rounds between 1/4 and 5/4 of the default number."""
+    return int(rng.integers(max(1, default // 4), default + default // 4 + 1))

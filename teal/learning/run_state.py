@@ -1,5 +1,6 @@
-"""The state of a training run: all that a resume needs, in one safetensors file with JSON in its
-metadata.
+"""State of a training run for a resume (a safetensors file with JSON metadata), and its log.
+
+The log is ``training.csv``, and TensorBoard if it is installed.
 """
 
 from __future__ import annotations
@@ -20,12 +21,17 @@ from teal.errors import InputError
 from teal.nn.checkpoint import read_tensors
 from teal.runtime.storage import atomic_file
 
-_METADATA_KEY = "teal"  # under which the JSON is stored
+# Key of the JSON in the metadata of the file.
+_METADATA_KEY = "teal"
 
 
 def save_run(folder: Path, tensors: dict[str, Tensor], fields: dict[str, Any]) -> None:
-    """Write the state of a run: tensors, which are copied to the CPU, and fields that JSON can
-    hold.
+    """Write the state of a run atomically.
+
+    Args:
+        folder: folder of the run.
+        tensors: tensors by name, on any device.
+        fields: JSON values by name.
     """
     tensors = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     with atomic_file(folder / TRAINER) as temporary:
@@ -33,44 +39,49 @@ def save_run(folder: Path, tensors: dict[str, Tensor], fields: dict[str, Any]) -
 
 
 def load_run(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what :func:`save_run` wrote.
+    """Read the tensors and fields of a run's state.
 
     Raises:
-        InputError: no state there, or a damaged one.
+        InputError: the folder has no state, or a damaged one.
     """
     tensors, metadata = read_tensors(folder / TRAINER)
     try:
         fields = json.loads(metadata[_METADATA_KEY])
     except (KeyError, json.JSONDecodeError) as error:
-        raise InputError(str(folder / TRAINER), "", "the state of a run", error) from None
+        raise InputError.invalid(
+            str(folder / TRAINER), "", f"not the state of a training run ({error})"
+        ) from None
     return tensors, fields
 
 
 def load_run_of(folder: Path, config: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what :func:`save_run` wrote for a model of the shapes ``config``, its field of that
-    name.
+    """Read the state of a run, and check that its model has the shapes ``config``.
+
+    Args:
+        folder: folder of the run.
+        config: expected value of the field ``config``.
 
     Raises:
-        InputError: no state there, a damaged one, or that of a model of other shapes.
+        InputError: the folder has no state, a damaged one, or that of a model with other shapes.
     """
     tensors, fields = load_run(folder)
     if fields.get("config") != config:
-        raise InputError(
+        raise InputError.invalid(
             str(folder / TRAINER),
             "config",
-            f"the state of a run with {config}",
-            fields.get("config"),
+            f"the run has a model with {fields.get('config')}, the command one with {config}",
+            "resume with the settings of the run",
         )
     return tensors, fields
 
 
 def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under names that begin with ``prefix`` and a dot."""
+    """Rename tensors to ``PREFIX.NAME``."""
     return {f"{prefix}.{name}": value for name, value in tensors.items()}
 
 
 def without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with ``prefix`` and a dot, by their names without it."""
+    """Select the tensors with names ``PREFIX.NAME``, and rename them to ``NAME``."""
     return {
         name.removeprefix(f"{prefix}."): value
         for name, value in tensors.items()
@@ -78,27 +89,30 @@ def without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]
     }
 
 
-TENSORBOARD = "tensorboard"  # subfolder of the run
+# Subfolder of the run for TensorBoard.
+TENSORBOARD = "tensorboard"
 TRAINING_LOG = "training.csv"
 _HEADER = ("step", "time", "name", "value")
 
 
 class Log(Protocol):
-    """A log that a trainer writes to."""
+    """Log of scalars of a training run."""
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
-        """Note a value at a step."""
+        """Write a value of a step."""
         ...
 
 
 class NoLog:
-    """The log of a process that writes none."""
+    """Log that ignores all values, for processes that write no files."""
 
     def add_scalar(self, *_: object) -> None:
-        """Ignore a value."""
+        """Ignore the value."""
 
 
 class _Logs:
+    """Log that writes to ``training.csv`` and TensorBoard."""
+
     def __init__(self, writer: Any, stream: Any, tensorboard: Any) -> None:
         self._writer = writer
         self._stream = stream
@@ -111,14 +125,14 @@ class _Logs:
 
 
 @contextlib.contextmanager
-def log_of(folder: Path, step: int) -> Iterator[Log]:
-    """The log of a run from a step on; what an interrupted run wrote of later steps is dropped.
+def open_log(folder: Path, step: int) -> Iterator[Log]:
+    """Open the log of a run at a step, and delete rows of later steps from an interrupted run.
 
     ``training.csv`` has a row for each value: step, time (Unix, s), name, value.
 
     Args:
         folder: folder of the run.
-        step: step that the run has reached.
+        step: number of steps so far.
     """
     file = folder / TRAINING_LOG
     rows = list[list[str]]()
@@ -138,6 +152,7 @@ def log_of(folder: Path, step: int) -> Iterator[Log]:
 
 
 def _tensorboard(folder: Path, step: int) -> contextlib.AbstractContextManager[Any]:
+    """Open a TensorBoard writer that drops later steps; a log without effect if not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

@@ -20,15 +20,15 @@ from teal.objectives import ObjectiveName
 from teal.option import DEVICE, OVERWRITE, RESUME
 from teal.spec import parse_spec
 
-# Learning rates from random weights, and from a model, which becomes worse before it becomes better
-# where the rate is higher.
+# Default learning rates for random initial weights and for an initial model.  Higher rates first
+# degrade an initial model.
 _FIRST_RATES = {"flow": 3e-3, "price": 1e-3}
 _FURTHER_RATES = {"flow": 1e-3, "price": 3e-4}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainOptions(ProgramFileConfig):
-    """The model to train, how long, and the folder for it."""
+    """Settings of a training run on one network: model, budget, validation, output folder."""
 
     out: Path
     """Folder for the checkpoint, the state to resume from, and the TensorBoard log."""
@@ -38,62 +38,62 @@ class TrainOptions(ProgramFileConfig):
     learner: str = "direct"
     """direct (gradient of the feasible-flow surrogate), coma (COMA*, the paper's multi-agent policy
     gradient; coma:std=0.2,samples=5,episodes=4: standard deviation of the policy, counterfactual
-    actions of an agent, joint actions a matrix), or one that was registered."""
+    actions per agent, joint actions per matrix), or a registered learner."""
     time_budget: str = "10m"
-    """Time after which training stops: 90s, 10m, 1h30m.  Time before a resume counts."""
+    """Training time, such as 90s, 10m or 1h30m, including the time before a resume."""
     max_steps: int = 0
-    """Number of optimiser steps, at most; 0 for no limit."""
+    """Maximum number of optimiser steps; 0 for no limit."""
     seed: int = 0
     """Seed of the initial weights, the order of the matrices, and the exploration."""
     batch_size: int = 0
-    """Traffic matrices in an optimiser step; 0 for 20, or for 4 where samples of the demands are
-    drawn."""
+    """Traffic matrices per optimiser step; 0 for the default: 20, or 4 with sampled demands."""
     micro_batch: int = 0
-    """Matrices in memory at a time, whose gradients are accumulated; 0 for as many as take 1 GiB of
+    """Matrices in memory at a time, with accumulated gradients; 0 for as many as take 1 GiB of
     activations."""
     augment: float = 0.2
-    """Multiply each demand of a training matrix by log-normal noise of this standard deviation; 0
-    for none."""
+    """Standard deviation of the log-normal noise that multiplies each demand of a training matrix;
+    0 for no noise."""
     learning_rate: float = 0.0
-    """Largest learning rate of Adam, which is reached after a tenth of the budget and falls along
-    half a cosine; 0 for 0.003 from random weights and 0.001 from a model, with --model price 0.001
-    and 0.0003.  The paper's release has 1e-4 and trains for hours."""
+    """Largest learning rate of Adam, reached after a tenth of the budget and decreasing along half
+    a cosine; 0 for the default: 0.003 for random initial weights and 0.001 for an initial model,
+    with --model price 0.001 and 0.0003.  The paper's release uses 1e-4 and trains for hours."""
     from_: str = ""
-    """Model that training starts from: a folder, or none for random weights; of FlowGNN with its
-    shape, none:form=universal,layers=6,width=16 (form published: as in the paper's release; or a
-    form that was registered).  By default the model for any network that comes with Teal: flow, or
-    with --model price universal."""
+    """Initial model: a folder, or none for random weights; for FlowGNN also with form and shape,
+    none:form=universal,layers=6,width=16 (form published as in the paper's release, or a registered
+    form).  Default: the model for any network that comes with Teal, flow, or universal with --model
+    price."""
     sample: int = -1
-    """Demands of a training matrix that are drawn for a step, larger ones more often; 0 for all, -1
-    for 12,000 where there are more than 30,000.  Memory and time of a step follow it."""
+    """Number of demands of a training matrix sampled per step, larger demands with a higher
+    probability; 0 for all demands, -1 for 12,000 if there are more than 30,000.  Memory and time of
+    a step are proportional to it."""
     select: Literal["carried", "gap"] = "carried"
-    """Which weights are kept.  carried: those whose splits alone, cut to fit, carry most on the
-    validation matrices, the narrower certified gap among equals.  gap: those with the narrowest
-    certified gap.  The weights of a model that training starts from are kept unless others are
-    significantly better on at least 4 validation matrices."""
+    """Criterion for the best weights on the validation matrices.  carried: largest carried share of
+    the splits alone, scaled down to the capacities, then smallest certified gap.  gap: smallest
+    certified gap.  The weights of an initial model are kept unless others are significantly better
+    on at least 4 validation matrices."""
     validate_every: int = 50
-    """Optimiser steps from one validation to the next, at most; sooner after each tenth of the
-    budget."""
+    """Maximum number of optimiser steps between validations; there is also one after each tenth of
+    the budget."""
     validation_matrices: int = 64
-    """Number of matrices in a validation, evenly spread over the validation part."""
+    """Number of matrices per validation, evenly spread over the validation part."""
     resume: Annotated[bool, RESUME] = False
     overwrite: Annotated[bool, OVERWRITE] = False
 
     @property
     def start(self) -> str:
-        """The model that training starts from: ``from_``, or the one that comes with Teal; none for
-        random weights.
-        """
+        """Initial model: ``from_``, or the default model of Teal; ``none`` for random weights."""
         if self.from_.partition(":")[0] == "none":
             return "none"
         return self.from_ or {"flow": "flow", "price": "universal"}[self.model]
 
     @property
     def first_shape(self) -> Mapping[str, Any]:
-        """Form, layers and width of the model with random weights; 0 and "" for the usual ones.
+        """Form, layers and width of a model with random weights; ``""`` and 0 for the defaults.
+
+        Empty for an initial model.
 
         Raises:
-            InputError: an option that there is not, or another value.
+            InputError: an unknown option of ``from_``, or an invalid value.
         """
         if self.start != "none":
             return {}
@@ -106,35 +106,40 @@ class TrainOptions(ProgramFileConfig):
 
     @property
     def rate(self) -> float:
-        """The largest learning rate: ``learning_rate``, or the usual one of the model."""
+        """Largest learning rate: ``learning_rate``, or the default of the model."""
         rates = _FIRST_RATES if self.start == "none" else _FURTHER_RATES
         return self.learning_rate or rates[self.model]
 
     @property
     def scheme(self) -> str:
-        """Name of the scheme that allocates by the trained model."""
+        """Name of the scheme that uses the trained model."""
         return {"flow": "teal", "price": "price-gnn"}[self.model]
 
     @property
     def prefers_gpu(self) -> bool:
-        """Training takes many passes, of whatever network."""
+        """Whether the device auto prefers a GPU: training makes many passes."""
         return True
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for an invalid value, or an objective without training."""
         super().__post_init__()
         require(
-            self, "objective", "one that a model can learn", self.objective != ObjectiveName.MAX_MIN
+            self,
+            "objective",
+            "an objective other than max_min",
+            self.objective != ObjectiveName.MAX_MIN,
         )
-        require_linear(self, "for a model to learn")
-        require(self, "protect", "nothing: models know no promises", not self.protect)
+        require_linear(self, "in training")
+        require(self, "protect", "no bandwidth guarantees in training", not self.protect)
         seconds(self.time_budget)
         is_price = self.model == "price"
         require(
             self, "learner", "direct with --model price", not is_price or self.learner == "direct"
         )
         if is_price and any(self.first_shape.values()):
-            raise InputError("--from", "", "none alone with --model price", self.from_)
+            raise InputError.invalid(
+                "--from", "", "--model price has no form, layers or width", "use --from none"
+            )
         require(self, "sample", "an integer >= -1", self.sample >= -1)
         for field in ("validate_every", "validation_matrices"):
             require(self, field, "an integer >= 1", getattr(self, field) >= 1)
@@ -151,9 +156,7 @@ class TrainOptions(ProgramFileConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig(TrainOptions, InstanceConfig):
-    """Train a model on the first 70% of the matrices; the next 10% decide which weights are
-    kept.
-    """
+    """Train a model on the first 70% of the matrices; select the best weights on the next 10%."""
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "training": (
@@ -177,9 +180,9 @@ class TrainConfig(TrainOptions, InstanceConfig):
     }
 
     workers: int = 0
-    """Number of processes that share every batch, through Ray, on this machine or the cluster of
-    RAY_ADDRESS; all of its machines need OUT and the inputs under the same paths.  0: this process
-    alone, without Ray."""
+    """Number of Ray processes that share every batch, on this machine or the cluster of
+    RAY_ADDRESS; all machines need OUT and the inputs under the same paths.  0: this process alone,
+    without Ray."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
@@ -214,63 +217,60 @@ class PretrainConfig:
     out: Path
     """Folder for the checkpoint and the state to resume from."""
     model: str = "price"
-    """price: PriceGNN, a recurrent price a link.  flow: FlowGNN, states of links and paths and a
-    policy for every demand.  hedge:histories=480,workers=0: the hedge learned, on random histories
-    of these networks (workers: processes that compute them; 0 for one per core); or another kind
-    that a package announces, with its options."""
+    """price: PriceGNN, a recurrent network of link prices.  flow: FlowGNN, message passing between
+    links and paths with a policy for every demand.  hedge:histories=480,workers=0: the hedge
+    learned, on random histories of these networks (workers: processes that compute them; 0 for one
+    per core).  Packages may add further kinds with options."""
     time_budget: str = "30m"
-    """Time after which training stops: 90s, 10m, 1h30m.  After a resume the time of the earlier
-    runs is included."""
+    """Training time, such as 90s, 10m or 1h30m, including the time before a resume."""
     max_steps: int = 0
-    """Largest number of optimiser steps; 0 for no limit.  After a resume the earlier steps are
-    included."""
+    """Maximum number of optimiser steps, including those before a resume; 0 for no limit."""
     seed: int = 0
     """Seed of the initial weights and of all random draws."""
     num_paths: int = 4
-    """K, edge-disjoint paths of each demand in training; the model takes any K."""
+    """K, number of edge-disjoint paths of each demand in training; the model takes any K."""
     aim: Literal["allocation", "start"] = "allocation"
-    """allocation: any network and load.  start: a start of PDHG, where that needs many iterations:
-    congested networks, nearly half of them planar, mostly to maximise a value, and matrices weigh
-    more the closer they are to the optimum (not in the part of coma)."""
+    """allocation: any network and load.  start: warm starts of PDHG for problems with many
+    iterations: congested networks, nearly half of them planar, mostly value maximisation; matrices
+    with a smaller gap have a larger weight (except in the coma loss)."""
     hidden: int = 32
     """H, size of each link's recurrent state (GRU)."""
     rounds: int = 0
-    """Default number of message-passing rounds that compute the allocation; 0 for that of the model
-    of --from, or 8. Each step of training uses a random number between 1/4 and 5/4 of it, so that
-    the model also works with others."""
+    """Default number of message-passing rounds for the allocation; 0 for that of the model of
+    --from, or 8.  Each training step uses a random number between 1/4 and 5/4 of it, so that the
+    model also works with other numbers."""
     bound_rounds: int = 0
-    """Default number of rounds that compute the bound, used like --rounds."""
+    """Default number of rounds for the dual bound, randomised like --rounds."""
     layers: int = 6
-    """Layers of FlowGNN."""
+    """Number of layers of FlowGNN."""
     width: int = 16
-    """Numbers of the state of a path in FlowGNN, 4, 8, 16 or 32; that of a link has twice as
-    many."""
+    """Size of a path state in FlowGNN: 4, 8, 16 or 32; a link state has twice the size."""
     learning_rate: float = 2e-3
-    """Largest learning rate of Adam; it falls along half a cosine over the time budget or the
+    """Largest learning rate of Adam; it decreases along half a cosine over the time budget or the
     steps."""
     from_: str = "none"
-    """Folder of a model of the same kind whose weights are the initial ones, or universal or flow,
-    the models that Teal brings; none for random weights."""
+    """Initial model of the same kind: a folder, or universal or flow, the models that come with
+    Teal; none for random weights."""
     learner: Literal["direct", "coma"] = "direct"
-    """direct: gradients of differentiable losses that stand for the objective.  coma: COMA* (a
-    policy gradient with a counterfactual baseline) on the last splits; of PriceGNN in addition to
-    the others, of FlowGNN in place of them."""
+    """direct: gradients of differentiable surrogates of the objective.  coma: COMA* (policy
+    gradient with a counterfactual baseline) on the last splits; with PriceGNN in addition to the
+    surrogates, with FlowGNN instead of that of the last splits."""
     entries: int = 0
-    """Entries of a router's split table: splits are rounded to multiples of 1 / ENTRIES, 1 to 255
-    (weights are stored as bytes); 0 for no rounding.  Needs --learner coma, because rounding has no
+    """Entries of a router's split table, 1 to 255 (weights are stored as bytes): splits are rounded
+    to multiples of 1 / ENTRIES; 0 for no rounding.  Needs --learner coma, since rounding has no
     gradient."""
     std: float = 0.3
-    """Standard deviation of the Gaussian noise that coma adds to the logits of the splits."""
+    """Standard deviation of the Gaussian exploration noise of coma on the logits of the splits."""
     device: Annotated[str, DEVICE] = "auto"
     resume: Annotated[bool, RESUME] = False
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or --entries without --learner coma."""
+        """Raise InputError for an invalid value or combination of options."""
         for field in ("num_paths", "hidden", "layers"):
             if getattr(self, field) < 1:
                 raise InputError(
-                    f"--{field.replace('_', '-')}", "", "at least 1", getattr(self, field)
+                    f"--{field.replace('_', '-')}", "", "an integer >= 1", getattr(self, field)
                 )
         for field in ("rounds", "bound_rounds"):
             require(self, field, "an integer >= 0", getattr(self, field) >= 0)
@@ -278,11 +278,11 @@ class PretrainConfig:
             require(self, field, "a number above 0", 0 < getattr(self, field) < math.inf)
         require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
         if self.aim == "start" and self.model != "price":
-            raise InputError("--aim", "", "allocation without --model price", self.aim)
+            raise InputError.invalid("--aim", "", "the aim start needs --model price")
         if self.entries and self.learner != "coma":
-            raise InputError(
+            raise InputError.invalid(
                 "--learner",
                 "",
-                "coma if --entries is above 0 (rounding has no gradient)",
-                self.learner,
+                "--entries rounds the splits, and rounding has no gradient",
+                "use --learner coma",
             )

@@ -1,13 +1,11 @@
-"""The training of a model on one network: steps over its matrices in random order, validation,
-and resume.
+"""Training of a model on one network: optimiser steps over its matrices, validation, and resume.
 
-Training on samples of the demands: a large network's problem in the size of a small one.
-
-Demand d is drawn with probability pi[d] = min(1, a demand[d]) and has the rate demand[d] / pi[d]
+Main class: :class:`Trainer`.  On large networks a step uses a sample of the demands.  Demand d is
+drawn with probability pi[d] = min(1, a demand[d]) and has the rate demand[d] / pi[d]
 (:mod:`teal.solvers.pdhg.samples.sample`), so that the expected load of every link is that of all
-demands.  The sample is a problem of its own, over a subset of the path trie; where rewards and
-prices are linear in the loads, the expected gradient is that of all demands, and elsewhere its
-error falls with the size of the sample.
+demands.  The sample is a separate problem over a subset of the path trie.  Where rewards and prices
+are linear in the loads, the expected gradient is that of all demands; elsewhere its error falls
+with the size of the sample.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from teal.learning.gain import MIN_MATRICES
 from teal.learning.loop import Budget, ReadAhead, Stopwatch, set_cosine_rate, train_until
 from teal.learning.noise import row_seeds
 from teal.learning.peers import Peers, SingleProcess
-from teal.learning.run_state import NoLog, log_of
+from teal.learning.run_state import NoLog, open_log
 from teal.learning.settings import TrainOptions
 from teal.learning.steps import Augmentation, Matrices, Steps
 from teal.learning.train_tasks import train_task
@@ -49,16 +47,16 @@ from teal.solvers.projection import cut_only
 
 # Maximum number of demands that are not sampled; a training step on more takes seconds.
 _MAX_UNSAMPLED_DEMANDS = 30_000
-# Demands of a sample: a step takes as long as on a network of 110 nodes.
+# Default number of sampled demands: a step takes as long as on a network of 110 nodes.
 _DEFAULT_SAMPLE_SIZE = 12_000
 
 
 def sample_size(config: TrainOptions, problem: Problem) -> int:
-    """Number of demands that are sampled from a training matrix; 0 for all of them.
+    """Return the number of demands sampled from a training matrix; 0 for all demands.
 
     Args:
         config: settings; ``sample`` is the number, 0 for all, -1 for the default of the network.
-        problem: the network.
+        problem: network and paths.
     """
     count = problem.paths.num_demands
     if config.sample < 0:
@@ -67,14 +65,14 @@ def sample_size(config: TrainOptions, problem: Problem) -> int:
     return config.sample if config.sample < count else 0
 
 
-# For the activations of a micro-batch on a CPU; larger micro-batches are no faster there.
+# Bytes of activations of a micro-batch on a CPU; larger micro-batches are no faster there.
 _ACTIVATION_BYTES = 1 << 30
-# Float32 tensors (B, D, K, width) that a layer or round keeps for its backward pass, rounded up.
+# Float32 tensors (B, D, K, width) that a layer or round stores for its backward pass, rounded up.
 _TENSORS_PER_LAYER = 12
 _FLOAT32_BYTES = 4
 # Rounding tolerance of a share of the budget.
 _ROUNDING = 1e-9
-# Difference of two shares below which they count as equal.
+# Difference of carried shares up to which they count as equal.
 _EQUAL = 1e-6
 # Minimum number of validations, evenly spread over the budget.
 _VALIDATIONS = 10
@@ -82,35 +80,34 @@ _VALIDATIONS = 10
 # (Bonferroni), since the best of many validations is better than the start by chance more often
 # than a single one.
 _SELECTION_LEVEL = 1 - 0.05 / (2 * _VALIDATIONS)
-# Share of the budget in which the learning rate rises.
+# Share of the budget in which the learning rate rises linearly.
 _WARM_UP_SHARE = 0.1
-# Default number of matrices of a step.
+# Default number of matrices of a step, with all demands and with sampled ones.
 _BATCH = 20
 _SAMPLED_BATCH = 4
 # Maximum number of matrices of a validation on a sampled network, where one takes seconds.
 _SAMPLED_VALIDATION = 4
-# A bound is trivial if it is no more than this share below the value of all demand, which zero
-# prices prove too; on a network that could carry nearly everything it may be right.
+# A bound is trivial if it is at most this share below the value of all demand, the bound of zero
+# prices; on a network that can carry nearly all demand it may be tight.
 _TRIVIAL_SHARE = 1e-4
 # Mean certified gap from which a trivial bound is reported.
 _CONGESTED_GAP = 0.01
-# Number of steps before which prices are not expected to certify anything.
+# Number of steps after which a trivial bound is reported: prices take some steps to learn.
 _STEPS_TO_LEARN_PRICES = 100
 
 
 @dataclasses.dataclass
 class TrainState:
-    """Progress of a run; with the weights and the optimiser's state, all that a resume needs.
+    """Progress of a training run, stored with weights and optimiser state for a resume.
 
     Attributes:
-        step: optimiser steps done.
+        step: number of optimiser steps so far.
         elapsed_s: seconds of training, over all sessions.
-        best: share that the best weights so far carry, see :class:`Score`.
-        best_gap: certified gap of these.
-        best_step: optimiser steps done when it was reached; 0 if no step has improved on the first
-            weights.
-        reason: why training ended: ``step limit`` or ``time budget``; ``""`` while it has not.
-        warning: a trivial bound at the last validation, in words; ``""`` otherwise.
+        best: carried share of the best weights so far, from their validation.
+        best_gap: certified gap of the best weights.
+        best_step: step of the best weights; 0 for the initial weights.
+        reason: stopping reason, ``step limit`` or ``time budget``; ``""`` during training.
+        warning: warning text about a trivial bound at the last validation; ``""`` for none.
     """
 
     step: int = 0
@@ -123,14 +120,15 @@ class TrainState:
 
 
 class Score(NamedTuple):
-    """Means over the validation matrices of the model alone; both are measured in float64.
+    """Validation score of the model alone: means over the validation matrices, in float64.
 
-    Its splits are cut to fit, and neither refilled nor repaired, since a repair brings random
-    weights next to the optimum on small networks.
+    Its flows are scaled down to the capacities, without refill or repair: on small networks a
+    repair brings even random weights close to the optimum.
 
     Attributes:
-        carried: share of the value of all demand (:func:`teal.solvers.projection.share_of_value`).
-        gap: certified gap of these splits by the model's own prices.
+        carried: carried share of the value of all demand
+            (:func:`teal.solvers.projection.share_of_value`).
+        gap: certified gap of these splits at the prices of the model.
     """
 
     carried: float
@@ -138,15 +136,15 @@ class Score(NamedTuple):
 
     @classmethod
     def of(cls, scores: Tensor) -> Score:
-        """The means of (V, 2) scores of single matrices."""
+        """Return the means of the scores (V, 2) of V matrices."""
         return cls(*scores.mean(0).tolist())
 
     def is_better(self, other: Score, select: str) -> bool:
-        """Whether weights with this score are kept in place of those with the other one.
+        """Whether this score is better than another one.
 
         Args:
             other: the best score so far.
-            select: ``carried``, among equals the narrower gap; or ``gap``.
+            select: ``carried`` compares carried shares, then gaps; ``gap`` compares gaps.
         """
         if select == "gap":
             return self.gap < other.gap
@@ -156,15 +154,16 @@ class Score(NamedTuple):
 
 
 def is_significantly_better(scores: Tensor, start: Tensor, rows: Int64Array, select: str) -> bool:
-    """Whether weights are better than the start in a paired comparison over the validation
-    matrices, at the 95% level over all validations; False for fewer than four matrices.
+    """Whether weights are significantly better than the start, in a paired comparison.
+
+    Confidence intervals of the mean differences over the V validation matrices, at the 95% level
+    over all validations of a run; False for fewer than four matrices.
 
     Args:
-        scores: (V, 2) of single matrices, :meth:`Trainer.matrix_scores`.
+        scores: (V, 2) carried share and certified gap of each matrix.
         start: (V, 2) scores of the start on the same matrices.
         rows: (V,) indices of the matrices.
-        select: ``carried``, more is carried or the gap is narrower; or ``gap``, the gap is
-            narrower.
+        select: ``carried``: a larger share or a smaller gap counts; ``gap``: a smaller gap.
     """
     if len(rows) < MIN_MATRICES:
         return False
@@ -176,29 +175,28 @@ def is_significantly_better(scores: Tensor, start: Tensor, rows: Int64Array, sel
 
 
 def has_trivial_bound(scores: Tensor) -> bool:
-    """Whether the own prices prove nothing on a congested network: the bound of every matrix is the
-    value of all demand, and the certified gap is not narrow.
+    """Whether the model's prices prove no useful bound on a congested network.
+
+    The bound of every matrix is the value of all demand, and the mean certified gap exceeds 1%.
 
     Args:
-        scores: (V, 2) of single matrices, :meth:`Trainer.matrix_scores`.
+        scores: (V, 2) carried share and certified gap of each matrix.
     """
     carried, gap = scores.T
     bound = carried / (1 - gap)
     return bool((bound >= 1 - _TRIVIAL_SHARE).all()) and float(gap.mean()) > _CONGESTED_GAP
 
 
-def usual_batch(config: TrainOptions, problem: Problem) -> int:
-    """Matrices of an optimiser step, at most."""
-    usual = _SAMPLED_BATCH if sample_size(config, problem) else _BATCH
-    return config.batch_size or usual
+def max_batch_size(config: TrainOptions, problem: Problem) -> int:
+    """Return the maximum number of matrices of an optimiser step."""
+    default = _SAMPLED_BATCH if sample_size(config, problem) else _BATCH
+    return config.batch_size or default
 
 
-def _described(
+def _card_entry(
     config: TrainOptions, problem: Problem, traffic: TrafficMatrices, split: Split
 ) -> dict[str, Any]:
-    """The description of the training in a model's card: the data, the settings as they were used,
-    and versions.
-    """
+    """Return the ``training`` entry of a model's card: data, effective settings, and versions."""
     names = (
         "calibrate",
         "objective",
@@ -222,26 +220,30 @@ def _described(
         "validation_matrices": len(validation_rows(config, problem, split)),
         "learning_rate": config.rate,
         "from": config.start,
-        "batch_size": usual_batch(config, problem),
+        "batch_size": max_batch_size(config, problem),
         "sample": sample_size(config, problem),
         "versions": {name: version(name) for name in ("teal-te", "torch", "numpy")},
     }
 
 
 def validation_rows(config: TrainOptions, problem: Problem, split: Split) -> Int64Array:
-    """Numbers of the matrices of a validation, evenly spread over the validation part."""
+    """Return the indices of the validation matrices, evenly spread over the validation part."""
     return _spread_rows(config, problem, split.validation)
 
 
-def rows_of_gain(config: TrainOptions, problem: Problem, split: Split) -> tuple[str, Int64Array]:
-    """The part whose matrices say what a training has brought, and numbers of as many of them as a
-    validation has: the test part, the validation part where that is empty.
+def gain_rows(config: TrainOptions, problem: Problem, split: Split) -> tuple[str, Int64Array]:
+    """Return the part of the traffic on which the gain of a training is measured, and the indices
+    of its matrices.
+
+    It is the test part, or the validation part if that is empty, with as many matrices as a
+    validation.
     """
     part = "test" if len(split.test) else "validation"
     return part, _spread_rows(config, problem, getattr(split, part))
 
 
 def _spread_rows(config: TrainOptions, problem: Problem, rows: Int64Array) -> Int64Array:
+    """Return at most ``validation_matrices`` rows, evenly spread; fewer on sampled networks."""
     max_rows = config.validation_matrices
     return spread(
         rows, min(max_rows, _SAMPLED_VALIDATION) if sample_size(config, problem) else max_rows
@@ -249,21 +251,24 @@ def _spread_rows(config: TrainOptions, problem: Problem, rows: Int64Array) -> In
 
 
 class Trainer:
-    """Trains one model on one network.
+    """Training of one model on one network.
 
-    The order of the matrices depends on (seed, epoch) alone, and the random numbers for a matrix on
-    (seed, step, matrix), so that a resumed run continues as if it had never stopped: bit for bit on
-    a CPU, to rounding on a GPU, where scattered sums have no fixed order.  Several processes make
-    the same steps as one, to rounding: each takes a part of the batch, and their gradients are
-    summed.
+    The order of the matrices depends on (seed, epoch), and the random numbers of a matrix on (seed,
+    step, matrix).  A resumed run therefore continues as if it had not been interrupted: bit for bit
+    on a CPU, to rounding on a GPU, where scattered sums have no fixed order.  Several processes
+    make the same steps as one process, to rounding: each processes a part of the batch, and the
+    gradients are summed.
 
     Args:
-        problem: network, paths and objective; its own demand is not used.
-        traffic: the matrices, read as they are needed.
-        split: rows to train and to validate on.
-        config: the settings, described in TrainOptions.
-        peers: the processes that train together, each of which makes a trainer with the same
-            arguments; None for this process alone.
+        problem: network, paths and objective; its demand is not used.
+        traffic: the matrices, read on demand.
+        split: rows for training and for validation.
+        config: settings.
+        peers: processes that train together, each with a trainer of the same arguments; None for
+            this process alone.
+
+    Raises:
+        InputError: there are no training or no validation matrices.
     """
 
     def __init__(
@@ -280,24 +285,32 @@ class Trainer:
         self.config = config
         self.split = split
         if not all(map(len, self.split[:2])):
-            raise InputError(traffic.name, "", "training and validation matrices", "none")
+            raise InputError.invalid(
+                traffic.name,
+                "",
+                "no matrices for training or for validation",
+                "use more traffic matrices",
+            )
         self.budget_s = seconds(config.time_budget)
-        self.task = train_task(config, problem, _described(config, problem, traffic, split))
+        self.task = train_task(config, problem, _card_entry(config, problem, traffic, split))
         self.model.to(problem.demand.device).train()
         self.state = TrainState()
         self._budget = Budget(self.budget_s, config.max_steps)
-        # Of the checkpoint on disk; one after the last step may exceed the best of the state.
+        # Score of the checkpoint on disk; a validation after the last step may exceed the state's
+        # best.
         self._saved_score = Score(-math.inf, math.inf)
-        # (V, 2) scores of the model that training starts from, which better weights must beat;
-        # empty from random weights, and before the first validation.
+        # (V, 2) scores of the initial model, which better weights must beat significantly; empty
+        # for random initial weights, and before the first validation.
         self._start_scores = torch.empty(0, 2, dtype=torch.float64)
         self._sample = sample_size(config, problem)
         self._augmentation = Augmentation(config.augment, self._sample)
         self._validation_rows = validation_rows(config, problem, split)
         self._micro_batch = 1 if self._sample else config.micro_batch or self._fitting_micro_batch()
-        self._bar: Any = None  # the progress bar, if one is shown
-        self._validated_step = -1  # step after which the last validation was made
-        # Number of an epoch, and its rows in order.
+        # Progress bar; None if none is shown.
+        self._bar: Any = None
+        # Step of the last validation.
+        self._validated_step = -1
+        # Index of the current epoch, and its permutation of the training rows.
         self._epoch_order: tuple[int, Int64Array] = (
             -1,
             self.split.train,
@@ -307,27 +320,27 @@ class Trainer:
 
     @property
     def model(self) -> nn.Module:
-        """The model that is trained."""
+        """The model in training."""
         return self.task.model
 
     def start_anew(self) -> None:
-        """Forget what the optimiser knows, as is due where the model has other weights."""
+        """Create a new optimiser without state, for example after new weights were loaded."""
         self.optimiser = Adam(self.model.parameters(), self.config.rate)
         self._steps = Steps(self.problem, self.task, self.optimiser, self._augmentation)
 
     def train(
         self, out: Path, progress: bool = True, watch: Callable[[TrainState], None] = lambda _: None
     ) -> TrainState:
-        """Train until the time budget, the step limit or the patience is used up.
+        """Train until the time budget or the step limit is used up; return the final state.
 
-        Writes a checkpoint to ``out`` whenever the validation score improves, and is significantly
-        better than that of the model that training starts from.  Writes the state to resume from
-        after every validation and at the end; of several processes only rank 0 writes.
+        Writes a checkpoint to ``out`` whenever the validation score improves and is significantly
+        better than that of the initial model.  Writes the state for a resume after every validation
+        and at the end.  Of several processes only rank 0 writes.
 
         Args:
-            out: folder.
+            out: folder of the run.
             progress: whether to show a progress bar.
-            watch: called after every step.
+            watch: callback with the state after every step.
 
         Raises:
             KeyboardInterrupt: on Ctrl-C, after the current step is done and the state is written.
@@ -336,7 +349,7 @@ class Trainer:
         out.mkdir(parents=True, exist_ok=True)
         stopwatch = Stopwatch(self.state.elapsed_s)
         self.state.reason = ""
-        with log_of(out, self.state.step) if is_lead else contextlib.nullcontext(NoLog()) as log:
+        with open_log(out, self.state.step) if is_lead else contextlib.nullcontext(NoLog()) as log:
 
             def prepare(bar: Any) -> None:
                 nonlocal stopwatch
@@ -367,12 +380,15 @@ class Trainer:
         return self.state
 
     def _train_step(self, stopwatch: Stopwatch, log: Any) -> bool:
-        """Make one step with the learning rate of the schedule, and log its losses; return whether
-        a validation is due.
+        """Make one step with the scheduled learning rate, and log its losses.
 
         Args:
-            stopwatch: measures the time of the run.
+            stopwatch: training time of the run.
             log: log of the run.
+
+        Returns:
+            Whether a validation is due: after each tenth of the budget, and every
+            ``validate_every`` steps.
         """
         share = self._share_used
         set_cosine_rate(
@@ -392,7 +408,7 @@ class Trainer:
         return is_due or self.state.step % self.config.validate_every == 0
 
     def _is_finished(self) -> bool:
-        """Whether the step limit or the time budget is used up; store which one."""
+        """Whether the step limit or the time budget is used up; sets the stopping reason."""
         state = self.state
         config = self.config
         if config.max_steps and state.step >= config.max_steps:
@@ -403,16 +419,16 @@ class Trainer:
 
     @property
     def _share_used(self) -> float:
-        """Share of the budget that the steps so far have used up."""
+        """Used share of the budget, in [0, 1]."""
         return self._budget.share_used(self.state.step, self.state.elapsed_s)
 
     @staticmethod
     def _validations_due(share: float) -> int:
-        """Number of the evenly spread validations that are due after this share of the budget."""
+        """Return how many of the evenly spread validations are due after a share of the budget."""
         return int(_VALIDATIONS * share + _ROUNDING)
 
     def one_step(self) -> dict[str, float]:
-        """One optimiser step over a batch; its mean losses."""
+        """Make one optimiser step over a batch; return the mean losses by name."""
         step = self.state.step
         count, parts = self._ahead.get(step)
         self._steps.begin(count)
@@ -421,8 +437,9 @@ class Trainer:
         return self._steps.finish(step, self.peers)
 
     def _read(self, step: int) -> tuple[int, list[Matrices]]:
-        """The number of matrices of a step's batch, and those of this process in parts."""
+        """Read the batch of a step; return its size, and this process's micro-batches."""
         rows = self._batch_rows(step)
+        # Every process gets each ``size``-th row of the batch.
         peer_rows = rows[self.peers.rank :: self.peers.size]
         size = self._micro_batch
         parts = [peer_rows[begin : begin + size] for begin in range(0, len(peer_rows), size)]
@@ -435,18 +452,19 @@ class Trainer:
             for part in parts
         ]
 
-    def _measured(self, rows: Int64Array) -> Problem:
-        """The matrices of these rows, as they were measured."""
+    def _problem_of_rows(self, rows: Int64Array) -> Problem:
+        """Return the problem of the matrices of some rows, without augmentation."""
         return self.problem.with_demand(
             torch.as_tensor(self.traffic.read(rows)).to(self.problem.demand)
         )
 
     def _batch_rows(self, step: int) -> Int64Array:
-        """The rows of a step; an epoch is a permutation of the training rows, seeded by (seed,
-        epoch).
+        """Return the rows of a step's batch, sorted.
+
+        An epoch is a permutation of the training rows, seeded by (seed, epoch).
         """
         rows = self.split.train
-        size = min(usual_batch(self.config, self.problem), len(rows))
+        size = min(max_batch_size(self.config, self.problem), len(rows))
         epoch, batch = divmod(step, math.ceil(len(rows) / size))
         if self._epoch_order[0] != epoch:
             order = np.random.default_rng([self.config.seed, epoch]).permutation(rows)
@@ -454,11 +472,11 @@ class Trainer:
         return np.sort(self._epoch_order[1][batch * size : (batch + 1) * size])
 
     def _fitting_micro_batch(self) -> int:
-        """Number of matrices whose activations take about 1 GiB, or a third of the free memory of a
-        GPU.
+        """Return the number of matrices whose activations fit: into 1 GiB on the CPU, or into a
+        third of the free memory of a GPU.
 
-        A step that runs launch by launch leaves a third in torch's cache, and its recording takes
-        another one; the last is for weights, gradients and temporary tensors.
+        Of the other two thirds, one is for the recording of a step, which allocates its activations
+        again, and one for weights, gradients and temporary tensors.
         """
         paths = self.problem.paths
         entries = self.task.numbers_per_matrix(paths.num_demands, paths.num_paths)
@@ -467,13 +485,13 @@ class Trainer:
         return max(1, available // (entries * _TENSORS_PER_LAYER * _FLOAT32_BYTES))
 
     def _validate(self, out: Path, log: Any, bar: Any, *, save_state: bool = True) -> None:
-        """Measure the validation score, and write the model if it is the best.
+        """Compute the validation score, and save the model if it is the best so far.
 
         Args:
             out: folder of the run.
             log: log of the run.
             bar: progress bar, or None after the end.
-            save_state: also write the state that :meth:`resume` reads.
+            save_state: whether to save the state for a resume, too.
         """
         # Measure the model, and log the means.
         self._bar = bar
@@ -485,12 +503,13 @@ class Trainer:
         log.add_scalar("validation/gap", score.gap, self.state.step)
         self.state.warning = self._warning(scores)
 
-        # Compare it with the start.
+        # Compare the scores with those of the initial model.
         if self.state.step == 0 and self.config.start != "none":
             self._start_scores = scores
         may_be_kept = not self.state.step or self._beats_start(scores)
 
-        # The checkpoint on disk may be better than the best of the steps: that of after the end.
+        # Save the best model.  The checkpoint on disk may be better than the best score of the
+        # state: the validation after the last step is not part of the state.
         if may_be_kept and score.is_better(self._saved_score, select) and self.peers.rank == 0:
             self._saved_score = score
             self.task.save(
@@ -514,8 +533,8 @@ class Trainer:
             self.save(out)
 
     def _beats_start(self, scores: Tensor) -> bool:
-        """Whether these scores are significantly better than those of the model that training
-        starts from; always true from random weights.
+        """Whether scores (V, 2) are significantly better than those of the initial model; always
+        true for random initial weights.
         """
         if self.config.start == "none":
             return True
@@ -523,24 +542,26 @@ class Trainer:
         return is_significantly_better(scores, self._start_scores, rows, self.config.select)
 
     def _warning(self, scores: Tensor) -> str:
-        """A warning about a trivial bound, or ``""``."""
+        """Return a warning about a trivial bound; ``""`` if the scores (V, 2) give no reason."""
         is_early = self.state.step < _STEPS_TO_LEARN_PRICES
         if is_early or not self.problem.objective.maximises_value or not has_trivial_bound(scores):
             return ""
         return (
-            f"after {self.state.step} steps the model's own prices certify nothing: their bound is "
-            "the value of all demand; unless the network can carry nearly all of it, try another "
+            f"after {self.state.step} steps the model's link prices give a trivial bound, the "
+            "value of all demand; if the network cannot carry nearly all demand, try another "
             "--seed or --learning-rate"
         )
 
     def score(self) -> Score:
-        """The score of the model as it is."""
+        """Return the validation score of the current weights."""
         return Score.of(self.matrix_scores())
 
     @torch.no_grad()
     def matrix_scores(self) -> Tensor:
-        """(V, 2) carried share and certified gap of the model as it is, of each validation matrix,
-        float64 on the CPU; see :class:`Score`.
+        """Return carried share and certified gap of the current weights on each validation matrix.
+
+        (V, 2) float64 on the CPU.  Flows are scaled down to the capacities, without repair; the gap
+        is that of the model's prices.
         """
         rank = self.peers.rank
         size = self.peers.size
@@ -551,23 +572,24 @@ class Trainer:
         self.model.eval()
         for begin in range(0, len(own_rows), self._micro_batch):
             part = slice(begin, begin + self._micro_batch)
-            if self._bar is not None:  # on a large network a validation takes a minute
+            # On a large network a validation takes a minute.
+            if self._bar is not None:
                 self._bar.set_description(f"validating {begin}/{len(own_rows)}", refresh=True)
-            problem = self._measured(own_rows[part]).to(torch.float64)
+            problem = self._problem_of_rows(own_rows[part]).to(torch.float64)
             alone = cut_only(problem, *self.task.start(problem))
             own_scores[part] = torch.stack([alone.share, alone.gap], -1).cpu()
         self.model.train()
         if self._bar is not None:
             self._bar.set_description("training")
 
-        # Gather those of all processes: in the sum every entry has one summand that is not 0.
+        # Gather the scores of all processes: a sum in which one process contributes each row.
         scores = torch.zeros(len(self._validation_rows), 2, dtype=torch.float64)
         scores[rank::size] = own_scores
         self.peers.all_reduce_sum([scores])
         return scores
 
     def save(self, out: Path) -> None:
-        """Write what :meth:`resume` reads; rank 0 does."""
+        """Write weights, optimiser state, progress and settings for a resume (rank 0 only)."""
         if self.peers.rank:
             return
         tensors = run_state.with_prefix("model", self.model.state_dict())
@@ -578,18 +600,24 @@ class Trainer:
         )
 
     def resume(self, out: Path) -> None:
-        """Continue the run in ``out``.
+        """Load the state of the run in a folder, to continue it.
+
+        Args:
+            out: folder of the run.
 
         Raises:
-            InputError: no run there, a damaged one, or one with other settings.
+            InputError: the folder has no run, a damaged one, or one with other settings.
         """
         tensors, fields = run_state.load_run(out)
         location = str(out / TRAINER)
         settings = self._settings()
         for name, value in fields.get("settings", {}).items():
             if settings.get(name) != value:
-                raise InputError(
-                    location, name, f"the setting of the run, {value}", settings.get(name)
+                raise InputError.invalid(
+                    location,
+                    name,
+                    f"the run has {value}, the command {settings.get(name)}",
+                    "resume with the settings of the run",
                 )
         try:
             self.state = TrainState(**fields["state"])
@@ -599,12 +627,14 @@ class Trainer:
             self._start_scores = run_state.without_prefix("start", tensors)["scores"]
             self._saved_score = Score(*checkpoint.best_validation(out))
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
-            raise InputError(location, "", "the state of a run of this version", error) from None
+            raise InputError.invalid(
+                location, "", f"damaged state, or the state of another version of Teal ({error})"
+            ) from None
 
     def _settings(self) -> dict[str, Any]:
-        """Settings that must not change when a run is resumed.
+        """Return the settings and data keys that must be equal when a run is resumed.
 
-        ``micro_batch`` is among them because it changes the order of sums.
+        ``micro_batch`` is one of them, since it changes the order of sums.
         """
         names = (
             "learner",

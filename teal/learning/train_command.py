@@ -1,4 +1,4 @@
-"""`teal train`: a FlowGNN for one network, in this process or in several."""
+"""`teal train`: training of a model on one network, in this process or in several."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ from teal.app.run_files import RESUME_HINT, SETTINGS, TRAINER, save_settings
 from teal.learning.gain import Gain, measure_gain
 from teal.learning.run_state import TENSORBOARD, TRAINING_LOG, load_run
 from teal.learning.settings import TrainConfig, TrainOptions
-from teal.learning.train import Trainer, TrainState, rows_of_gain
+from teal.learning.train import Trainer, TrainState, gain_rows
 from teal.learning.train_tasks import check_names
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS, note_in_card
 from teal.problem import Problem
 from teal.runtime.arrays import Int64Array
 from teal.runtime.storage import atomic_file, check_out_folder, json_value, remove_files
 
-RUN = "run.json"  # how the training ended, and what it has brought
+# Report of the run: final state and gain.
+RUN = "run.json"
 FILES = (MODEL_CARD, MODEL_WEIGHTS, TRAINER, SETTINGS, TRAINING_LOG, RUN)
 
 
 def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainReport:
-    """Train, from the start or from the state in OUT.
+    """Run ``teal train``, from the start or from the state in OUT.
+
+    Args:
+        config: settings.
+        notify: callback for messages.
 
     Raises:
-        InputError: invalid settings, or an earlier run in OUT that must not be replaced.
-        SolverError: workers died again and again.
+        InputError: invalid settings, or OUT has an earlier run and ``overwrite`` is not set.
+        SolverError: worker processes died more than three times.
     """
     check_start(config)
     instance = load_instance(config, notify)
@@ -46,15 +51,15 @@ def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainReport
     _clear(config)
     save_settings(config)
     notify(f"starting {config.workers} workers on Ray")
-    return _measured(config, instance, train_together(config))
+    return _report(config, instance, train_together(config))
 
 
 def check_start(options: TrainOptions) -> None:
-    """Check what can be checked before anything slow.
+    """Check names and the output folder before any slow work.
 
     Raises:
-        InputError: unknown names, an earlier run in OUT that must not be replaced, or none that
-            could be resumed.
+        InputError: unknown names; OUT has an earlier run and ``overwrite`` is not set; or OUT has
+            no run to resume.
     """
     if options.resume:
         load_run(options.out)
@@ -66,8 +71,15 @@ def check_start(options: TrainOptions) -> None:
 def train(
     instance: Instance, options: TrainOptions, notify: Callable[[str], None] = lambda _: None
 ) -> TrainReport:
-    """Train on the matrices of an instance in this process; arguments and errors as in
-    :func:`run_train`.
+    """Train on the matrices of an instance, in this process.
+
+    Args:
+        instance: network, paths, objective and traffic.
+        options: settings.
+        notify: callback for messages.
+
+    Raises:
+        InputError: invalid settings, or a run in OUT with other settings.
     """
     _clear(options)
     trainer = Trainer(_first_problem(instance), instance.traffic, instance.split, options)
@@ -78,11 +90,11 @@ def train(
             "training"
         )
     save_settings(options)
-    return _measured(options, instance, trainer.train(options.out, watch=_warn_once(notify)))
+    return _report(options, instance, trainer.train(options.out, watch=_warn_once(notify)))
 
 
 def _warn_once(notify: Callable[[str], None]) -> Callable[[TrainState], None]:
-    """Return a function that reports the first warning of a training."""
+    """Return a callback that passes the first warning of a training run to ``notify``."""
     has_warned = False
 
     def watch(state: TrainState) -> None:
@@ -95,29 +107,37 @@ def _warn_once(notify: Callable[[str], None]) -> Callable[[TrainState], None]:
 
 
 def _first_problem(instance: Instance) -> Problem:
+    """Return the problem of the first training matrix."""
     return instance.problem(instance.traffic.read(instance.split.train[:1]))
 
 
 def _clear(options: TrainOptions) -> None:
-    """Remove an earlier run from OUT, unless it goes on."""
+    """Delete the files of an earlier run in OUT, unless it is resumed."""
     if not options.resume:
         remove_files(options.out, FILES)
         shutil.rmtree(options.out / TENSORBOARD, ignore_errors=True)
 
 
-def _measured(config: TrainOptions, instance: Instance, state: TrainState) -> TrainReport:
-    """The report of a run that has ended, which its card and ``run.json`` have too."""
+def _report(config: TrainOptions, instance: Instance, state: TrainState) -> TrainReport:
+    """Measure the gain of a finished run; write it to the card and to ``run.json``.
+
+    Args:
+        config: settings.
+        instance: network, paths, objective and traffic.
+        state: final state of the run.
+    """
     problem = _first_problem(instance)
 
-    def problem_of(rows: Int64Array) -> Problem:
+    def make_problem(rows: Int64Array) -> Problem:
         return problem.with_demand(torch.as_tensor(instance.traffic.read(rows)).to(problem.demand))
 
     gain = None
-    if (config.out / MODEL_CARD).is_file():  # else no validation had a finite score
+    # Without a card no validation had a finite score.
+    if (config.out / MODEL_CARD).is_file():
         # The weights on disk may be those after the last step, which the state does not count.
         card = json.loads((config.out / MODEL_CARD).read_text(encoding="utf-8"))
         state = dataclasses.replace(state, best_step=card["step"])
-        part, rows = rows_of_gain(config, problem, instance.split)
+        part, rows = gain_rows(config, problem, instance.split)
         gain = measure_gain(
             config.out,
             config.scheme,
@@ -125,7 +145,7 @@ def _measured(config: TrainOptions, instance: Instance, state: TrainState) -> Tr
             config.seed,
             part=part,
             rows=rows,
-            problem_of=problem_of,
+            make_problem=make_problem,
             kept_start=not state.best_step,
         )
         note_in_card(config.out, "gain", json_value(gain))
@@ -137,12 +157,12 @@ def _measured(config: TrainOptions, instance: Instance, state: TrainState) -> Tr
 
 @dataclasses.dataclass(frozen=True)
 class TrainReport:
-    """A model that was trained.
+    """Result of a training run.
 
     Attributes:
-        folder: folder of the checkpoint, which ``teal.make_scheme`` and ``teal.load_model`` take.
-        state: how training went.
-        gain: the model beside its start and the controls; None where no checkpoint was written.
+        folder: folder of the checkpoint, for ``teal.make_scheme`` and ``teal.load_model``.
+        state: final state of the run.
+        gain: comparison with the initial model and controls; None without a checkpoint.
     """
 
     folder: Path
@@ -151,7 +171,7 @@ class TrainReport:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The report as ``run.json`` and ``--json`` have it."""
+        """Content of ``run.json`` and of the output of ``--json``."""
         verdict = self.gain.verdict if self.gain else ""
         return {
             "out": str(self.folder),
@@ -162,11 +182,11 @@ class TrainReport:
 
     @property
     def text(self) -> str:
-        """How long the training took, where its checkpoint is, and a warning if there is one."""
+        """Summary: steps and time, stopping reason, checkpoint, and warnings."""
         state = self.state
         if self.gain is None:
             ends = (
-                "\nno validation had a finite gap, so that no checkpoint was written; try a lower "
+                "\nno checkpoint was written, since no validation had a finite gap; try a lower "
                 "--learning-rate"
             )
         else:
@@ -179,7 +199,7 @@ class TrainReport:
         )
 
     def __repr__(self) -> str:
-        """The text, the table and the verdict."""
+        """Summary, table of the gain, and verdict."""
         if self.gain is None:
             return self.text
         lines = self.gain.table.texts()
@@ -192,7 +212,7 @@ class TrainReport:
 
 
 def train_outcome(config: TrainConfig, notify: Notify) -> Outcome:
-    """`teal train`."""
+    """Run `teal train`; return its output."""
     report = run_train(config, notify)
     return Outcome(
         text=report.text,
@@ -202,6 +222,7 @@ def train_outcome(config: TrainConfig, notify: Notify) -> Outcome:
 
 
 def _tensorboard_hint(out: Path) -> str:
+    """Return a hint on how to see the log in TensorBoard, or how to install it."""
     if importlib.util.find_spec("tensorboard") is None:
-        return "; with pip install tensorboard, its course is logged too"
-    return f"; to see its course: tensorboard --logdir {out}"
+        return "; for learning curves: pip install tensorboard"
+    return f"; learning curves: tensorboard --logdir {out}"

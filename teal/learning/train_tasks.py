@@ -1,5 +1,6 @@
-"""Kinds of models that are trained on one network: their first weights, their losses, their
-checkpoints.
+"""Training tasks on one network by kind of model: initial weights, losses, checkpoints.
+
+Entry point: :func:`train_task`; :class:`TrainTask` is the interface.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from teal.errors import InputError
 from teal.learning import pretrain_price_gnn
 from teal.learning.learners import is_built_in, make_learner
 from teal.learning.losses import bound_loss
-from teal.learning.network_pool import family_of
+from teal.learning.network_pool import network_family
 from teal.learning.noise import Noise
 from teal.learning.settings import TrainOptions
 from teal.nn import checkpoint
@@ -30,19 +31,19 @@ from teal.runtime.storage import model_folder
 from teal.schemes.flow_gnn import FlowGnnScheme
 from teal.schemes.price_gnn import PriceGnnScheme
 
-# Shapes of a FlowGNN with random weights, unless settings say others.
+# Default shapes of a FlowGNN with random weights.
 _LAYERS = 6
 _WIDTH = 8
 _UNIVERSAL_WIDTH = 16
 
 
 class TrainTask(Protocol):
-    """One kind of model on one network.
+    """Model, losses and checkpoint of one kind of model on one network.
 
     Attributes:
-        kind: kind of the checkpoint, which the models that it starts from have too.
+        kind: kind of the checkpoint, also required of an initial model.
         loss_names: names of the terms of :meth:`losses`.
-        max_gradient_norm: longer gradients are shortened to it; infinite for no limit.
+        max_gradient_norm: maximum norm of the gradient; infinite for no limit.
     """
 
     kind: str
@@ -51,7 +52,7 @@ class TrainTask(Protocol):
 
     @property
     def model(self) -> nn.Module:
-        """The model that is trained."""
+        """The model in training."""
         ...
 
     @property
@@ -60,29 +61,33 @@ class TrainTask(Protocol):
         ...
 
     def numbers_per_matrix(self, demands: int, paths: int) -> int:
-        """Numbers of an activation for D ``demands`` and K ``paths`` times its layers, to limit a
-        micro-batch.
+        """Return the approximate numbers in the activations of one matrix, to limit a micro-batch.
+
+        Args:
+            demands: D.
+            paths: K.
         """
         ...
 
     def form(self, step: int) -> Hashable | None:
-        """The form of a step's computation: launches that were recorded in one step are replayed in
-        others of the same form; None where nothing may be recorded.
+        """Return a key of a step's computation, or None if it must not be recorded.
+
+        A recording is replayed in all steps with the same key.
         """
         ...
 
     def losses(self, problem: Problem, noise: Noise, step: int) -> dict[str, Tensor]:
-        """(B,) losses by name, which are added up.
+        """Return the losses by name, (B,) each; their sum is minimised.
 
         Args:
             problem: B matrices.
-            noise: random numbers of the matrices.
-            step: number of the optimiser step.
+            noise: source of random numbers, one stream per matrix.
+            step: index of the optimiser step.
         """
         ...
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Splits (B, D, K) and prices (B, E) of the model alone, which validations measure."""
+        """Return splits (B, D, K) and prices (B, E) of the model alone, for validations."""
         ...
 
     def save(self, out: Path, **progress: Any) -> None:
@@ -91,7 +96,13 @@ class TrainTask(Protocol):
 
 
 class _FlowTask:
-    """Trains a FlowGNN with its policy."""
+    """Training of a FlowGNN with its policy on one network.
+
+    Args:
+        config: settings.
+        problem: network, paths and objective.
+        training: entry ``training`` of the card.
+    """
 
     kind = checkpoint.FLOW_GNN_KIND
     loss_names: tuple[str, ...] = ("policy", "bound")
@@ -101,7 +112,7 @@ class _FlowTask:
         self._config = config
         self._learner = make_learner(config.learner)
         self._scheme: FlowGnnScheme | None = None
-        self.model: FlowModel = _first_flow_model(config, problem)
+        self.model: FlowModel = _initial_flow_model(config, problem)
         self._card = checkpoint.FlowGnnCard(
             self.model.config,
             str(problem.objective.name),
@@ -139,7 +150,13 @@ class _FlowTask:
 
 
 class _PriceTask:
-    """Trains a PriceGNN, which goes on serving every network and objective."""
+    """Training of a PriceGNN on one network; the model still serves every network and objective.
+
+    Args:
+        config: settings.
+        problem: network, paths and objective.
+        training: entry ``training`` of the card.
+    """
 
     kind = checkpoint.PRICE_GNN_KIND
     loss_names: tuple[str, ...] = ("allocation", "bound")
@@ -153,10 +170,13 @@ class _PriceTask:
             networks = 1
             held_out = tuple[str, ...]()
         else:
-            self.model, first = checkpoint.load_price_gnn(model_folder(Path(config.start)))
+            # The training network and its family are no longer held out.
+            self.model, initial_card = checkpoint.load_price_gnn(model_folder(Path(config.start)))
             network_name = problem.topology.name.lower()
-            networks = first.networks + 1
-            held_out = tuple(name for name in first.held_out if family_of(name) not in network_name)
+            networks = initial_card.networks + 1
+            held_out = tuple(
+                name for name in initial_card.held_out if network_family(name) not in network_name
+            )
         self._card = checkpoint.PriceGnnCard(
             self.model.config,
             problem.paths.num_paths,
@@ -178,7 +198,10 @@ class _PriceTask:
         return demands * paths * (self.model.config.rounds + self.model.config.bound_rounds)
 
     def form(self, step: int) -> tuple[int, int]:
-        """Numbers of rounds, drawn from (seed, step) alone, so that every process makes as many."""
+        """Return the numbers of rounds of both passes in a step, drawn from (seed, step).
+
+        All processes draw the same numbers.
+        """
         rng = np.random.default_rng([self._seed, step])
         rounds = pretrain_price_gnn.random_rounds(rng, self.model.config.rounds)
         return rounds, pretrain_price_gnn.random_rounds(rng, self.model.config.bound_rounds)
@@ -204,10 +227,10 @@ _TASKS: dict[str, type[_FlowTask] | type[_PriceTask]] = {
 
 
 def check_names(config: TrainOptions) -> None:
-    """Refuse a name that nobody knows before anything is computed.
+    """Check names in the settings before any computation.
 
     Raises:
-        InputError: an unknown learner or form, no model to start from, or one of another kind.
+        InputError: an unknown learner or form, or a missing initial model or one of another kind.
     """
     _ = make_learner(config.learner)
     if config.model == "flow" and config.start == "none":
@@ -219,35 +242,40 @@ def check_names(config: TrainOptions) -> None:
             raise InputError(
                 "--from",
                 config.start,
-                f"a {kind}, which --model {config.model} trains",
+                f"a model of the kind {kind} with --model {config.model}",
                 stored_kind,
             )
 
 
 def train_task(config: TrainOptions, problem: Problem, training: dict[str, Any]) -> TrainTask:
-    """The task of ``--model``; seeds the generator of first weights.
+    """Create the training task of ``--model``; seeds torch for random initial weights.
 
     Args:
-        config: the settings.
+        config: settings.
         problem: network, paths and objective.
-        training: what the card says of the training.
+        training: entry ``training`` of the model's card.
 
     Raises:
-        InputError: no model to start from, or one of another kind, objective or number of paths.
+        InputError: the initial model is missing, or has another kind, objective or number of paths.
     """
     torch.manual_seed(config.seed)
     return _TASKS[config.model](config, problem, training)
 
 
 def _shape(config: TrainOptions, num_paths: int) -> FlowGnnConfig:
-    """The shape of a model with random weights."""
+    """Return form and shape of a FlowGNN with random weights, with defaults filled in."""
     shape = config.first_shape
     form = shape["form"] or UNIVERSAL
     width = shape["width"] or (_UNIVERSAL_WIDTH if form == UNIVERSAL else _WIDTH)
     return FlowGnnConfig(num_paths, shape["layers"] or _LAYERS, width, form)
 
 
-def _first_flow_model(config: TrainOptions, problem: Problem) -> FlowModel:
+def _initial_flow_model(config: TrainOptions, problem: Problem) -> FlowModel:
+    """Create a FlowGNN with random weights, or load the initial model of ``--from``.
+
+    Raises:
+        InputError: the initial model has another objective or number of paths.
+    """
     num_paths = problem.paths.num_paths
     if config.start == "none":
         return new_flow_model(_shape(config, num_paths))
@@ -255,11 +283,10 @@ def _first_flow_model(config: TrainOptions, problem: Problem) -> FlowModel:
     model, card = checkpoint.load_flow_gnn(folder)
     checkpoint.check_fits(card, folder, problem.objective)
     if not card.model.takes_any_paths and card.model.num_paths != num_paths:
-        expected = (
-            f"a model for K = {num_paths} paths, as these demands have (--num-paths), or of the "
-            f"form {UNIVERSAL}"
-        )
-        raise InputError(
-            str(folder / checkpoint.MODEL_CARD), "num_paths", expected, card.model.num_paths
+        raise InputError.invalid(
+            str(folder / checkpoint.MODEL_CARD),
+            "num_paths",
+            f"the model takes {card.model.num_paths} paths per demand, not {num_paths}",
+            f"set --num-paths, or use a model of the form {UNIVERSAL}",
         )
     return model

@@ -1,12 +1,11 @@
-"""`teal train` in several processes, which Ray starts: one actor each, connected by
-torch.distributed.
+"""`teal train` in several processes: one Ray actor per process, connected by torch.distributed.
 
-Everything else is :class:`teal.learning.train.Trainer`, which does not depend on Ray.  When a
-process dies all are started again.  They continue from the state in the run's folder, which rank 0
-writes at each validation, and repeat the steps made since then.
+:class:`teal.learning.train.Trainer` does the training and does not depend on Ray.  When a process
+dies, all processes are restarted.  They continue from the state in the run's folder, which rank 0
+writes at each validation, and repeat the steps since then.  Entry point: :func:`train_together`.
 
-Ray Train would do the same; its controller and five further processes took 25 of the 50 s before
-the first step.
+Ray Train is not used: its controller and five further processes took 25 of the 50 s before the
+first step.
 """
 
 from __future__ import annotations
@@ -31,19 +30,26 @@ from teal.runtime.parallel import limit_threads
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import atomic_file, remove_files
 
-_MAX_RESTARTS = 3  # of the processes
-_PROGRESS_EVERY_S = 0.5  # seconds between two updates of the progress
-_MAX_WAIT_FOR_CAUSE_S = (
-    10.0  # after the first error: one process has the cause, the others lose their connection
-)
-_PROGRESS = "progress.json"  # file in OUT by which rank 0 tells the command how far it is
+# Maximum number of restarts of all processes.
+_MAX_RESTARTS = 3
+# Seconds between two updates of the progress.
+_PROGRESS_EVERY_S = 0.5
+# Seconds to wait for further errors after the first one: one process has the cause, the others lose
+# their connection.
+_MAX_WAIT_FOR_CAUSE_S = 10.0
+# File in OUT with the progress of rank 0, for the progress bar.
+_PROGRESS = "progress.json"
 
 
 def train_together(config: TrainConfig, progress: bool = True) -> TrainState:
     """Train in ``config.workers`` processes, from the state in the folder if there is one.
 
-    The steps are those of one process, to rounding: each process takes a part of every batch, and
-    the random numbers for a matrix do not depend on the process.
+    The steps equal those of one process, to rounding: each process computes a part of every batch,
+    and the random numbers of a matrix do not depend on the process.
+
+    Args:
+        config: settings.
+        progress: whether to show a progress bar.
 
     Raises:
         InputError: invalid settings, or fewer CPUs or GPUs than workers.
@@ -67,8 +73,14 @@ def train_together(config: TrainConfig, progress: bool = True) -> TrainState:
 
 
 def _train_with_restarts(ray: Any, config: TrainConfig) -> TrainState:
-    """Start the processes, and all of them again when one has died; a fault of the user ends the
-    run.
+    """Run the processes, and restart all of them when one has died, at most three times.
+
+    Args:
+        ray: the module Ray, connected to a cluster.
+        config: settings, with an absolute path of the folder.
+
+    Raises:
+        TealError: an error in the user's input, which is not retried, or too many restarts.
     """
     restarts = 0
     while True:
@@ -77,26 +89,31 @@ def _train_with_restarts(ray: Any, config: TrainConfig) -> TrainState:
         except ray.exceptions.RayError as error:
             restarts += 1
             message = cause(error, f"training on Ray ended after {_MAX_RESTARTS} restarts")
-            if restarts > _MAX_RESTARTS or _is_of_user(error):
+            if restarts > _MAX_RESTARTS or _is_input_error(error):
                 raise message from None
 
 
-def _is_of_user(error: Exception) -> bool:
-    """Whether what failed in a process is the user's, so that a restart would fail again."""
+def _is_input_error(error: Exception) -> bool:
+    """Whether a process failed with an error of Teal, so that a restart would fail again."""
     return isinstance(getattr(error, "cause", None), TealError)
 
 
 def _train_together(ray: Any, config: TrainConfig) -> TrainState:
-    """One attempt.
+    """Start one actor per process, train, and return the final state.
+
+    Args:
+        ray: the module Ray, connected to a cluster.
+        config: settings.
 
     Raises:
-        RayError: of the process that has failed.
+        RayError: a process has failed.
     """
     resources = {"num_cpus": 1, "num_gpus": 1 if config.device == "cuda" else 0}
     actors = [
         ray.remote(max_restarts=0, **resources)(_Process).remote() for _ in range(config.workers)
     ]
     try:
+        # Machine of each process, and address of rank 0, to which the others connect.
         nodes = ray.get([actor.node.remote() for actor in actors])
         address = ray.get(actors[0].address.remote())
         results = [
@@ -105,9 +122,10 @@ def _train_together(ray: Any, config: TrainConfig) -> TrainState:
             )
             for rank, actor in enumerate(actors)
         ]
+        # Wait for all processes; stop at the first error.
         ended, running = ray.wait(results)
         while running:
-            if error := _error_of(ray, ended, running):
+            if error := _first_error(ray, ended, running):
                 raise error
             ended, running = ray.wait(results, num_returns=len(ended) + 1)
         state: TrainState = ray.get(results)[0]
@@ -117,12 +135,19 @@ def _train_together(ray: Any, config: TrainConfig) -> TrainState:
             ray.kill(actor)
 
 
-def _error_of(ray: Any, ended: Sequence[Any], running: Sequence[Any]) -> Exception | None:
-    """The error of a process, if one has failed; that of the user rather than the lost connection
-    of another one.
+def _first_error(ray: Any, ended: Sequence[Any], running: Sequence[Any]) -> Exception | None:
+    """Return the error of a failed process, or None.
+
+    An error of Teal is preferred to the lost connections of other processes, which follow from it.
+
+    Args:
+        ray: the module Ray.
+        ended: results of the processes that have ended.
+        running: results of the others; after an error they are awaited for a few seconds.
     """
 
     def errors(values: Sequence[Any]) -> list[Exception]:
+        """Return the errors of results that are available."""
         exceptions: list[Exception] = []
         for result in values:
             try:
@@ -136,27 +161,27 @@ def _error_of(ray: Any, ended: Sequence[Any], running: Sequence[Any]) -> Excepti
         exceptions += errors(
             ray.wait(running, num_returns=len(running), timeout=_MAX_WAIT_FOR_CAUSE_S)[0]
         )
-    of_user = [error for error in exceptions if _is_of_user(error)]
-    return next(iter(of_user or exceptions), None)
+    input_errors = [error for error in exceptions if _is_input_error(error)]
+    return next(iter(input_errors or exceptions), None)
 
 
 class _Process:
-    """One process of the training."""
+    """One process of a training run, a Ray actor."""
 
     def node(self) -> str:
-        """ID of the machine."""
+        """Return the ID of the machine."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
 
     def address(self) -> str:
-        """Where the process of rank 0 listens for the others: host:port."""
+        """Return host:port with a free port, on which rank 0 listens for the other processes."""
         import ray
 
         host = ray.util.get_node_ip_address()
-        with socket.socket() as free:
-            free.bind((host, 0))
-            return f"{host}:{free.getsockname()[1]}"
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return f"{host}:{probe.getsockname()[1]}"
 
     def work(
         self,
@@ -167,14 +192,14 @@ class _Process:
         address: str,
         workers_here: int,
     ) -> TrainState:
-        """Train together with the other processes, each of which calls this.
+        """Join the process group and train; every process calls this method.
 
         Args:
             config: settings.
-            folder: working folder of the command, because relative paths refer to it.
-            rank: number of this process.
+            folder: working folder of the command, the base of relative paths.
+            rank: index of this process.
             workers: number of all processes.
-            address: address on which rank 0 listens.
+            address: host:port on which rank 0 listens.
             workers_here: number of processes on this machine.
         """
         from torch import distributed
@@ -188,11 +213,12 @@ class _Process:
         try:
             return _train(config)
         finally:
-            # or the other processes would wait for one that has failed
+            # Otherwise the other processes would wait for a failed one.
             distributed.destroy_process_group()
 
 
 def _train(config: TrainConfig) -> TrainState:
+    """Train in this process, a member of torch's process group; rank 0 writes its progress."""
     from teal.app.instance import load_instance
     from teal.learning.peers import ProcessGroup
     from teal.learning.train import Trainer
@@ -217,12 +243,19 @@ def _train(config: TrainConfig) -> TrainState:
 
 @contextlib.contextmanager
 def _progress_bar(out: Path, total: int, progress: bool) -> Iterator[Any]:
-    """A progress bar that shows what rank 0 writes."""
+    """Show a progress bar that a thread updates from the progress file of rank 0.
+
+    Args:
+        out: folder of the run.
+        total: number of steps; 0 for no limit.
+        progress: whether to show the bar.
+    """
     is_finished = threading.Event()
 
     def follow(bar: Any) -> None:
         while not is_finished.wait(_PROGRESS_EVERY_S):
-            with contextlib.suppress(OSError, ValueError):  # not written yet
+            # The file may not exist yet.
+            with contextlib.suppress(OSError, ValueError):
                 state = json.loads((out / _PROGRESS).read_text(encoding="utf-8"))
                 bar.update(state["step"] - bar.n)
                 bar.set_postfix(best=f"{state['best']:.4f}")

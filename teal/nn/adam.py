@@ -1,5 +1,6 @@
-"""Adam without :class:`torch.optim.Optimizer`, whose constructor imports torch's compiler: 4 s of
-every process.
+"""Adam optimiser (Kingma & Ba, ICLR 2015) without :class:`torch.optim.Optimizer`.
+
+The constructor of that class imports torch's compiler, which takes 4 s in every process.
 """
 
 from __future__ import annotations
@@ -10,22 +11,23 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
-# Beta_1, beta_2 and epsilon, as torch.optim.Adam has them.
+# Beta_1, beta_2 and epsilon, the defaults of torch.optim.Adam.
 _MEAN_DECAY = 0.9
 _SQUARE_DECAY = 0.999
 _EPSILON = 1e-8
-_SLOTS = ("step", "exp_avg", "exp_avg_sq")  # names that a checkpoint has
+# State of a parameter, by its names in checkpoints: number of steps, first and second moments.
+_SLOTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 class Adam:
-    """Algorithm 1 of Kingma and Ba (ICLR 2015), by torch's function; the same bits as
-    :class:`torch.optim.Adam`.
+    """Adam, algorithm 1 of Kingma and Ba (ICLR 2015), with torch's functional implementation.
 
-    On a GPU the learning rate and the numbers of steps are there too, so that recorded launches
-    read them, and the last bits are others.
+    On the CPU results equal those of :class:`torch.optim.Adam` bit by bit.  On a GPU the learning
+    rate and the numbers of steps are in GPU memory, so that recorded launches read them; the last
+    bits then differ.
 
     Args:
-        parameters: parameters that are learnt.
+        parameters: parameters to learn.
         rate: learning rate.
 
     Attributes:
@@ -37,48 +39,48 @@ class Adam:
         self._parameters = list(parameters)
         self._is_on_gpu = self._parameters[0].is_cuda
         self._rate = torch.tensor(rate, device=self._parameters[0].device)
-        self._state: dict[
-            int, dict[str, Tensor]
-        ] = {}  # by number of the parameter, once it had a gradient
+        # By index of the parameter, from its first gradient on.
+        self._state: dict[int, dict[str, Tensor]] = {}
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Delete the gradients of all parameters."""
         for parameter in self._parameters:
             parameter.grad = None
 
     def step(self) -> None:
-        """Change each parameter that has a gradient."""
+        """Update each parameter that has a gradient."""
         self.prepare()
         self.change()
 
     def prepare(self) -> None:
-        """Have all that :meth:`change` reads in its place."""
+        """Set the learning rate on the GPU, and create the state of parameters with gradients.
+
+        It must precede :meth:`change`, which may be recorded.
+        """
         if self._is_on_gpu:
             self._rate.fill_(self.rate)
-        for number in self._with_gradients():
-            if number in self._state:
+        for index in self._with_gradients():
+            if index in self._state:
                 continue
-            parameter = self._parameters[number]
+            parameter = self._parameters[index]
             count = torch.zeros((), device=self._rate.device)
-            nothing = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            slots = count, nothing, nothing.clone()
-            self._state[number] = {
+            zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            slots = count, zeros, zeros.clone()
+            self._state[index] = {
                 name: slot.detach() for name, slot in zip(_SLOTS, slots, strict=True)
             }
 
     @torch.no_grad()
     def change(self) -> None:
-        """Change each parameter that has a gradient, without waiting for a GPU."""
-        numbers = self._with_gradients()
-        steps, means, squares = (
-            [self._state[number][slot] for number in numbers] for slot in _SLOTS
-        )
+        """Update each parameter that has a gradient, without waiting for a GPU."""
+        indices = self._with_gradients()
+        steps, means, squares = ([self._state[index][slot] for index in indices] for slot in _SLOTS)
         adam(
-            [self._parameters[number] for number in numbers],
+            [self._parameters[index] for index in indices],
             [
                 gradient
-                for number in numbers
-                if (gradient := self._parameters[number].grad) is not None
+                for index in indices
+                if (gradient := self._parameters[index].grad) is not None
             ],
             means,
             squares,
@@ -95,37 +97,35 @@ class Adam:
         )
 
     def _with_gradients(self) -> list[int]:
-        """Numbers of the parameters that have a gradient."""
+        """Return the indices of the parameters that have a gradient."""
         return [
-            number
-            for number, parameter in enumerate(self._parameters)
-            if parameter.grad is not None
+            index for index, parameter in enumerate(self._parameters) if parameter.grad is not None
         ]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state, under names that :meth:`load` reads: ``NUMBER.SLOT``."""
+        """Return the optimiser state by name, ``INDEX.SLOT`` (``0.exp_avg``)."""
         return {
-            f"{number}.{slot}": value
-            for number, slots in self._state.items()
+            f"{index}.{slot}": value
+            for index, slots in self._state.items()
             for slot, value in slots.items()
         }
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Set the state to what :meth:`tensors` returned, on the devices of the parameters.
+        """Load the state of :meth:`tensors` to the devices of the parameters.
 
         Raises:
-            ValueError: the state of other parameters, or a part of one.
+            ValueError: the state has more parameters, or lacks a tensor of one.
         """
         self._state = {}
         for name, value in tensors.items():
-            number, slot = name.split(".")
-            if int(number) >= len(self._parameters):
+            index, slot = name.split(".")
+            if int(index) >= len(self._parameters):
                 raise ValueError(
-                    f"a state of {len(self._parameters)} parameters, not of number {number}"
+                    f"Adam state: parameter {index}, but the model has {len(self._parameters)}"
                 )
-            parameter = self._parameters[int(number)]
+            parameter = self._parameters[int(index)]
             is_count = slot == "step"
             tensor = value.to(self._rate.device if is_count else parameter, copy=True)
-            self._state.setdefault(int(number), {})[slot] = tensor
+            self._state.setdefault(int(index), {})[slot] = tensor
         if any(set(slots) != set(_SLOTS) for slots in self._state.values()):
-            raise ValueError(f"each of {', '.join(_SLOTS)} for each parameter")
+            raise ValueError(f"Adam state: a parameter lacks one of {', '.join(_SLOTS)}")

@@ -1,9 +1,8 @@
-"""Checkpoints of models: tensors as safetensors, everything else as JSON.  No pickle: a checkpoint
-cannot run code.
+"""Checkpoints of models: weights as safetensors, metadata (the card) as JSON.
 
 A checkpoint is a folder with ``model.safetensors`` and ``model.json``, the card.  The card contains
-a hash of the former, so that files of two different saves are never taken for one checkpoint.  Each
-file is written whole or not at all.
+a hash of the weights, so that files of two different saves are detected.  Files are written
+atomically.  There is no pickle: a checkpoint cannot run code.
 """
 
 from __future__ import annotations
@@ -29,15 +28,18 @@ from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, file_key
 
-FORMAT = 1  # of the folder; raised when older versions of Teal could not read it
-# `kind` in the cards; that of a FlowGNN had none before, so that a card without one is of a
-# FlowGNN.
+# Version of the folder's format; raised when older versions of Teal cannot read it.
+FORMAT = 1
+# Kinds of models in the cards; a card without a kind is that of a FlowGNN.
 FLOW_GNN_KIND, PRICE_GNN_KIND, HEDGE_GATE_KIND = KINDS = "flow-gnn", "price-gnn", "hedge-gate"
 MODEL_CARD = "model.json"
 MODEL_WEIGHTS = "model.safetensors"
-MAX_SIZE = 4096  # of any dimension of a model that is read
-ANY = "any"  # objective and topology in the card of a FlowGNN that serves all of them
-_HASH = "weights_sha256"  # key of the weights' hash in the card
+# Largest dimension of a model that is read.
+MAX_SIZE = 4096
+# Objective and topology in the card of a FlowGNN for all objectives and networks.
+ANY = "any"
+# Key of the weights' hash in the card.
+_HASH = "weights_sha256"
 
 
 _Fields = TypeVar("_Fields")
@@ -45,26 +47,27 @@ _Fields = TypeVar("_Fields")
 
 @dataclasses.dataclass(frozen=True)
 class FlowGnnCard:
-    """The card of a FlowGNN.
+    """Metadata of a FlowGNN checkpoint.
 
     Attributes:
-        model: shapes.
-        objective: name of the objective that it was trained for; :data:`ANY` for a model of all.
-        epsilon: penalty of that objective.
-        topology: name of the network that it was trained on; :data:`ANY` for a model of any
-            network.
-        topology_key: content key of that network.
+        model: shapes of the weights.
+        objective: name of the objective of the training run; :data:`ANY` for a model of all
+            objectives.
+        epsilon: latency penalty of that objective.
+        topology: name of the training network; :data:`ANY` for a model of any network.
+        topology_key: content key of the training network.
         learner: ``direct`` or ``coma``.
         seed: seed of the training run.
-        step: optimiser steps of these weights.
+        step: number of optimiser steps of these weights.
         train_s: seconds of training of these weights.
-        validation: mean share that these weights alone carry on the validation matrices, cut to
-            fit (:func:`teal.solvers.projection.share_of_value`).
-        validation_gap: mean certified gap of that.
-        networks: number of networks that it was trained on.
-        held_out: names of networks that it was not trained on, nor on others of their families; of
-            a model for any network.
-        entries: entries of the split tables that it was trained for; 0 for none.
+        validation: mean share of the objective that the weights alone reach on the validation
+            matrices, with flows scaled down to the capacities
+            (:func:`teal.solvers.projection.share_of_value`).
+        validation_gap: mean certified gap of these allocations.
+        networks: number of training networks.
+        held_out: names of networks excluded from training with all others of their families; for a
+            model of any network.
+        entries: entries of the split tables of the training run; 0 for none.
         training: for one network's model, traffic, settings and versions of the run; {} if unknown.
         kind: always ``flow-gnn``.
         format: version of the folder's format.
@@ -91,19 +94,20 @@ class FlowGnnCard:
 
 @dataclasses.dataclass(frozen=True)
 class PriceGnnCard:
-    """The card of a PriceGNN, a model that serves every network and objective.
+    """Metadata of a PriceGNN checkpoint, a model for every network and objective.
 
     Attributes:
-        model: shapes.
-        num_paths: K of the paths that it was trained on; it takes any K.
-        networks: number of networks that it was trained on.
-        held_out: names of networks that it was not trained on, nor on others of their families.
+        model: shapes of the weights.
+        num_paths: K of the training paths; the model takes any K.
+        networks: number of training networks.
+        held_out: names of networks excluded from training with all others of their families.
         seed: seed of the training run.
-        step: optimiser steps of these weights.
+        step: number of optimiser steps of these weights.
         train_s: seconds of training of these weights.
-        validation, validation_gap: the same as of a FlowGnnCard, on one network; infinite where
-            there was no validation.
-        topology: name of the network that it was trained on last; :data:`ANY` for many at once.
+        validation: mean share of the objective that the weights alone reach on the validation
+            matrices of one network; minus infinity without validation.
+        validation_gap: mean certified gap of these allocations; infinite without validation.
+        topology: name of the last training network; :data:`ANY` for many at once.
         topology_key: content key of that network.
         training: for one network's model, traffic, settings and versions of the run; {} if unknown.
         kind: always ``price-gnn``.
@@ -128,18 +132,16 @@ class PriceGnnCard:
 
 @dataclasses.dataclass(frozen=True)
 class HedgeGateCard:
-    """The card of a HedgeGate, a model that serves every network.
+    """Metadata of a HedgeGate checkpoint, a model for every network.
 
     Attributes:
-        model: shapes.
-        histories: number of random histories that it was trained on, every eighth of them for
-            validation.
-        held_out: names of networks that it was not trained on, nor on others of their families.
+        model: shapes of the weights.
+        histories: number of random histories, every eighth of them for validation.
+        held_out: names of networks excluded from training with all others of their families.
         seed: seed of the training run.
-        step: optimiser steps of these weights.
+        step: number of optimiser steps of these weights.
         train_s: seconds of training of these weights.
-        validation: mean largest utilisation over that of the mixture, on the histories that were
-            held out.
+        validation: mean largest utilisation over that of the mixture, on the validation histories.
         kind: always ``hedge-gate``.
         format: version of the folder's format.
     """
@@ -171,8 +173,12 @@ def save_hedge_gate(folder: Path, model: HedgeGate, card: HedgeGateCard) -> None
 
 
 def note_in_card(folder: Path, name: str, value: Any) -> None:
-    """Add ``name`` to what the card of a checkpoint says of its training; numbers in ``value`` are
-    finite or None.
+    """Add an entry to ``training`` in the card of a checkpoint.
+
+    Args:
+        folder: folder of the checkpoint.
+        name: key of the entry.
+        value: JSON value with finite numbers.
     """
     fields = json.loads((folder / MODEL_CARD).read_text(encoding="utf-8"))
     fields["training"] = {**fields.get("training", {}), name: value}
@@ -180,11 +186,13 @@ def note_in_card(folder: Path, name: str, value: Any) -> None:
 
 
 def _write_card(folder: Path, fields: dict[str, Any]) -> None:
+    """Write the card of a checkpoint atomically."""
     with atomic_file(folder / MODEL_CARD) as temporary:
         temporary.write_text(json.dumps(fields, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard | HedgeGateCard) -> None:
+    """Write weights and card of a checkpoint, with the hash of the weights in the card."""
     tensors = {
         name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()
     }
@@ -193,7 +201,8 @@ def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard | Hed
     fields = dataclasses.asdict(card) | {_HASH: file_key(folder / MODEL_WEIGHTS)}
     for name in ("validation", "validation_gap"):
         if not math.isfinite(fields.get(name, 0.0)):
-            del fields[name]  # JSON has no word for it, and readers take its default
+            # JSON has no infinity; readers use the default.
+            del fields[name]
     _write_card(folder, fields)
 
 
@@ -203,10 +212,10 @@ def load_flow_gnn(
     """Read the checkpoint of a FlowGNN.
 
     Raises:
-        InputError: no checkpoint there, a damaged one, or one of another format.
+        InputError: the checkpoint is missing, damaged, or has another format.
     """
     fields, weights_hash = _read_card(folder / MODEL_CARD, FLOW_GNN_KIND)
-    with _one_line(folder / MODEL_CARD, "the description of a model"):
+    with _input_errors(folder / MODEL_CARD, "not the description of a FlowGNN"):
         held_out = tuple(fields.pop("held_out", ()))
         shapes = _checked(FlowGnnConfig(**fields["model"]))
         card = _checked(FlowGnnCard(**(fields | {"model": shapes, "held_out": held_out})))
@@ -221,11 +230,10 @@ def load_price_gnn(
     """Read the checkpoint of a PriceGNN.
 
     Raises:
-        InputError: no checkpoint there, a damaged one, one of another format or of another kind of
-            model.
+        InputError: the checkpoint is missing, damaged, or has another format or kind of model.
     """
     fields, weights_hash = _read_card(folder / MODEL_CARD, PRICE_GNN_KIND)
-    with _one_line(folder / MODEL_CARD, "the description of a PriceGNN"):
+    with _input_errors(folder / MODEL_CARD, "not the description of a PriceGNN"):
         held_out = tuple(fields["held_out"])
         config = _checked(PriceGnnConfig(**fields["model"]))
         card = _checked(PriceGnnCard(**(fields | {"model": config, "held_out": held_out})))
@@ -238,11 +246,10 @@ def load_hedge_gate(folder: Path) -> tuple[HedgeGate, HedgeGateCard]:
     """Read the checkpoint of a HedgeGate.
 
     Raises:
-        InputError: no checkpoint there, a damaged one, one of another format or of another kind of
-            model.
+        InputError: the checkpoint is missing, damaged, or has another format or kind of model.
     """
     fields, weights_hash = _read_card(folder / MODEL_CARD, HEDGE_GATE_KIND)
-    with _one_line(folder / MODEL_CARD, "the description of a hedge (teal pretrain --model hedge)"):
+    with _input_errors(folder / MODEL_CARD, "not the description of a HedgeGate"):
         config = _checked(HedgeGateConfig(**fields["model"]))
         held_out = tuple(fields["held_out"])
         card = _checked(HedgeGateCard(**(fields | {"model": config, "held_out": held_out})))
@@ -252,50 +259,55 @@ def load_hedge_gate(folder: Path) -> tuple[HedgeGate, HedgeGateCard]:
 
 
 @contextlib.contextmanager
-def _one_line(file: Path, expected: str) -> Iterator[None]:
-    """Whatever a damaged description brings about becomes an InputError of one line."""
+def _input_errors(file: Path, problem: str) -> Iterator[None]:
+    """Convert every exception of the block to an InputError of one line: ``PROBLEM (reason)``.
+
+    Args:
+        file: file that is read.
+        problem: what is wrong with it, as a clause.
+    """
     try:
         yield
     except Exception as error:
-        raise InputError(
-            str(file), "", expected, " ".join(str(error).split())[:200] or type(error).__name__
-        ) from None
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError.invalid(str(file), "", f"{problem} ({reason})") from None
 
 
 def _checked(fields: _Fields) -> _Fields:
-    """The dataclass itself, if its values have the types that it says, and shapes are of models
-    that fit in memory.
+    """Check the values of a card or configuration against its field types; return it.
+
+    Dimensions of models are limited to :data:`MAX_SIZE`, so that the weights fit in memory.
 
     Raises:
-        ValueError: another type, or a number out of its range.
+        ValueError: a value has another type, or a dimension is out of range.
     """
     for name, kind in get_type_hints(type(fields)).items():
         value = getattr(fields, name)
         plain = get_origin(kind) or kind
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        good = (
+        is_valid = (
             is_number
             if plain is float
             else isinstance(value, plain) and not isinstance(value, bool)
         )
         if plain is tuple:
-            good = good and all(isinstance(item, str) for item in value)
-        if not good:
-            raise ValueError(f"{name}: {type(value).__name__} in place of {plain.__name__}")
+            is_valid = is_valid and all(isinstance(item, str) for item in value)
+        if not is_valid:
+            raise ValueError(f"{name}: type {type(value).__name__} instead of {plain.__name__}")
         if (
             isinstance(fields, FlowGnnConfig | PriceGnnConfig | HedgeGateConfig)
             and isinstance(value, int)
             and not 0 < value <= MAX_SIZE
         ):
-            raise ValueError(f"{name}: 1 to {MAX_SIZE}, not {value}")
+            raise ValueError(f"{name}: {value} is not between 1 and {MAX_SIZE}")
     return fields
 
 
 def kind_of(folder: Path) -> str:
-    """Which kind of model the checkpoint in ``folder`` is of: one of :data:`KINDS`.
+    """Return the kind of model of a checkpoint, one of :data:`KINDS`.
 
     Raises:
-        InputError: no checkpoint there, or a damaged one.
+        InputError: the checkpoint is missing or damaged.
     """
     kind = str(_read_card(folder / MODEL_CARD)[0].get("kind", FLOW_GNN_KIND))
     if kind not in KINDS:
@@ -304,7 +316,16 @@ def kind_of(folder: Path) -> str:
 
 
 def check_kind(folder: Path, kind: str, scheme: str) -> None:
-    """Raise InputError unless the checkpoint in ``folder`` is of a kind that a scheme takes."""
+    """Check that a checkpoint has the kind of model that a scheme needs.
+
+    Args:
+        folder: folder of the checkpoint.
+        kind: kind of model, one of :data:`KINDS`.
+        scheme: name of the scheme.
+
+    Raises:
+        InputError: the checkpoint has another kind, is missing, or is damaged.
+    """
     stored_kind = kind_of(folder)
     if stored_kind != kind:
         raise InputError(
@@ -316,48 +337,76 @@ def check_kind(folder: Path, kind: str, scheme: str) -> None:
 
 
 def _load_weights(model: nn.Module, folder: Path, weights_hash: str) -> None:
-    """Read the weights of ``folder``, which must have the hash that the card gives, into
-    ``model``.
+    """Load the weights of a checkpoint into a model, after a check of their hash.
+
+    Args:
+        model: model with the shapes of the card.
+        folder: folder of the checkpoint.
+        weights_hash: hash of the weights in the card.
+
+    Raises:
+        InputError: the weights are missing, damaged, of another save, or not finite.
     """
     weights = folder / MODEL_WEIGHTS
     tensors, _ = read_tensors(weights)
     if file_key(weights) != weights_hash:
-        raise InputError(
-            str(weights), "", f"the weights that belong to {MODEL_CARD}", "those of another save"
+        raise InputError.invalid(
+            str(weights),
+            "",
+            f"the weights are not those of {MODEL_CARD}",
+            "copy both files of one checkpoint",
         )
-    with _one_line(weights, f"the weights of {MODEL_CARD}"):
+    with _input_errors(weights, f"the weights do not fit {MODEL_CARD}"):
         model.load_state_dict(tensors)
     if not all(bool(torch.isfinite(value).all()) for value in model.state_dict().values()):
-        raise InputError(str(weights), "", "finite weights", "infinite or NaN ones")
+        raise InputError.invalid(str(weights), "", "infinite or NaN weights")
 
 
 def check_fits(card: FlowGnnCard, folder: Path, objective: Objective) -> None:
-    """Raise InputError unless the model of ``card`` is for this objective."""
+    """Check that a FlowGNN was trained for an objective.
+
+    Args:
+        card: card of the model.
+        folder: folder of its checkpoint, for messages.
+        objective: objective to be solved.
+
+    Raises:
+        InputError: the model was trained for another objective or latency penalty.
+    """
     location = str(folder / MODEL_CARD)
     if card.objective == ANY:
         return
     if card.objective != objective.name:
-        raise InputError(
-            location, "objective", f"a model for {objective.name}", f"one for {card.objective}"
+        raise InputError.invalid(
+            location,
+            "objective",
+            f"the model was trained for {card.objective}, not for {objective.name}",
         )
     if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW and card.epsilon != objective.epsilon:
-        raise InputError(
-            location, "epsilon", f"a model for {objective.epsilon}", f"one for {card.epsilon}"
+        raise InputError.invalid(
+            location,
+            "epsilon",
+            f"the model was trained for {card.epsilon}, not for {objective.epsilon}",
         )
 
 
 def check_is_universal(card: FlowGnnCard, folder: Path) -> None:
-    """Raise InputError unless the model of ``card`` serves any network, objective and number of
-    paths.
+    """Check that a FlowGNN serves any network, objective and number of paths.
+
+    Raises:
+        InputError: the model has another form than universal.
     """
     if card.model.form != UNIVERSAL:
-        expected = "the form universal, of a model that another run may start from"
-        raise InputError(str(folder / MODEL_CARD), "form", expected, card.model.form)
+        problem = f"a run cannot start from a model of the form {card.model.form}"
+        raise InputError.invalid(
+            str(folder / MODEL_CARD), "form", problem, "use one of the form universal"
+        )
 
 
 def best_validation(folder: Path) -> tuple[float, float]:
-    """Share that the model in ``folder`` carried on the validation matrices, and its gap; minus
-    infinity and infinity if there is no readable checkpoint.
+    """Return validation score and validation gap of a checkpoint.
+
+    Minus infinity and infinity without a readable checkpoint.
     """
     try:
         load = load_price_gnn if kind_of(folder) == PRICE_GNN_KIND else load_flow_gnn
@@ -368,15 +417,23 @@ def best_validation(folder: Path) -> tuple[float, float]:
 
 
 def _read_card(file: Path, kind: str = "") -> tuple[dict[str, Any], str]:
-    """The card's fields and the hash of its weights; of a model of a kind, where one is asked
-    for.
+    """Read the fields of a card, and the hash of the weights.
+
+    Args:
+        file: the card.
+        kind: required kind of model; ``""`` for any.
+
+    Raises:
+        InputError: the card is missing, damaged, or has another format or kind.
     """
     if not file.is_file():
-        raise InputError(str(file.parent), file.name, "a checkpoint", "no such file")
+        raise InputError.invalid(
+            str(file.parent), file.name, "no such file", "give the folder of a checkpoint"
+        )
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as error:
-        raise InputError(str(file), "", "JSON", f"a damaged file: {str(error)[:200]}") from None
+        raise InputError.invalid(str(file), "", f"damaged JSON ({str(error)[:200]})") from None
     if not isinstance(fields, dict):
         raise InputError(str(file), "", "a JSON object", type(fields).__name__)
     if fields.get("format") != FORMAT:
@@ -391,17 +448,19 @@ def _read_card(file: Path, kind: str = "") -> tuple[dict[str, Any], str]:
     try:
         return fields, fields.pop(_HASH)
     except KeyError as error:
-        raise InputError(str(file), "", "the description of a model", str(error)) from None
+        raise InputError.invalid(str(file), "", f"the key {error} is missing") from None
 
 
 def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file.
+    """Read tensors and metadata of a safetensors file.
 
     Raises:
-        InputError: no such file, or a damaged one.
+        InputError: the file is missing or damaged.
     """
     if not file.is_file():
-        raise InputError(str(file.parent), file.name, "a checkpoint", "no such file")
+        raise InputError.invalid(
+            str(file.parent), file.name, "no such file", "give the folder of a checkpoint"
+        )
     try:
         with safe_open(file, framework="pt") as stored:
             return {
@@ -417,11 +476,11 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         KeyError,
         MemoryError,
     ) as error:
-        raise InputError(str(file), "", "a safetensors file", f"a damaged file: {error}") from None
+        raise InputError.invalid(str(file), "", f"damaged safetensors file ({error})") from None
 
 
 def new_flow_model(config: FlowGnnConfig) -> FlowModel:
-    """A model of these shapes with random weights."""
+    """Create a FlowGNN of a form and shapes, with random weights."""
     if config.form not in FORMS:
         model: FlowModel = OTHER_FORMS[config.form](config)
         return model
@@ -429,6 +488,7 @@ def new_flow_model(config: FlowGnnConfig) -> FlowModel:
         from teal.nn.universal_flow_gnn import UniversalFlowGnn
 
         return UniversalFlowGnn(config)
-    from teal.nn.flow_gnn import TealModel  # imports torch_geometric, for a second and a half
+    # It imports torch_geometric, which takes 1.5 s.
+    from teal.nn.flow_gnn import TealModel
 
     return TealModel(config)

@@ -1,9 +1,8 @@
-"""FlowGNN (Xu et al., "Teal", SIGCOMM 2023, section 3.2): link nodes, path nodes, and the demands
-between paths.
+"""FlowGNN (Xu et al., "Teal", SIGCOMM 2023, section 3.2): message passing between links and paths.
 
-Its input is one HeteroData with link nodes and path nodes.  The model of one network is FlowGNN,
-policy and price head. The batch comes first everywhere: link features are (B, E, F), path features
-(B, D, K, F).
+The input is a bipartite graph of link nodes and path nodes (:func:`hetero_data`).
+:class:`TealModel` consists of :class:`FlowGNN`, the policy and the price head.  The batch comes
+first everywhere: link features are (B, E, F), path features (B, D, K, F).
 """
 
 from __future__ import annotations
@@ -26,26 +25,29 @@ Direction = Literal["link_to_path", "path_to_link"]
 
 
 class IncidenceConv(MessagePassing):
-    """out[i] = sum over the neighbours j of i of x[j] / sqrt(degree[i] degree[j]).
+    """Symmetric-normalised sum over neighbours: out[i] = sum_j x[j] / sqrt(degree[i] degree[j]).
 
-    The degree of a path is its number of links, that of a link the number of paths through it
-    (Kipf & Welling 2017, eq. 2, on a bipartite graph without self-loops).
+    The neighbours j of a path are its links, those of a link the paths through it.  The degree of
+    a node is its number of neighbours (Kipf & Welling 2017, eq. 2, on a bipartite graph without
+    self-loops).
 
     Given path operations it aggregates by path_sum or link_sum over the trie; given an explicit
-    (2, incidences) edge index it runs plain :meth:`propagate`, which gives the same result (and is
-    tested to).
+    edge index (2, incidences) by :meth:`propagate`, with the same result.
+
+    Args:
+        direction: ``link_to_path`` or ``path_to_link``.
     """
 
     def __init__(self, direction: Direction) -> None:
-        super().__init__(aggr="add", node_dim=-2)  # (B, nodes, F)
+        # Inputs are (B, nodes, F).
+        super().__init__(aggr="add", node_dim=-2)
         self.direction = direction
 
     def forward(
         self, x: Tensor, path_degree: Tensor, link_degree: Tensor, incidence: PathOps | Tensor
     ) -> Tensor:
-        """link_to_path: (B, E, F) -> (B, D, K, F); path_to_link: (B, D, K, F) -> (B, E, F).
-
-        B matrices, D demands with K paths each, E links, F features.
+        """Aggregate neighbours: links to paths, (B, E, F) -> (B, D, K, F), or paths to links,
+        (B, D, K, F) -> (B, E, F).
 
         Args:
             x: features of the links or of the paths.
@@ -54,8 +56,9 @@ class IncidenceConv(MessagePassing):
             incidence: path operations, or the edge index (2, incidences): path d * K + k in row 0,
                 link in row 1.
         """
-        path_scale = _inverse_root(path_degree).unsqueeze(-1)  # (D, K, 1)
-        link_scale = _inverse_root(link_degree).unsqueeze(-1)  # (E, 1)
+        # (D, K, 1) and (E, 1).
+        path_scale = _inverse_root(path_degree).unsqueeze(-1)
+        link_scale = _inverse_root(link_degree).unsqueeze(-1)
         to_path = self.direction == "link_to_path"
         x = x * (link_scale if to_path else path_scale)
         if isinstance(incidence, PathOps):
@@ -71,11 +74,12 @@ class IncidenceConv(MessagePassing):
         return out * (path_scale if to_path else link_scale)
 
     def message(self, x_j: Tensor) -> Tensor:
-        """The neighbour's value, already scaled."""
+        """Return the neighbour's features, which are scaled already."""
         return x_j
 
 
 def _inverse_root(degree: Tensor) -> Tensor:
+    """Return 1 / sqrt(degree), and 0 for a degree of 0."""
     return torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0)
 
 
@@ -83,25 +87,33 @@ RAW_LINK_FEATURES = 1
 RAW_PATH_FEATURES = 1
 SCALED_LINK_FEATURES = 3
 SCALED_PATH_FEATURES = 4
-_FLOOR_SHARE = 1e-4  # x mean capacity: demands and capacities below it have nearly the same feature
+# Added to demands and utilisations before the logarithm, in units of the mean capacity: smaller
+# values have nearly the same feature.
+_FLOOR_SHARE = 1e-4
 
 
 def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
-    """The bipartite graph of ``problem``.
+    """Build the bipartite graph of links and paths of a problem, with node features.
 
-    Published form: a link has its capacity, a path its demand, both in Gbit/s.
+    Published form: one feature of a link, its capacity, and one of a path, its demand, in Gbit/s.
 
-    Scaled form, with c the mean of the live capacities: a link has log(capacity / c), the log of
-    its utilisation if every path carried all its demand, and whether it is live; a path has
-    log(demand / c), the largest such utilisation along it, its value over the mean value, and its
-    number of links over the mean number.
+    Scaled form, with c the mean of the live capacities: features of a link are log(capacity / c),
+    the log of its utilisation if every path carried all of its demand, and whether it is live;
+    features of a path are log(demand / c), the largest such log utilisation along it, its value
+    over the mean value, and its number of links over the mean number.
 
-    ``ops`` are the path operations, which replace an ``edge_index``.
+    Args:
+        problem: B matrices.
+        scaled: whether to use the scaled form.
+
+    Returns:
+        Graph with link features (B, E, F) and path features (B, D, K, F).  Its attribute ``ops``
+        holds the path operations, which replace an ``edge_index``.
     """
     ops = problem.ops
     mask = problem.path_mask
     dtype = problem.demand.dtype
-    count = ops.mask.sum().clamp(min=1)
+    num_paths = ops.mask.sum().clamp(min=1)
     data = HeteroData()
     data.ops = ops
     data.mask = mask
@@ -110,7 +122,8 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     data.inverse_capacity = problem.inverse_capacity
     data.path_degree = ops.hops.to(dtype)
     data.link_degree = ops.paths_through.to(dtype)
-    data.value = problem.path_value / mean_value(problem).clamp(min=1e-30)  # (D, K), mean 1
+    # (D, K) path values, with the mean 1.
+    data.value = problem.path_value / mean_value(problem).clamp(min=1e-30)
     # Features of the published form.
     if not scaled:
         data["link"].x = problem.capacity.unsqueeze(-1)
@@ -126,18 +139,19 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     data["link"].x = torch.stack([log_capacity, log_utilisation, live.to(dtype)], -1)
     size = (problem.demand / typical_capacity + _FLOOR_SHARE).log()[..., None]
     tightest = ops.path_max(log_utilisation)[0]
-    hops = data.path_degree / (data.path_degree.sum() / count).clamp(min=1e-30)
+    hops = data.path_degree / (data.path_degree.sum() / num_paths).clamp(min=1e-30)
     features = [feature.expand(mask.shape) for feature in (size, tightest, data.value, hops)]
     data["path"].x = torch.stack(features, -1) * mask[..., None]
     return data
 
 
 class FlowGNN(nn.Module):
-    """Embeds every link and every path, in one of four forms; each form adds one thing to the form
-    before.
+    """Message passing that embeds every link and every path, in one of four forms.
+
+    Each form adds one thing to the previous one.
 
     ``published``: layer i = 1..6 has width i: a linear map per node kind, the
-    symmetric-normalised sum of the other kind added to a node's own, then a dense layer over the K
+    symmetric-normalised sum of the other kind added to it, then a dense layer over the K
     concatenated path vectors of each demand; after each layer the initial feature is appended.
     No nonlinearity, inputs in Gbit/s.
 
@@ -145,9 +159,9 @@ class FlowGNN(nn.Module):
 
     ``nonlinear``: SiLU, and normalisation over nodes.
 
-    ``feedback``: before each layer a tentative allocation, whose utilisation and prices the links
-    see, and each path its worst utilisation and profit.  Without that feedback a demand has no
-    information about what the other demands do.
+    ``feedback``: before each layer a tentative allocation.  Links get its utilisation and prices,
+    paths their worst utilisation and profit.  Without this feedback a demand has no information on
+    the traffic of other demands.
 
     Args:
         num_paths: K.
@@ -177,18 +191,20 @@ class FlowGNN(nn.Module):
         )
 
     def forward(self, data: HeteroData, edge_index: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Embeddings of the links (B, E, F) and of the paths (B, D, K, F), 0 where there is no
-        path.
+        """Return embeddings of the links (B, E, F) and of the paths (B, D, K, F).
+
+        Those of missing paths are 0.
 
         Args:
-            data: from :func:`teal.nn.flow_gnn.hetero_data`.
-            edge_index: explicit incidences to use in place of the trie (tests).
+            data: bipartite graph of :func:`teal.nn.flow_gnn.hetero_data`.
+            edge_index: (2, incidences) explicit incidences instead of the trie; for tests.
         """
         incidence: PathOps | Tensor = data.ops if edge_index is None else edge_index
         degrees = (data.path_degree, data.link_degree)
         link = data["link"].x
         path = data["path"].x
-        mask = data.mask.unsqueeze(-1).to(path.dtype)  # converted once, not in every product
+        # Converted once, not in every product.
+        mask = data.mask.unsqueeze(-1).to(path.dtype)
         if self.published:
             for layer in self.layers:
                 new_link, new_path = layer(link, path, degrees, incidence, mask)
@@ -197,9 +213,9 @@ class FlowGNN(nn.Module):
             return link, path
         link = self.link_in(link)
         path = self.path_in(path) * mask
-        for number, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):
             if self.feedback:
-                link, path = self.feedback[number](link, path, mask, data)
+                link, path = self.feedback[index](link, path, mask, data)
             new_link, new_path = layer(link, path, degrees, incidence, mask)
             link = link + new_link
             path = path + new_path
@@ -207,8 +223,12 @@ class FlowGNN(nn.Module):
 
 
 class _Layer(nn.Module):
-    """One exchange between links, paths and demands; ``plain`` omits normalisation and
-    nonlinearity.
+    """One layer of message passing: links and paths exchange features, then a demand's paths mix.
+
+    Args:
+        num_paths: K.
+        width: F.
+        plain: whether to omit normalisation and nonlinearity.
     """
 
     def __init__(self, num_paths: int, width: int, *, plain: bool) -> None:
@@ -230,7 +250,15 @@ class _Layer(nn.Module):
         incidence: PathOps | Tensor,
         mask: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """(B, E, F) and (B, D, K, F) in and out."""
+        """Return new features of links (B, E, F) and paths (B, D, K, F).
+
+        Args:
+            link: (B, E, F) features of the links.
+            path: (B, D, K, F) features of the paths.
+            degrees: (D, K) links of each path, (E,) paths through each link.
+            incidence: path operations, or the edge index (2, incidences).
+            mask: (B, D, K, 1) 1 for a live path, else 0.
+        """
         if self.norm_link is not None and self.norm_path is not None:
             link = self.norm_link(link, torch.ones_like(link[..., :1]))
             path = self.norm_path(path, mask)
@@ -239,15 +267,19 @@ class _Layer(nn.Module):
         path = self.path_linear(path)
         new_link = self.activation(link + self.to_link(path, *degrees, incidence))
         new_path = self.activation(path + self.to_path(link, *degrees, incidence)) * mask
-        demand = self.demand_linear(new_path.flatten(2))  # (B, D, K * F)
+        # Dense layer over the K path vectors of each demand, (B, D, K F).
+        demand = self.demand_linear(new_path.flatten(2))
         return new_link, self.activation(demand).view_as(new_path) * mask
 
 
 class _NodeNorm(nn.Module):
-    """Each feature to mean 0 and variance 1 over the nodes of a matrix, then scaled and shifted.
+    """Normalise each feature to mean 0 and variance 1 over the nodes of a matrix; scale and shift.
 
     Normalising over features instead would remove the differences between demands, which the policy
     depends on.
+
+    Args:
+        width: F.
     """
 
     def __init__(self, width: int) -> None:
@@ -256,10 +288,11 @@ class _NodeNorm(nn.Module):
         self.shift = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, ..., F), 0 where there is no node, with a mask (B or 1, ..., 1) of the nodes there
-        are.
+        """Return the normalised features, (B, ..., F); undefined for missing nodes.
 
-        The result is undefined where there is no node.
+        Args:
+            x: (B, ..., F) features; 0 for missing nodes.
+            mask: (B or 1, ..., 1) 1 for existing nodes, else 0.
         """
         nodes = tuple(range(1, x.dim() - 1))
         count = mask.sum(nodes, keepdim=True).clamp(min=1)
@@ -270,12 +303,16 @@ class _NodeNorm(nn.Module):
 
 
 class _LoadFeedback(nn.Module):
-    """A tentative allocation before a layer, whose loads the embeddings receive.
+    """Tentative allocation before a layer, whose utilisation and prices enter the embeddings.
 
     Every link has a price; a path's profit is its value minus the prices along it; the tentative
     action of a demand is a linear map of its paths' embeddings plus a learned multiple of the
-    profits.  Links see the load that follows and their price, paths the worst utilisation along
-    themselves and their profit.
+    profits.  Links get their utilisation and price as features, paths their worst utilisation and
+    profit.
+
+    Args:
+        num_paths: K.
+        width: F.
     """
 
     def __init__(self, num_paths: int, width: int) -> None:
@@ -291,20 +328,31 @@ class _LoadFeedback(nn.Module):
     def forward(
         self, link: Tensor, path: Tensor, mask: Tensor, data: HeteroData
     ) -> tuple[Tensor, Tensor]:
-        """(B, E, F) and (B, D, K, F) in and out."""
-        price = nn.functional.softplus(self.price(link).squeeze(-1))  # (B, E), mean value = 1
-        profit = data.value - data.ops.path_sum(price)  # (B, D, K)
+        """Add the feedback of a tentative allocation to the embeddings.
+
+        Args:
+            link: (B, E, F) embeddings of the links.
+            path: (B, D, K, F) embeddings of the paths.
+            mask: (B, D, K, 1) 1 for a live path, else 0.
+            data: bipartite graph of the problem.
+
+        Returns:
+            New embeddings of links and paths, in the same shapes.
+        """
+        # (B, E) prices over the mean value, and (B, D, K) profits.
+        price = nn.functional.softplus(self.price(link).squeeze(-1))
+        profit = data.value - data.ops.path_sum(price)
         action = self.action(path.flatten(2)) + self.sharpness.exp() * bounded_profit(profit)
         splits = action_splits(action, data.mask, maximises_value=data.maximises_value)
-        # Shape (B, E).
+        # (B, E) utilisation, and (B, D, K) the worst one along each path.
         utilisation = data.ops.link_sum(splits * data.demand[..., None]) * data.inverse_capacity
-        worst = data.ops.path_max(utilisation)[0]  # (B, D, K)
+        worst = data.ops.path_max(utilisation)[0]
         link = link + self.link_in(_features(utilisation, price))
         return link, path + self.path_in(_features(worst, bounded_profit(profit))) * mask
 
 
 def _features(utilisation: Tensor, third: Tensor) -> Tensor:
-    """Three features of order 1: log utilisation, the share of the load that exceeds capacity, and
+    """Return three features of order 1: log utilisation, share of the load above capacity, and
     ``third``.
     """
     excess_share = 1 - 1 / utilisation.clamp(min=1)
@@ -312,7 +360,11 @@ def _features(utilisation: Tensor, third: Tensor) -> Tensor:
 
 
 class TealModel(FlowModel):
-    """The forms of :class:`FlowGNN`, whose weights depend on K."""
+    """FlowGNN with policy and price head, in a form whose weights depend on K.
+
+    Args:
+        config: shapes and form.
+    """
 
     def __init__(self, config: FlowGnnConfig) -> None:
         super().__init__()
@@ -323,17 +375,17 @@ class TealModel(FlowModel):
         )
         self.price_head = PriceHead(self.flow_gnn.link_width)
         if config.form == FEEDBACK:
-            # Log of the weight by which the profit of a path enters its action; trained, and saved
-            # under this name.
+            # Log of the factor of a path's profit in its action; checkpoints have this name.
             self.sharpness = nn.Parameter(torch.tensor(1.0))
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Means of the normal distribution of the actions (B, D, K), and link prices (B, E).
+        """Return the means of the actions' normal distribution (B, D, K), and link prices (B, E).
 
         Prices are in value per Gbit/s; for a balanced objective in 1/(Gbit/s), up to a common
         factor.
 
-        ``problem`` must be in the model's floating-point type.
+        Args:
+            problem: B matrices, in the model's floating-point type.
         """
         data = hetero_data(problem, scaled=self.config.form != PUBLISHED)
         link, path = self.flow_gnn(data)
@@ -341,8 +393,7 @@ class TealModel(FlowModel):
         means = self.policy(path)
         relative_prices = self.price_head(link, maximises_value=maximises_value)
         if not maximises_value:
-            # Of balanced programs only the ratios between links of capacity * price matter: no
-            # scale is needed.
+            # In a balanced program only the ratios of capacity * price between links matter.
             return means, relative_prices * problem.inverse_capacity
         typical_value = mean_value(problem)
         prices = relative_prices * typical_value * (problem.capacity > 0)

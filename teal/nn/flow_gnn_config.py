@@ -1,5 +1,5 @@
-"""The shapes of FlowGNN; apart from the model, which imports torch_geometric, for a second and a
-half.
+"""Configuration of FlowGNN, in a separate module: the model imports torch_geometric, which takes
+1.5 s.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any
 from teal.errors import InputError
 from teal.spec import Registry
 
-# Names of the forms that FlowGNN describes; each adds one thing to the form before.
+# Forms of FlowGNN whose weights depend on K; each adds one thing to the form before.
 PUBLISHED, SCALED, NONLINEAR, FEEDBACK = FORMS_OF_K = (
     "published",
     "scaled",
     "nonlinear",
     "feedback",
 )
-UNIVERSAL = (
-    "universal"  # the form of :mod:`teal.nn.universal_flow_gnn`, which serves any network and any K
-)
+# Form of :mod:`teal.nn.universal_flow_gnn`, for any network and any K.
+UNIVERSAL = "universal"
 FORMS = (*FORMS_OF_K, UNIVERSAL)
-# Further forms: classes of models, see :func:`register_model`.
+# Registered forms: model classes by name.
 OTHER_FORMS: Registry[Callable[[Any], Any]] = Registry("model", "teal.models")
-UNIVERSAL_WIDTHS = (4, 8, 16, 32)  # features of a path that compiled code holds in a few registers
+# Widths of path states of the universal form: compiled code holds them in a few registers.
+UNIVERSAL_WIDTHS = (4, 8, 16, 32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,14 +32,13 @@ class FlowGnnConfig:
     """Settings that fix the shapes of the weights of FlowGNN and its heads.
 
     Attributes:
-        num_paths: K, number of candidate paths of each demand; the form ``universal`` takes any
-            number, and this is what it was trained with.
-        layers: number of message-passing layers of FlowGNN; 6 in the paper.
-        width: F, features of each link and path in each layer; ignored by the published form, whose
-            width grows by one in each layer; in the universal form of a path, where a link has
-            twice as many.
+        num_paths: K, number of candidate paths of each demand; in the universal form, which takes
+            any number, K of the training paths.
+        layers: number of message-passing layers; 6 in the paper.
+        width: F, features of each link and path in each layer.  The published form ignores it: its
+            width grows by one per layer.  In the universal form a link has 2 F features.
         form: one of :data:`FORMS`, described in :class:`teal.nn.flow_gnn.FlowGNN` and
-            :mod:`teal.nn.universal_flow_gnn`; or one that was registered.
+            :mod:`teal.nn.universal_flow_gnn`, or a registered one.
     """
 
     num_paths: int = 4
@@ -62,8 +61,9 @@ class FlowGnnConfig:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether the form is one of Teal's, whose results depend on program and weights alone: a
-        registered model may count its calls, of which no recording knows.
+        """Whether the form is part of Teal: its results depend on problem and weights alone.
+
+        A registered model may have other state, so that its passes cannot be recorded.
         """
         return self.form in FORMS
 
@@ -78,20 +78,19 @@ class FlowGnnConfig:
 def register_model(
     form: str, model: Callable[[FlowGnnConfig], Any], *, replace: bool = False
 ) -> None:
-    """Make a model available as ``teal train --from none:form=NAME`` and wherever its checkpoint is
-    named.
+    """Register a model class for ``teal train --from none:form=NAME`` and for its checkpoints.
 
-    A package announces its models without being imported, by entry points in the group
-    ``teal.models``.
+    A package can also declare its models as entry points in the group ``teal.models``; it is then
+    imported on demand.
 
     Args:
-        form: its name, which checkpoints hold.
-        model: subclass of :class:`teal.nn.flow_models.FlowModel` that is made from a
+        form: name of the form, stored in checkpoints.
+        model: subclass of :class:`teal.nn.flow_models.FlowModel` that takes a
             :class:`FlowGnnConfig`; its attribute ``takes_any_paths`` says whether its weights serve
             any number of paths.
-        replace: whether it may take the place of another one.
+        replace: whether to replace a model with the same name.
 
     Raises:
-        InputError: the name is taken, and ``replace`` is false.
+        InputError: the name exists already, and ``replace`` is false.
     """
     OTHER_FORMS.add(form, model, replace=replace, reserved=FORMS)

@@ -1,6 +1,4 @@
-"""A FlowGNN with its heads, whatever its form: what schemes, checkpoints and training know of
-it.
-"""
+"""Base class of the FlowGNN models with their heads, used by schemes, checkpoints and training."""
 
 from __future__ import annotations
 
@@ -15,16 +13,16 @@ from teal.problem import Problem
 
 
 class FlowModel(nn.Module):
-    """Actions for every demand and prices for every link.
+    """Network that maps a problem to an action per path and a price per link.
 
-    ``model(problem)`` gives the means of the policy, a normal distribution (B, D, K), and link
-    prices (B, E) in value per Gbit/s, for a balanced program up to a common factor; both
-    differentiable, of a problem in the model's type.
+    ``model(problem)`` returns the means (B, D, K) of a normal distribution of the actions, and link
+    prices (B, E) in value per Gbit/s, for a balanced program up to a common factor.  Both are
+    differentiable.  The problem must be in the model's floating-point type.
 
     Attributes:
-        config: shapes.
+        config: shapes of the weights.
         takes_any_paths: whether the weights serve any number of paths a demand.
-        clamp: largest absolute value of an action that makes a difference.
+        clamp: largest absolute value of an action; larger ones are clamped.
     """
 
     clamp = CLAMP
@@ -33,13 +31,14 @@ class FlowModel(nn.Module):
 
     @torch.no_grad()
     def allocate(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Splits (B, D, K) of the policy's means, and link prices (B, E), without gradients."""
+        """Return splits (B, D, K) at the mean actions and prices (B, E), without gradients."""
         means, prices = self(problem)
         return self.splits(means, problem), prices
 
     def splits(self, means: Tensor, problem: Problem) -> Tensor:
-        """Splits (B, D, K), the share of each demand on each path, of actions ``means`` (B, D,
-        K).
+        """Convert actions (B, D, K) to splits (B, D, K) by a softmax over each demand's live paths.
+
+        Under objectives that maximise value, a reject option has the action 0.
         """
         maximises_value = problem.objective.maximises_value
         return action_splits(

@@ -1,5 +1,8 @@
-"""The paths' part of a universal FlowGNN (:mod:`teal.nn.universal_flow_gnn`): weights, and passes
-with gradients.
+"""Path layers of a universal FlowGNN (:mod:`teal.nn.universal_flow_gnn`): weights, and passes over
+the paths in torch, with gradients.
+
+Main classes: :class:`PathEncoder` and :class:`PathUpdate` (weights), :class:`PathPasses` (interface
+of the passes), :class:`TorchPasses` (differentiable implementation).
 """
 
 from __future__ import annotations
@@ -13,19 +16,19 @@ from teal.nn.policy import action_splits, bounded_profit
 from teal.problem import Problem
 from teal.problem.problem import mean_value
 
-# Number of features of a path.
+# Features of a path in the encoder and in a layer.
 STATIC_FEATURES = 4
 DYNAMIC_FEATURES = 4
-UTILISATION_OFFSET = (
-    1e-2  # added to utilisations before the logarithm: a link below a hundredth is an empty one
-)
+# Added to utilisations before the logarithm, so that links with a utilisation far below 1% look
+# alike.
+UTILISATION_OFFSET = 1e-2
 
 
 class PathEncoder(nn.Module):
-    """The first state of a path from its features, and the weights of its first action.
+    """Weights of the first state of a path, from its features, and of its first action.
 
     Args:
-        width: F.
+        width: F, numbers of a path state.
     """
 
     def __init__(self, width: int) -> None:
@@ -35,10 +38,12 @@ class PathEncoder(nn.Module):
 
 
 class PathUpdate(nn.Module):
-    """The weights of A, B, C and u in a layer.
+    """Weights of a layer: a path's state is updated from itself, its demand and its features.
+
+    ``own`` is A of :mod:`teal.nn.universal_flow_gnn`, ``demand`` B, ``features`` C, ``action`` u.
 
     Args:
-        width: F.
+        width: F, numbers of a path state.
     """
 
     def __init__(self, width: int) -> None:
@@ -50,7 +55,7 @@ class PathUpdate(nn.Module):
 
 
 def _small(layer: nn.Linear) -> nn.Linear:
-    """With small weights, so that profits alone decide the first actions."""
+    """Scale the weights of a layer down, so that profits dominate the first actions."""
     with torch.no_grad():
         layer.weight.mul_(0.3)
         layer.bias.zero_()
@@ -58,7 +63,10 @@ def _small(layer: nn.Linear) -> nn.Linear:
 
 
 class PathPasses(Protocol):
-    """One pass over all paths a layer.
+    """Passes over all paths of a problem: one for the encoder, one per layer.
+
+    A pass updates the path states g, the splits, and the sums over the links.  B matrices, D
+    demands, K paths per demand, E links, F numbers per path state.
 
     Attributes:
         even_load: (B, E) Gbit/s if every demand is split evenly over its live paths.
@@ -73,19 +81,19 @@ class PathPasses(Protocol):
 
     @property
     def splits(self) -> Tensor:
-        """(B, D, K) of the last pass."""
+        """(B, D, K) splits of the last pass."""
         ...
 
     def encode(
         self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor
     ) -> None:
-        """The first states, and the splits at these prices.
+        """Set the first states of the paths, their splits at these prices, and the link sums.
 
         Args:
             weights: weights of the encoder.
             price: (B, E) over the unit of the values.
-            sharpness: () q.
-            utilisation: (B, E) of even splits.
+            sharpness: () q, factor of the profit in an action.
+            utilisation: (B, E) utilisation of even splits.
         """
         ...
 
@@ -97,30 +105,35 @@ class PathPasses(Protocol):
         message: Tensor,
         utilisation: Tensor,
     ) -> None:
-        """Advance the kept states by a layer, and set the splits at these prices and their sums.
+        """Advance the path states by one layer; set their splits at these prices and the link sums.
 
-        Symbols are those of :mod:`teal.nn.universal_flow_gnn`.
+        g += silu(A g + B (mean g of the demand's paths) + (mean message of the path's links) + C x)
 
         Args:
-            weights: weights of the layer.
-            price: (B, E) of each link, over the mean value of a Gbit/s.
-            sharpness: () q, of the choice among the paths.
-            message: (B, E, F) V h, what each link's state says to the paths over it.
-            utilisation: (B, E) of the last splits.
+            weights: weights A, B, C of the layer, and of the action.
+            price: (B, E) over the unit of the values.
+            sharpness: () q, factor of the profit in an action.
+            message: (B, E, F) message of each link to its paths, a linear map of its state.
+            utilisation: (B, E) utilisation of the last splits.
         """
         ...
 
 
 class TorchPasses:
-    """The passes in torch, differentiable: the reference.  See :class:`PathPasses`.
+    """Differentiable passes over all paths in torch, the reference (:class:`PathPasses`).
 
     Args:
         problem: B matrices.
         clamp: largest absolute value of an action.
 
     Attributes:
-        actions: z (B, D, K) of every pass.
-        state: g (B, D, K, F) after the last pass.
+        actions: (B, D, K) actions z of every pass.
+        state: (B, D, K, F) path states g after the last pass; 0 for a path with a failed link.
+        splits: (B, D, K) splits of the last pass.
+        even_load: (B, E) load if every demand is split evenly over its live paths, Gbit/s.
+        full_load: (B, E) load if every live path carried all of its demand, Gbit/s.
+        sums: (B, E, F + 2) of the last pass: load, elasticity, and sum of demand g over the paths
+            through each link.
     """
 
     def __init__(self, problem: Problem, clamp: float) -> None:
@@ -129,13 +142,15 @@ class TorchPasses:
         self._ops = problem.ops
         self._clamp = clamp
         self._mask = problem.path_mask
+        # (B, D, K, 1) 1 for a live path, else 0; (B, D, 1) number of live paths; (D, K) links.
         self._live = self._mask.unsqueeze(-1).to(problem.demand.dtype)
-        self._count = self._live.sum(-2).clamp(min=1)  # (B, D, 1)
+        self._count = self._live.sum(-2).clamp(min=1)
         self._hops = problem.ops.hops.to(problem.demand.dtype)
         self._carries_all = problem.demand_set.carries_all
         self.even_load = problem.loads(problem.even_splits)
         self.full_load = problem.loads(self._live.squeeze(-1))
         self.sums = self.state = self.splits = torch.zeros(0)
+        # (D, K) path values over the mean value.
         if self._carries_all:
             self._value = torch.zeros_like(problem.path_value)
         else:
@@ -144,7 +159,17 @@ class TorchPasses:
     def encode(
         self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor
     ) -> None:
-        """First states of the paths, as in :meth:`PathPasses.encode`."""
+        """Set the first states g = silu(C x + bias) of the paths, their actions and splits.
+
+        x: log(1 + 10 demand / smallest capacity), log of the largest utilisation, value (minus 1
+        unless balanced), and log(hops) - 2.
+
+        Args:
+            weights: weights of the encoder.
+            price: (B, E) over the unit of the values.
+            sharpness: () q, factor of the profit in an action.
+            utilisation: (B, E) utilisation of even splits.
+        """
         features = torch.stack(
             [
                 torch.log1p(
@@ -169,33 +194,47 @@ class TorchPasses:
         message: Tensor,
         utilisation: Tensor,
     ) -> None:
-        """States after a layer, as in :meth:`PathPasses.update`."""
+        """Advance the path states by one layer, and set their actions and splits.
+
+        g += silu(A g + B (mean g of the demand's paths) + (mean message of the path's links) + C x)
+        with x: log of the largest utilisation on the path, its excess, profit, and last split.
+
+        Args:
+            weights: weights A, B, C of the layer, and of the action.
+            price: (B, E) over the unit of the values.
+            sharpness: () q, factor of the profit in an action.
+            message: (B, E, F) message of each link to its paths.
+            utilisation: (B, E) utilisation of the last splits.
+        """
+        # Features of the paths.
         worst = self._ops.path_max(utilisation)[0]
         profit = self._profit(price)
         features = torch.stack(
             [(worst + UTILISATION_OFFSET).log(), 1 - 1 / worst.clamp(min=1), profit, self.splits],
             -1,
         )
-        of_demand = weights.demand(self.state.sum(-2) / self._count).unsqueeze(-2)
-        along = self._ops.path_sum(message) / self._hops.clamp(min=1)[..., None]
+        # Mean state of each demand's paths, mean message of each path's links, residual update.
+        demand_term = weights.demand(self.state.sum(-2) / self._count).unsqueeze(-2)
+        mean_message = self._ops.path_sum(message) / self._hops.clamp(min=1)[..., None]
         change = nn.functional.silu(
-            weights.own(self.state) + of_demand + along + weights.features(features)
+            weights.own(self.state) + demand_term + mean_message + weights.features(features)
         )
         self.state = (self.state + change) * self._live
         self._act(weights.action(self.state).squeeze(-1) + sharpness * profit, sharpness)
 
     def _profit(self, price: Tensor) -> Tensor:
-        """(B, D, K) bounded profit of every path."""
+        """Return the bounded profit of every path, (B, D, K): value minus prices of its links."""
         return bounded_profit(self._value - self._ops.path_sum(price))
 
     def _act(self, actions: Tensor, sharpness: Tensor) -> None:
-        """Keep the actions, their splits and sums."""
+        """Append the actions (B, D, K), and set their softmax splits and the link sums."""
         maximises_value = not self._carries_all
         self.splits = action_splits(
             actions, self._mask, maximises_value=maximises_value, clamp=self._clamp
         )
         flow = self._problem.flows(self.splits)
         demand = self._problem.demand[..., None, None]
-        both = torch.stack([flow, sharpness * flow * (1 - self.splits)], -1)
-        self.sums = self._ops.link_sum(torch.cat([both, demand * self.state], -1))
+        # Load, elasticity and demand-weighted states, (B, D, K, F + 2) before the sum.
+        load_elasticity = torch.stack([flow, sharpness * flow * (1 - self.splits)], -1)
+        self.sums = self._ops.link_sum(torch.cat([load_elasticity, demand * self.state], -1))
         self.actions.append(actions)

@@ -1,7 +1,7 @@
-"""Compiled passes of a universal FlowGNN over the paths, for inference:
-:class:`teal.nn.flow_passes.PathPasses`.
+"""Compiled passes of a universal FlowGNN over the paths, for inference on the CPU.
 
-Equal to :class:`teal.nn.flow_passes.TorchPasses` up to rounding. Paths are visited source by source
+They implement :class:`teal.nn.flow_passes.PathPasses` and equal
+:class:`teal.nn.flow_passes.TorchPasses` up to rounding.  Paths are visited source by source
 in the packed layout, a trie of the paths of each source, without padded slots. A layer is one pass:
 it reads the messages of the links, updates the path states, and sums the states and loads of the
 paths of each link.
@@ -43,18 +43,18 @@ from teal.runtime.parallel import inlined_kernel, inner_kernel, partitioned_kern
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 
-# A path with a larger price has a failed link.
-_DEAD = np.float32(FAILED_WEIGHT / 2)
+# Price from which a path has a failed link.
+_MIN_DEAD_PRICE = np.float32(FAILED_WEIGHT / 2)
 
 
 class Demands(NamedTuple):
-    """The demands and paths of B matrices, as a pass reads them.
+    """Demands, values and costs of B matrices, as a pass reads them.
 
     Attributes:
         rate: (B, D) Gbit/s.
-        value: (D,) over the mean value; 0 in a balanced program.
-        cost: (E,) of a link over the mean value.
-        rejects: whether a demand may be rejected.
+        value: (D,) value of a Gbit/s over the mean value; 0 in a balanced program.
+        cost: (E,) cost of a Gbit/s on each link over the mean value; 0 in a balanced program.
+        rejects: whether a demand may be rejected in part: not in a balanced program.
     """
 
     rate: Float32Array
@@ -63,31 +63,33 @@ class Demands(NamedTuple):
     rejects: bool
 
 
-class Answers(NamedTuple):
-    """The arrays that a pass writes.
+class PassResults(NamedTuple):
+    """Arrays that a pass reads and writes: path states, splits, and sums over the links.
 
     Attributes:
-        state: (B, P F) g.
-        share: (B, P) splits.
-        pair: (blocks, B, 2 E) load and elasticity of every link, Gbit/s, to be summed over the
-            blocks.
-        states: (blocks, B, E F) sum of demand g over the live paths through a link, likewise.
+        state: (B, P F) state g of each path; 0 for a path with a failed link.
+        share: (B, P) splits w.
+        load_elasticity: (blocks, B, 2 E) load and elasticity of every link, side by side, Gbit/s,
+            to be summed over the blocks.
+        link_states: (blocks, B, E F) sum of demand g over the paths through each link, to be summed
+            over the blocks.
     """
 
     state: Float32Array
     share: Float32Array
-    pair: Float32Array
-    states: Float32Array
+    load_elasticity: Float32Array
+    link_states: Float32Array
 
 
 class LinkInputs(NamedTuple):
-    """The messages of links to the paths in a pass.
+    """Inputs of the paths from their links in a pass.
 
     Attributes:
-        price: (B, E) over the unit of values; ``FAILED_WEIGHT`` on a failed link.
-        logarithm: (B, E) of utilisation + 0.01.
-        excess: (B, E) 1 - 1 / max(utilisation, 1).
-        message: (B, E F) V h.
+        price: (B, E) relative price, over the mean value, in a balanced program over the mean path
+            price; ``FAILED_WEIGHT`` on a failed link.
+        logarithm: (B, E) log(utilisation + 0.01).
+        excess: (B, E) 1 - 1 / max(utilisation, 1), the share of the load that exceeds the capacity.
+        message: (B, E F) V h, a linear map of each link's state.
     """
 
     price: Float32Array
@@ -97,19 +99,19 @@ class LinkInputs(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Weights of a layer, (inputs, F) in rows.
+    """Weights of the encoder or a layer; matrices are flat, (inputs, F) row by row.
 
     Attributes:
-        own: (F F,) A.
-        demand: (F F,) B.
-        features: (4 F,) C.
-        bias: (F,) of A.
-        action: (F,) u.
+        path_state: (F F,) A, of the path's state; (0,) in the encoder.
+        demand: (F F,) B, of the mean state of the demand's paths; (0,) in the encoder.
+        features: (4 F,) C, of the path's features.
+        bias: (F,) bias of the sum.
+        action: (F,) u, of the action.
         action_bias: added to the action.
-        sharpness: q.
+        sharpness: q, factor of the profit in the action.
     """
 
-    own: Float32Array
+    path_state: Float32Array
     demand: Float32Array
     features: Float32Array
     bias: Float32Array
@@ -119,22 +121,32 @@ class Weights(NamedTuple):
 
 
 @inlined_kernel
-def _bounded(profit):
+def _bounded_profit(profit):
+    """Return a profit >= 0 as is, and a loss x < 0 as x / (1 - x / 3), which is above -3."""
     return profit / (np.float32(1) - profit / np.float32(3)) if profit < 0 else profit
 
 
 @inlined_kernel
-def _activated(row, lanes):
-    """X / (1 + exp(-x)), lane by lane."""
+def _silu(row, lanes):
+    """Return SiLU, x / (1 + exp(-x)), of each of the F numbers of a row."""
     zero = fill(np.float32(0), lanes)
     ones = fill(np.float32(1), lanes)
+    # Only exponentials of numbers <= 0, which cannot overflow.
     power = exponential(where_above(row, zero, zero - row, row))
     return where_above(row, zero, row, row * power) / (ones + power)
 
 
 @inlined_kernel
 def _action(row, profit, weights, clamp, lanes):
-    """Action of a path with state ``row``, clamped."""
+    """Return the action of a path, u . g + q profit, clamped to +- ``clamp``.
+
+    Args:
+        row: state g of the path, F numbers.
+        profit: bounded profit of the path.
+        weights: u, its bias and q.
+        clamp: largest absolute value of an action.
+        lanes: tuple of length F.
+    """
     action = total(row * load(weights.action, 0, lanes)) + weights.action_bias
     return min(max(action + weights.sharpness * profit, -clamp), clamp)
 
@@ -144,7 +156,7 @@ def _encode(
     first_node,
     num_nodes,
     b,
-    s,
+    source,
     scan,
     demands,
     links,
@@ -159,8 +171,29 @@ def _encode(
     clamp,
     lanes,
 ):
-    """Compute the first states and actions of the paths of source ``s``; a dead path has the action
-    minus infinity.
+    """Compute the first states and actions of the paths of one source in one matrix.
+
+    g = silu(C x + bias) of the features x: log(1 + 10 demand / smallest capacity), log of the
+    largest utilisation, value (minus 1 unless balanced), and log(hops) - 2.
+
+    Args:
+        first_node: first trie node of the source in ``scan.parent`` and ``scan.link``.
+        num_nodes: number of the source's nodes; they are numbered from 1, 0 is the source.
+        b: index of the matrix.
+        source: index of the source.
+        scan: candidate paths, as one trie per source.
+        demands: ``rate`` (B, D) Gbit/s, ``value`` (D,) and ``cost`` (E,) over the mean value.
+        links: ``price`` (B, E) and ``logarithm`` (B, E) of the utilisation.
+        capacity: (B, E) Gbit/s.
+        state: (P, F) states, flat (rows of the source's paths are written; 0 for a path with a
+            failed link).
+        price, max_log_utilisation, min_capacity, num_hops: (max_slots,) of the path to each trie
+            node: price, log of the largest utilisation, smallest capacity, links (written).
+        actions: (paths of the source,) actions (written; minus infinity for a path with a failed
+            link).
+        weights: weights of the encoder: ``features`` (4, F), ``bias`` (F,), ``action`` (F,).
+        clamp: largest absolute value of an action.
+        lanes: tuple of length F.
     """
     # Walk the trie from the root: price, cost, largest utilisation, bottleneck and hops of nodes.
     price[0] = 0
@@ -177,15 +210,16 @@ def _encode(
         min_capacity[i + 1] = min(min_capacity[parent], capacity[b, e])
         num_hops[i + 1] = num_hops[parent] + np.float32(1)
     # Encode each path of each demand from its features.
-    path = scan.path_ptr[s]
-    unit = np.float32(1) if demands.rejects else np.float32(0)
-    for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+    path = scan.path_ptr[source]
+    # Values are relative to the mean value, 1; a balanced program has none.
+    value_offset = np.float32(1) if demands.rejects else np.float32(0)
+    for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
         for _ in range(scan.path_count[d]):
             node = scan.end_node[path]
-            i = path - scan.path_ptr[s]
+            i = path - scan.path_ptr[source]
             row = fill(np.float32(0), lanes)
             action = np.float32(-np.inf)
-            if price[node] < _DEAD:
+            if price[node] < _MIN_DEAD_PRICE:
                 size = np.float32(
                     math.log1p(np.float32(10) * demands.rate[b, d] / min_capacity[node])
                 )
@@ -197,10 +231,12 @@ def _encode(
                 row = plus_product(
                     row, fill(max_log_utilisation[node], lanes), load(weights.features, 1, lanes)
                 )
-                row = plus_product(row, fill(value - unit, lanes), load(weights.features, 2, lanes))
+                row = plus_product(
+                    row, fill(value - value_offset, lanes), load(weights.features, 2, lanes)
+                )
                 row = plus_product(row, fill(length, lanes), load(weights.features, 3, lanes))
-                row = _activated(row, lanes)
-                action = _action(row, _bounded(value - price[node]), weights, clamp, lanes)
+                row = _silu(row, lanes)
+                action = _action(row, _bounded_profit(value - price[node]), weights, clamp, lanes)
             store(state, path, row)
             actions[i] = action
             path += 1
@@ -211,7 +247,7 @@ def _update(
     first_node,
     num_nodes,
     b,
-    s,
+    source,
     scan,
     demands,
     links,
@@ -228,8 +264,33 @@ def _update(
     clamp,
     lanes,
 ):
-    """Compute the next states and actions of the paths of source ``s``; a dead path has the action
-    minus infinity.
+    """Compute the next states and actions of the paths of one source in one matrix.
+
+    g += silu(A g + B (mean g of the demand's live paths) + mean message of the links + C x + bias)
+    with the features x: log of the largest utilisation, largest excess, profit, and last split.
+
+    Args:
+        first_node: first trie node of the source in ``scan.parent`` and ``scan.link``.
+        num_nodes: number of the source's nodes; they are numbered from 1, 0 is the source.
+        b: index of the matrix.
+        source: index of the source.
+        scan: candidate paths, as one trie per source.
+        demands: ``value`` (D,) and ``cost`` (E,), over the mean value.
+        links: ``price``, ``logarithm`` of the utilisation and ``excess`` utilisation (B, E), and
+            ``message`` (B, E F) of each link.
+        state: (P, F) states, flat (rows of the source's paths are updated; those of a path with a
+            failed link stay 0).
+        share: (P,) splits of the last pass.
+        price, max_log_utilisation, max_excess, num_hops: (max_slots,) of the path to each trie
+            node: price plus cost, log of the largest utilisation, largest excess, links (written).
+        message_sum: (max_slots, F) sum of the links' messages on the path to each node (written).
+        actions: (paths of the source,) actions (written; minus infinity for a path with a failed
+            link).
+        mean_state: (F,) work array.
+        weights: weights of the layer: ``path_state`` A (F, F), ``demand`` B (F, F), ``features`` C
+            (4, F), ``bias`` (F,), ``action`` (F,).
+        clamp: largest absolute value of an action.
+        lanes: tuple of length F.
     """
     width = len(lanes)
     zero_row = fill(np.float32(0), lanes)
@@ -250,17 +311,18 @@ def _update(
         store(
             message_sum, i + 1, load(message_sum, parent, lanes) + load(links.message[b], e, lanes)
         )
-    path = scan.path_ptr[s]
-    for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+    path = scan.path_ptr[source]
+    for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
         # Mean state of the live paths of the demand.
         mean = zero_row
         count = np.float32(0)
         for k in range(scan.path_count[d]):
             mean = mean + load(state, path + k, lanes)
-            if price[scan.end_node[path + k]] < _DEAD:
+            if price[scan.end_node[path + k]] < _MIN_DEAD_PRICE:
                 count += np.float32(1)
         store(mean_state, 0, mean * fill(np.float32(1) / max(count, np.float32(1)), lanes))
-        # Multiply the mean state by its weights; even and odd inputs are summed apart.
+        # Multiply the mean state by its weights B; even and odd inputs are summed apart, as
+        # two independent sums that the processor can overlap.
         demand_term = load(weights.bias, 0, lanes)
         odd_terms = zero_row
         for j in range(0, width, 2):
@@ -274,11 +336,11 @@ def _update(
         # Update each live path.
         for _ in range(scan.path_count[d]):
             node = np.int64(scan.end_node[path])
-            i = path - scan.path_ptr[s]
+            i = path - scan.path_ptr[source]
             action = np.float32(-np.inf)
-            if price[node] < _DEAD:
+            if price[node] < _MIN_DEAD_PRICE:
                 # Add the mean message of its links and the four features.
-                profit = _bounded(demands.value[d] - price[node])
+                profit = _bounded_profit(demands.value[d] - price[node])
                 row = plus_product(
                     demand_term,
                     load(message_sum, node, lanes),
@@ -294,19 +356,19 @@ def _update(
                     odd_terms, fill(profit, lanes), load(weights.features, 2, lanes)
                 )
                 row = plus_product(row, fill(share[path], lanes), load(weights.features, 3, lanes))
-                # Add the product of its state and weights.
+                # Add the product of its state and the weights A.
                 for j in range(0, width, 2):
                     position = path * width + j
                     row = plus_product(
-                        row, spread(state, position, lanes), load(weights.own, j, lanes)
+                        row, spread(state, position, lanes), load(weights.path_state, j, lanes)
                     )
                     odd_terms = plus_product(
                         odd_terms,
                         spread(state, position + 1, lanes),
-                        load(weights.own, j + 1, lanes),
+                        load(weights.path_state, j + 1, lanes),
                     )
                 # Residual connection, then the action.
-                row = load(state, path, lanes) + _activated(row + odd_terms, lanes)
+                row = load(state, path, lanes) + _silu(row + odd_terms, lanes)
                 store(state, path, row)
                 action = _action(row, profit, weights, clamp, lanes)
             actions[i] = action
@@ -314,19 +376,33 @@ def _update(
 
 
 @inlined_kernel
-def _divide(s, scan, rejects, actions, shares, weights, bits):
-    """Compute the shares of the paths of source ``s``: the softmax of the actions of each demand,
-    with action 0 for rejected traffic if ``rejects``.
+def _softmax_shares(source, scan, rejects, actions, shares, weights, bits):
+    """Compute the splits of the paths of one source: the softmax of each demand's actions.
+
+    w[k] = exp(z[k]) / (1 + sum_j exp(z[j])); the 1 is the rejected part, only if ``rejects``.
+    Without a live path all splits are 0.
+
+    Args:
+        source: index of the source; its demands are ``demand_ptr[source]:demand_ptr[source + 1]``,
+            each with ``path_count[d]`` consecutive paths from ``path_ptr[source]``.
+        scan: candidate paths.
+        rejects: whether a demand may be rejected in part.
+        actions: (paths of the source,) z; minus infinity for a path with a failed link.
+        shares: (P,) splits w (entries of the source's paths are written).
+        weights: (max_shares,) unnormalised shares, per demand the rejected one, then one per path
+            (work array).
+        bits: (max_shares,) work array of the exponentials.
     """
     # Subtract the largest action of the demand; its first entry is that of rejected traffic.
     position = 0
-    path = scan.path_ptr[s]
+    path = scan.path_ptr[source]
     first_path = path
-    for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+    for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
         max_action = np.float32(0) if rejects else np.float32(-np.inf)
         num_paths = scan.path_count[d]
         for k in range(num_paths):
             max_action = max(max_action, actions[path + k - first_path])
+        # No live path.
         if max_action == -np.inf:
             max_action = np.float32(0)
         weights[position] = -max_action if rejects else np.float32(-np.inf)
@@ -339,7 +415,7 @@ def _divide(s, scan, rejects, actions, shares, weights, bits):
     # Divide by the sum of each demand.
     position = 0
     path = first_path
-    for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+    for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
         num_paths = scan.path_count[d]
         weight_sum = np.float32(0)
         for k in range(num_paths + 1):
@@ -355,7 +431,7 @@ def _divide(s, scan, rejects, actions, shares, weights, bits):
 def _sum_over_links(
     first_node,
     num_nodes,
-    s,
+    source,
     b,
     scan,
     demands,
@@ -368,12 +444,31 @@ def _sum_over_links(
     link_states,
     lanes,
 ):
-    """Add load, elasticity and states of the paths of a source to the link sums of a block."""
+    """Add load, elasticity and demand-weighted states of one source's paths to its links.
+
+    Per link, over the paths through it: sums of demand w, of q demand w (1 - w), and of demand g.
+
+    Args:
+        first_node: first trie node of the source in ``scan.parent`` and ``scan.link``.
+        num_nodes: number of the source's nodes; they are numbered from 1, 0 is the source.
+        source: index of the source.
+        b: index of the matrix.
+        scan: candidate paths, as one trie per source.
+        demands: ``rate`` (B, D) Gbit/s.
+        state: (P, F) states g, flat.
+        shares: (P,) splits w.
+        sharpness: q.
+        node_pair: (max_slots, 2) load and elasticity of each trie node (work array).
+        node_state: (max_slots, F) demand-weighted states of each trie node (work array).
+        link_pair: (E, 2) load and elasticity of each link, flat, Gbit/s (increased).
+        link_states: (E, F) demand-weighted states of each link, flat (increased).
+        lanes: tuple of length F.
+    """
     # Scatter load, elasticity and demand-weighted state of each path to its end node.
     node_pair[: 2 * (num_nodes + 1)] = 0
     node_state[: len(lanes) * (num_nodes + 1)] = 0
-    path = scan.path_ptr[s]
-    for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+    path = scan.path_ptr[source]
+    for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
         rate = demands.rate[b, d]
         for _ in range(scan.path_count[d]):
             node = np.int64(scan.end_node[path])
@@ -409,39 +504,63 @@ def _pass_over_block(
     max_slots,
     max_paths,
     max_shares,
-    answers,
+    results,
     lanes,
 ):
-    """Pass over the paths of one block of sources; see :func:`one_pass`."""
-    # Allocate the scratch arrays, by trie node, path, or path and demand of a source.
+    """Update path states and splits of one block of sources, and sum them over the links.
+
+    Per source and matrix: encode or update the states, softmax of the actions, sums over the links.
+
+    Args:
+        block: index of the block; its sources are ``block_ptr[block]:block_ptr[block + 1]``.
+        is_first: whether the pass is the encoder's, else that of a layer.
+        demands: ``rate`` (B, D) Gbit/s, ``value`` (D,) and ``cost`` (E,) over the mean value.
+        links: prices, log and excess utilisations (B, E), and messages (B, E F) of the links.
+        capacity: (B, E) Gbit/s, which only the encoder reads.
+        weights: weights of the encoder or the layer.
+        clamp: largest absolute value of an action.
+        scan: candidate paths, as one trie per source.
+        block_ptr: (blocks + 1,) first source of each block.
+        max_slots: maximum number of trie nodes of a source, including the source itself.
+        max_paths: maximum number of paths of a source.
+        max_shares: maximum number of paths plus demands of a source.
+        results: states (B, P F) and splits (B, P) of the paths (updated), load and elasticity
+            (blocks, B, 2 E) and state sums (blocks, B, E F) of the links (row ``block`` is
+            increased).
+        lanes: tuple of length F.
+    """
     width = len(lanes)
     batch = len(demands.rate)
-    all_pairs = answers.pair
-    all_states = answers.states
+    all_pairs = results.load_elasticity
+    all_states = results.link_states
+    # Scratch arrays by trie node of a source: price, log of the largest utilisation, smallest
+    # capacity or largest excess, and links of the path to it; then messages or states (F numbers),
+    # and load and elasticity.
     price = np.empty(max_slots, dtype=np.float32)
     max_log_utilisation = np.empty(max_slots, dtype=np.float32)
     path_bound = np.empty(max_slots, dtype=np.float32)
     num_hops = np.empty(max_slots, dtype=np.float32)
     message_sum = np.empty(max_slots * width, dtype=np.float32)
     node_pair = np.empty(max_slots * 2, dtype=np.float32)
+    # Actions by path of a source; mean state of a demand; unnormalised shares by path and demand.
     actions = np.empty(max_paths, dtype=np.float32)
     mean_state = np.empty(width, dtype=np.float32)
     softmax_weights = np.empty(max_shares, dtype=np.float32)
     bits = np.empty(max_shares, dtype=np.int32)
     # Visit the sources of the block, and each matrix of the batch.
-    for s in range(block_ptr[block], block_ptr[block + 1]):
-        first_node = scan.node_ptr[s]
-        num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+    for source in range(block_ptr[block], block_ptr[block + 1]):
+        first_node = scan.node_ptr[source]
+        num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
         for b in range(batch):
-            state = answers.state[b]
-            shares = answers.share[b]
+            state = results.state[b]
+            shares = results.share[b]
             # Compute states and actions; ``path_bound`` holds capacities or excess utilisation.
             if is_first:
                 _encode(
                     first_node,
                     num_nodes,
                     b,
-                    s,
+                    source,
                     scan,
                     demands,
                     links,
@@ -461,7 +580,7 @@ def _pass_over_block(
                     first_node,
                     num_nodes,
                     b,
-                    s,
+                    source,
                     scan,
                     demands,
                     links,
@@ -478,12 +597,12 @@ def _pass_over_block(
                     clamp,
                     lanes,
                 )
-            # Turn the actions into shares, and sum them over the links.
-            _divide(s, scan, demands.rejects, actions, shares, softmax_weights, bits)
+            # Turn the actions into splits, and sum them over the links.
+            _softmax_shares(source, scan, demands.rejects, actions, shares, softmax_weights, bits)
             _sum_over_links(
                 first_node,
                 num_nodes,
-                s,
+                source,
                 b,
                 scan,
                 demands,
@@ -513,24 +632,27 @@ def one_pass(
     max_slots: int,
     max_paths: int,
     max_shares: int,
-    answers: Answers,
+    results: PassResults,
     lanes: tuple[int, ...],
 ) -> None:
-    """Make one pass over the paths of all sources: update states, shares, and the sums of links.
+    """Make one pass of a FlowGNN over all paths: update states and splits, and sum over the links.
 
     Args:
+        begin, end: range of blocks that this call processes.
         is_first: whether the pass is the encoder's, else that of a layer.
-        demands: demands and paths of B matrices.
-        links: messages of the links.
-        capacity: (B, E) Gbit/s, which the encoder reads.
+        demands: ``rate`` (B, D) Gbit/s, ``value`` (D,) and ``cost`` (E,) over the mean value.
+        links: prices, log and excess utilisations (B, E), and messages (B, E F) of the links.
+        capacity: (B, E) Gbit/s, which only the encoder reads.
         weights: weights of the encoder or the layer.
         clamp: largest absolute value of an action.
-        scan: packed paths.
-        block_ptr: (blocks + 1,) first source of each block, and the end.
-        max_slots: maximum number of trie nodes of a source, with the root.
+        scan: candidate paths, as one trie per source.
+        block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
+        max_slots: maximum number of trie nodes of a source, including the source itself.
         max_paths: maximum number of paths of a source.
-        max_shares: maximum number of paths and demands of a source.
-        answers: read and written.
+        max_shares: maximum number of paths plus demands of a source.
+        results: states (B, P F) and splits (B, P) of the paths (updated); load and elasticity
+            (blocks, B, 2 E) and state sums (blocks, B, E F) of the links, which must be 0 before
+            the call (increased).
         lanes: F zeros.
     """
     for block in range(begin, end):
@@ -547,7 +669,7 @@ def one_pass(
             max_slots,
             max_paths,
             max_shares,
-            answers,
+            results,
             lanes,
         )
 
@@ -562,12 +684,28 @@ def _even_loads_of_block(
     max_slots,
     sums,
 ):
-    """Even loads of one block of sources; see :func:`even_loads`."""
+    """Compute the link loads of even splits and of full paths, for one block of sources.
+
+    Even splits divide each demand equally over its live paths; full paths carry all of their demand
+    each.
+
+    Args:
+        block: index of the block; its sources are ``block_ptr[block]:block_ptr[block + 1]``.
+        rate: (B, D) Gbit/s.
+        failed: (B, E) 1 where a link has failed, else 0.
+        scan: candidate paths, as one trie per source.
+        block_ptr: (blocks + 1,) first source of each block.
+        max_slots: maximum number of trie nodes of a source, including the source itself.
+        sums: (blocks, B, 2 E) load of even splits and of full paths, side by side, Gbit/s (row
+            ``block`` is increased).
+    """
+    # (max_slots,) number of failed links on the path to each trie node of a source.
     num_failed = np.zeros(max_slots, dtype=np.float32)
+    # (max_slots, 2) even flow and full flow of each node.
     flow = np.empty(2 * max_slots, dtype=np.float32)
-    for s in range(block_ptr[block], block_ptr[block + 1]):
-        first_node = scan.node_ptr[s]
-        num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+    for source in range(block_ptr[block], block_ptr[block + 1]):
+        first_node = scan.node_ptr[source]
+        num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
         for b in range(len(rate)):
             # Count the failed links up to each node.
             for i in range(num_nodes):
@@ -576,8 +714,8 @@ def _even_loads_of_block(
                 )
             # Split each demand evenly over its live paths.
             flow[: 2 * (num_nodes + 1)] = 0
-            path = scan.path_ptr[s]
-            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+            path = scan.path_ptr[source]
+            for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
                 num_paths = scan.path_count[d]
                 num_live = 0
                 for k in range(num_paths):
@@ -609,8 +747,18 @@ def even_loads(
     max_slots: int,
     sums: Float32Array,
 ) -> None:
-    """Sums (blocks, B, 2 E): load of even splits over live paths, and load if every live path
-    carried its demand.
+    """Compute the link loads of even splits over live paths, and those if every live path carried
+    all of its demand.
+
+    Args:
+        begin, end: range of blocks that this call processes.
+        rate: (B, D) Gbit/s.
+        failed: (B, E) 1 where a link has failed, else 0.
+        scan: candidate paths, as one trie per source.
+        block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
+        max_slots: maximum number of trie nodes of a source, including the source itself.
+        sums: (blocks, B, 2 E) both loads of each link, side by side, Gbit/s, to be summed over the
+            blocks (increased).
     """
     for block in range(begin, end):
         _even_loads_of_block(
@@ -626,18 +774,26 @@ def even_loads(
 
 # Minimum number of trie nodes and paths of a block of sources.
 _MIN_BLOCK_WORK = 20_000
-# Maximum number of blocks of sources, each with sums of its own.
+# Maximum number of blocks of sources; each has separate link sums.
 _MAX_BLOCKS = 16
-# Approximate scalar operations for each number of a state in a pass.
+# Approximate scalar operations per number of a path state in a pass; determines the threads.
 _OPERATIONS_PER_NUMBER = 20
 
 
 class CompiledPasses:
-    """Compiled passes: a :class:`teal.nn.flow_passes.PathPasses`.
+    """Passes of a universal FlowGNN over all paths, compiled, for inference on the CPU.
+
+    Implements :class:`teal.nn.flow_passes.PathPasses`.  F numbers per path state.
 
     Args:
         problem: B matrices, for which :meth:`accepts` is true.
         clamp: largest absolute value of an action.
+
+    Attributes:
+        even_load: (B, E) load if every demand is split evenly over its live paths, Gbit/s.
+        full_load: (B, E) load if every live path carried all of its demand, Gbit/s.
+        sums: (B, E, F + 2) of the last pass: load, elasticity, and sum of demand g over the paths
+            through each link.
     """
 
     def __init__(self, problem: Problem, clamp: float) -> None:
@@ -658,7 +814,7 @@ class CompiledPasses:
         cost = problem.link_cost / unit if rejects else torch.zeros_like(problem.link_cost)
         self._demands = Demands(_array(problem.demand), _array(value), _array(cost), rejects)
         self._is_dead = problem.capacity <= 0
-        # Load under even splits, and if every path carried its demand.
+        # Load under even splits, and if every path carried its demand, in (B, 2 E).
         blocks = len(self._block_ptr) - 1
         sums = np.zeros((blocks, batch, 2 * packed.num_links), np.float32)
         with threads_for(2 * batch * (packed.num_nodes + packed.num_paths)):
@@ -673,33 +829,43 @@ class CompiledPasses:
         even = torch.from_numpy(sums.sum(0))
         self.even_load = even[:, ::2]
         self.full_load = even[:, 1::2]
-        self._answers: Answers | None = None
+        self._results: PassResults | None = None
         self.sums = torch.zeros(0)
 
     @staticmethod
     def accepts(problem: Problem, width: int) -> bool:
-        """Whether the kernels support the problem and the width of the states."""
+        """Whether the kernels support the problem and the width of the states.
+
+        The problem must be in float32 on the Numba backend, with paths as columns.
+        """
         on_cpu = problem.ops.backend.name == "numba" and problem.demand.dtype == torch.float32
         return on_cpu and problem.ops.is_over_paths and width in UNIVERSAL_WIDTHS
 
     @property
     def splits(self) -> Tensor:
-        """(B, D, K) of the last pass."""
-        assert self._answers is not None
+        """(B, D, K) splits of the last pass; 0 where there is no path."""
+        assert self._results is not None
         splits = torch.zeros(self._problem.batch, *self._problem.paths.leaf.shape)
         with threads_for(self._packed.num_paths * self._problem.batch):
-            pad_paths(self._answers.share, self._packed.scan, splits.numpy())
+            pad_paths(self._results.share, self._packed.scan, splits.numpy())
         return splits
 
     def encode(
         self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor
     ) -> None:
-        """First states of the paths, as in :meth:`PathPasses.encode`."""
+        """Set the first states of the paths, their splits at these prices, and the link sums.
+
+        Args:
+            weights: weights of the encoder.
+            price: (B, E) over the unit of the values.
+            sharpness: () q, factor of the profit in an action.
+            utilisation: (B, E) utilisation of even splits.
+        """
         width = weights.features.out_features
         batch = self._problem.batch
         packed = self._packed
         blocks = len(self._block_ptr) - 1
-        self._answers = Answers(
+        self._results = PassResults(
             np.zeros((batch, packed.num_paths * width), np.float32),
             np.zeros((batch, packed.num_paths), np.float32),
             np.empty((blocks, batch, packed.num_links * 2), np.float32),
@@ -725,7 +891,15 @@ class CompiledPasses:
         message: Tensor,
         utilisation: Tensor,
     ) -> None:
-        """States after a layer, as in :meth:`PathPasses.update`."""
+        """Advance the path states by one layer; set their splits at these prices and the link sums.
+
+        Args:
+            weights: weights of the layer.
+            price: (B, E) over the unit of the values.
+            sharpness: () q, factor of the profit in an action.
+            message: (B, E, F) message of each link to its paths.
+            utilisation: (B, E) utilisation of the last splits.
+        """
         layer = Weights(
             _rows(weights.own),
             _rows(weights.demand),
@@ -748,19 +922,19 @@ class CompiledPasses:
         utilisation: Tensor,
         width: int,
     ) -> None:
-        """Run one pass of a layer, and sum what its blocks add to the links.
+        """Run one pass over all paths, and sum the blocks' link sums to ``sums``.
 
         Args:
-            is_first: whether the layer is the encoder.
-            layer: weights of the layer.
-            price: (B, E) prices of the links.
+            is_first: whether the pass is the encoder's, else that of a layer.
+            layer: weights of the encoder or the layer.
+            price: (B, E) prices of the links, over the unit of the values.
             message: (B, E F) messages of the links; (B, 0) for the encoder.
             utilisation: (B, E) utilisation of the links.
             width: F, numbers of a state.
         """
-        answers = self._answers
+        results = self._results
         packed = self._packed
-        assert answers is not None
+        assert results is not None
         # Prepare the inputs of the links, and clear the sums.
         links = LinkInputs(
             _array(torch.where(self._is_dead, FAILED_WEIGHT, price)),
@@ -768,8 +942,8 @@ class CompiledPasses:
             _array(1 - 1 / utilisation.clamp(min=1)),
             message,
         )
-        answers.pair[:] = 0
-        answers.states[:] = 0
+        results.load_elasticity[:] = 0
+        results.link_states[:] = 0
         with threads_for(_OPERATIONS_PER_NUMBER * packed.num_paths * width * self._problem.batch):
             one_pass(
                 is_first,
@@ -783,21 +957,23 @@ class CompiledPasses:
                 packed.max_slots,
                 self._max_paths,
                 self._max_shares,
-                answers,
+                results,
                 (0,) * width,
             )
         # Sum over the blocks.
         shape = (self._problem.batch, packed.num_links, -1)
         link_sums = (
-            torch.from_numpy(part.sum(0)).view(shape) for part in (answers.pair, answers.states)
+            torch.from_numpy(part.sum(0)).view(shape)
+            for part in (results.load_elasticity, results.link_states)
         )
         self.sums = torch.cat(list(link_sums), -1)
 
 
 def _array(values: Tensor) -> Float32Array:
+    """Convert a tensor to a contiguous float32 array, without gradients."""
     return values.detach().to(torch.float32).contiguous().numpy()
 
 
 def _rows(layer: nn.Linear) -> Float32Array:
-    """Weights (inputs, outputs), flat."""
+    """Return the weights of a linear layer as (inputs, outputs), flat."""
     return np.ascontiguousarray(_array(layer.weight).T).ravel()

@@ -1,17 +1,19 @@
-"""A model that corrects a mixture of hedges: for any network, any history and any list of hedges.
+"""A network that corrects a mixture of hedges (routing rules for unknown demand).
+
+It takes any network, any history of matrices and any list of hedges.
 
 With x_h[d, k] the splits of hedge h, w[h] the weights of the mixture, and z = sum_h w[h] x_h the
 mixture:
 
-1. Gate: w[d, h] is proportional to w[h] exp(g[d, h]), so that each demand has weights of its own; g
-   is a perceptron of what is known about the demand, the hedge, and both.
+1. Gate: w[d, h] is proportional to w[h] exp(g[d, h]), so that each demand has separate weights; g
+   is a perceptron of features of the demand, the hedge, and both.
 2. Prices: for each of J sets of scenarios (the newest matrix, the last matrices, a forecast and its
    past errors), the share of the link e in the largest utilisations of the scenarios,
 
        y_j[e] = mean over s of softmax over e of (u_s[e](z) / (SHARPNESS max u_s)),
 
-   is a price y_j[e] / c[e]; p_j[d, k] is its sum over a path, less the mean over the demand's splits, over the mean
-   over all demand.
+   is a price y_j[e] / c[e]; p_j[d, k] is the sum of the prices along a path, minus the mean over
+   the demand's splits, divided by the mean over all demand.
 3. Correction: with m[d, k] = sum_h w[d, h] x_h[d, k] and g = exp(-sum_j r_j[d] p_j[d, k]), x[d, k]
    is proportional to m g + FLOOR max(0, g - 1): a step of mirror descent on a mean of the scenario
    programs, whose step sizes r are another perceptron's output.
@@ -33,12 +35,14 @@ from teal.problem import Problem
 from teal.runtime.shapes import Float
 
 SCENARIO_SETS = 4  # J
-_NEAR_LARGEST_SHARE = (
-    0.05  # share of the largest utilisation by which a link may be below it and still count
-)
-_MIN_GROWING_SPLIT = 1e-3  # split from which a path that no hedge uses can grow
-_MAX_STEP = 4.0  # of the exponent of a correction
-_MAX_INPUT = 5.0  # of an input, by which outliers are limited
+# SHARPNESS: softmax temperature of the link prices, as a share of the largest utilisation.
+_NEAR_LARGEST_SHARE = 0.05
+# FLOOR: split from which a path that no hedge uses can grow.
+_MIN_GROWING_SPLIT = 1e-3
+# Largest absolute value of the exponent of a correction.
+_MAX_STEP = 4.0
+# Largest absolute value of an input; limits outliers.
+_MAX_INPUT = 5.0
 # Factors that bring inputs to about 1: logs of weights and of shares of volume spread over 3,
 # losses of hedges differ by tenths, splits by fifths of the volume, and the log of a history's
 # length is up to 5.
@@ -46,17 +50,20 @@ _LOG_FACTOR = 1 / 3
 _LOSS_FACTOR = 10.0
 _APART_FACTOR = 5.0
 _LENGTH_FACTOR = 1 / 5
-_MIN_DIVISOR = 1e-30  # least divisor, so that 0 / 0 is 0
+# Smallest divisor, so that 0 / 0 is 0.
+_MIN_DIVISOR = 1e-30
+# Numbers of inputs per demand, per series of matrices, per hedge, and per pair of hedge and demand.
 _DEMAND_INPUTS = 6
 _SERIES_INPUTS = 4
 _HEDGE_INPUTS = 3
 _PAIR_INPUTS = SCENARIO_SETS + 1
-_TREND_MATRICES = 12  # newest matrices that tell a trend
+# Number of newest matrices in the trend inputs.
+_TREND_MATRICES = 12
 
 
 @dataclasses.dataclass(frozen=True)
 class HedgeGateConfig:
-    """Shapes.
+    """Shapes of a HedgeGate.
 
     Attributes:
         hidden: width of the perceptrons.
@@ -66,13 +73,13 @@ class HedgeGateConfig:
 
 
 class GateInputs(NamedTuple):
-    """The inputs of the model; none of them depends on the weights.
+    """Inputs of a HedgeGate for H hedges, D demands and J sets of scenarios; not learned.
 
     Attributes:
         gate: (H, D, F) inputs of the gate.
         step: (D, G) inputs of the step sizes.
-        prices: (J, D, K) p_j.
-        log_weights: (H,) log w.
+        prices: (J, D, K) p_j, relative price of each path in each set of scenarios.
+        log_weights: (H,) log w, log weights of the mixture.
         live: (D, K) 1 for live paths, else 0.
     """
 
@@ -84,7 +91,15 @@ class GateInputs(NamedTuple):
 
 
 class HedgeGate(nn.Module):
-    """The gate over the default mixture (equations in the module)."""
+    """Correction of a mixture of hedges: weights per demand, then a multiplicative step on splits.
+
+    Gate: w[d, h] proportional to w[h] exp(gate[d, h]).  Step: x[d, k] proportional to
+    (sum_h w[d, h] x_h[d, k]) exp(-sum_j r_j[d] p_j[d, k]), with hedges x_h, path prices p_j and
+    learned step sizes r_j.
+
+    Args:
+        config: shapes.
+    """
 
     def __init__(self, config: HedgeGateConfig) -> None:
         super().__init__()
@@ -96,14 +111,16 @@ class HedgeGate(nn.Module):
     def forward(
         self, inputs: GateInputs, decisions: Float[Tensor, "H D K"]
     ) -> Float[Tensor, "D K"]:
-        """Splits; 0 where no path is live.
+        """Return the corrected splits (D, K); 0 where no path is live.
 
         Args:
-            inputs: see :func:`gate_inputs`.
-            decisions: splits of the hedges.
+            inputs: inputs of the gate and of the step, and path prices.
+            decisions: (H, D, K) splits of the hedges.
         """
+        # Gate: mix the hedges with separate weights per demand.
         weights = (inputs.log_weights[:, None] + self.gate(inputs.gate)[..., 0]).softmax(0)
         splits = torch.einsum("hd,hdk->dk", weights, decisions)
+        # Mirror descent step: multiply by exp(-step size * price), with a bounded exponent.
         exponent = -torch.einsum("dj,jdk->dk", self.step(inputs.step), inputs.prices)
         exponent = _MAX_STEP * torch.tanh(exponent / _MAX_STEP)
         growth = torch.exp(exponent)
@@ -124,23 +141,24 @@ def gate_inputs(
     weights: Float[Tensor, " H"],
     recent_losses: Float[Tensor, " H"],
 ) -> GateInputs:
-    """Compute the inputs of the model.
+    """Compute the inputs of a HedgeGate: features of demands, hedges and pairs, and path prices.
 
     Args:
-        problem: the network; B = 1, its demand is ignored.
-        recent: the newest matrices, oldest first, Gbit/s.
-        scenario_sets: J sets of matrices (S, D), S of any size.
-        decisions: splits of the hedges.
-        weights: weights of the mixture.
-        recent_losses: recent losses of the hedges, less that of the mixture.
+        problem: network and paths, B = 1; its demand is ignored.
+        recent: (T, D) newest traffic matrices, oldest first, Gbit/s.
+        scenario_sets: J sets of matrices (S, D) in Gbit/s; S may differ.
+        decisions: (H, D, K) splits of the hedges.
+        weights: (H,) weights of the mixture.
+        recent_losses: (H,) recent losses of the hedges minus that of the mixture.
     """
-    # Prices of the links under the mixture, in each set of scenarios.
+    # Path prices under the mixture, and agreement of the scenarios, in each set of scenarios.
     mixture = torch.einsum("h,hdk->dk", weights, decisions)
     prices, peaked = zip(
         *(_prices(problem, mixture, scenarios) for scenarios in scenario_sets), strict=True
     )
     price = torch.stack(prices)
-    # Inputs of demands, and of pairs of a hedge and a demand.
+    # Inputs of demands and the series, and of pairs of a hedge and a demand: price difference from
+    # the mixture, and share of the demand on other paths.
     demand, series = _demand_inputs(recent)
     moved = decisions - mixture
     distance = moved.abs().sum(-1) / 2
@@ -157,7 +175,7 @@ def gate_inputs(
         ],
         -1,
     )
-    # Concatenate the inputs of the gate and of the step.
+    # Concatenate the inputs of the gate, (H, D, F), and of the step, (D, G).
     hedges, demands = distance.shape
     shared = torch.cat([demand, series.expand(demands, -1)], -1)
     gate = torch.cat(
@@ -175,8 +193,19 @@ def gate_inputs(
 
 
 def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor, Tensor]:
-    """(D, K) p_j of the module, and how much the scenarios agree: largest mean utilisation over the
-    mean largest.
+    """Compute relative path prices p_j of one set of scenarios, and how much the scenarios agree.
+
+    A link's price is the mean over the scenarios of softmax(utilisation / (0.05 largest)), over its
+    capacity.
+
+    Args:
+        problem: network and paths, B = 1.
+        splits: (D, K) splits of the mixture.
+        scenarios: (S, D) Gbit/s.
+
+    Returns:
+        (D, K) path prices minus the mean of their demand, over the mean of all demand; and () the
+        largest mean of the links' utilisations relative to the scenario's largest, at most 1.
     """
     several = problem.rows(torch.zeros(len(scenarios), dtype=torch.long)).with_demand(scenarios)
     utilisation = several.utilisation(splits.expand(len(scenarios), -1, -1))
@@ -191,13 +220,22 @@ def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor
 
 
 def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
-    """(D, 6) of each demand and (4,) of the series, without units."""
+    """Compute dimensionless statistics of recent traffic.
+
+    Args:
+        recent: (T, D) traffic matrices, oldest first, Gbit/s.
+
+    Returns:
+        (D, 6) of each demand: log relative volume, coefficient of variation, autocorrelation, and
+        newest, mean recent and largest recent rate relative to its mean; and (4,) of the series:
+        mean variation, mean autocorrelation, newest total, and log length.
+    """
     # Mean, variance and autocorrelation of each demand, relative to its mean.
     mean = recent.mean(0).clamp(min=_MIN_DIVISOR)
     relative = recent / mean
     centred = relative - 1
     spread = centred.square().mean(0)
-    product = (centred[1:] * centred[:-1]).sum(0) / centred[:-1].square().sum(0).clamp(
+    autocorrelation = (centred[1:] * centred[:-1]).sum(0) / centred[:-1].square().sum(0).clamp(
         min=_MIN_DIVISOR
     )
     # Inputs of each demand.
@@ -206,7 +244,7 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
         [
             _LOG_FACTOR * (mean / mean.mean()).log(),
             spread.sqrt(),
-            product,
+            autocorrelation,
             relative[-1] - 1,
             last.mean(0) - 1,
             last.amax(0) - 1,
@@ -219,7 +257,7 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
     series = torch.stack(
         [
             (volume * spread.sqrt()).sum(),
-            (volume * product).sum(),
+            (volume * autocorrelation).sum(),
             total[-1] - 1,
             _LENGTH_FACTOR * torch.tensor(len(recent)).to(mean).log(),
         ]
@@ -228,7 +266,7 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
-    """Three layers, of which the last begins with weights 0."""
+    """Create a perceptron with two hidden layers, whose output is 0 before training."""
     last = nn.Linear(hidden, outputs)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)

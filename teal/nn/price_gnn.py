@@ -1,25 +1,23 @@
-"""PriceGNN: a graph neural network that learns the dual update and is not tied to a topology.
+"""PriceGNN: a graph neural network that learns the dual update, for any topology.
 
-The state is a price and a hidden vector (the memory) for each link.  In each round
+The state of a link is a price and a hidden vector (the memory).  In each round
 
 1. path_sum of the prices gives each path's profit, in units of the mean demand value;
-2. a softmax of profit / temperature over the paths of a demand, and over rejecting it, gives
-   splits;
-3. link_sum gives each link's load, and its elasticity, which is how fast the load would fall if the
-   price rose: the sum of demand w (1 - w) / temperature over the paths through it, with w the
-   splits (the diagonal of the Hessian of the smoothed dual);
-4. a GRU cell and a small perceptron, the same for all links, update memory and price.
+2. a softmax of profit / temperature over the paths of a demand and a reject option gives splits;
+3. link_sum gives each link's load, and its elasticity, the decrease of the load per unit of price:
+   the sum of demand w (1 - w) / temperature over the paths through the link, with splits w (the
+   diagonal of the Hessian of the smoothed dual);
+4. a GRU cell and a small perceptron, shared by all links, update memory and price.
 
-After the last round the splits are the result of the allocating pass.  A second pass of the same
-kind, the bounding pass, continues from its prices to prices that bound the optimum closely, which
-prices that steer a softmax do not. Splits and prices together are a starting point for PDHG.
+The splits after the last round are the result of the allocating pass.  A second pass of this kind,
+the bounding pass, starts from its prices and computes prices for the dual bound: prices that steer
+a softmax give no tight bound.  Splits and prices together are a warm start of PDHG.
 
-The number of rounds can be chosen at each call: inputs of a link say how far the pass is and how
-many rounds it has, temperatures are interpolated, and training draws the numbers at random.
+The number of rounds can be chosen at each call: link inputs contain the progress of the pass and
+the number of rounds, temperatures are interpolated, and training draws random numbers of rounds.
 
-Under the balanced programs nothing is rejected and only the ratios of prices and of loads count, so
-that path prices are divided by their mean over the cheapest paths, and loads by the largest
-utilisation.
+In balanced programs nothing is rejected, and only ratios of prices and of loads matter: path prices
+are divided by their mean over the cheapest paths, and loads by the largest utilisation.
 """
 
 from __future__ import annotations
@@ -38,17 +36,20 @@ from teal.problem import Problem
 from teal.problem.problem import mean_capacity, mean_value
 from teal.runtime.arrays import Float32Array, FloatArray
 
-_STATIC_FEATURES = 4  # features of a link that do not change from round to round
-_ROUND_FEATURES = 7  # features of a link that do
-_ALLOCATING_FEATURES = (
-    2  # features of the bounding pass alone, from the result of the allocating pass
-)
-_LOG_OFFSET = 1e-4  # added to utilisations and elasticities before their logarithm is taken
-# x output of the perceptron: change of the raw price, whose softplus is the price over the mean
-# value.
+# Numbers of features of a link: constant ones, those that change from round to round, and those of
+# the bounding pass alone, from the result of the allocating pass.
+_STATIC_FEATURES = 4
+_ROUND_FEATURES = 7
+_ALLOCATING_FEATURES = 2
+# Added to utilisations and elasticities before the logarithm.
+_LOG_OFFSET = 1e-4
+# Factor from the perceptron's output to the change of the raw price, whose softplus is the price
+# over the mean value.
 _PRICE_GAIN = 3.0
-_FIRST_RAW_PRICE = -4.0  # of all links, so that prices start near 0
-_NOTHING_REJECTED = 60.0  # demand value over temperature at which the rejected share rounds to 0
+# Bias of the first raw prices, so that prices start near 0.
+_FIRST_RAW_PRICE = -4.0
+# Demand value over temperature at which the rejected share rounds to 0.
+_NOTHING_REJECTED = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,14 +69,14 @@ class PriceGnnConfig:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Round:
-    """The result of a round.
+    """Splits and prices after a round of message passing.
 
     Attributes:
-        splits: (B, D, K).
-        prices: (B, E) value per Gbit/s.
-        profit: (B, D, K) of each path, over the mean value.  Undefined for a compiled round, which
-            has no gradients.
-        temperature: () of the softmax.
+        splits: (B, D, K) share of each demand on each path.
+        prices: (B, E) link prices, value per Gbit/s.
+        profit: (B, D, K) profit of each path over the mean value; undefined for a compiled round,
+            which has no gradients.
+        temperature: () softmax temperature of the splits.
     """
 
     splits: Tensor
@@ -85,14 +86,28 @@ class Round:
 
 
 class _LinkResponse(NamedTuple):
-    """(B, E) load over capacity, and its elasticity."""
+    """Response of the demands to link prices.
+
+    Attributes:
+        utilisation: (B, E) load over capacity.
+        elasticity: (B, E) decrease of the utilisation per unit of price.
+    """
 
     utilisation: Tensor
     elasticity: Tensor
 
 
 class PriceGNN(nn.Module):
-    """PriceGNN (equations in the module)."""
+    """Graph neural network that maps a traffic engineering problem to splits and link prices.
+
+    A link has a price and a memory of H numbers.  In each round the demands respond to the prices
+    by a softmax over their paths, and a GRU cell and a perceptron, shared by all links, update
+    memory and price from the link's load.  An allocating pass of several rounds gives the splits, a
+    bounding pass improves the prices for the dual bound.
+
+    Args:
+        config: shapes; None for the defaults.
+    """
 
     def __init__(self, config: PriceGnnConfig | None = None) -> None:
         super().__init__()
@@ -114,8 +129,9 @@ class PriceGNN(nn.Module):
         )
 
     def with_rounds(self, rounds: int, bound_rounds: int) -> PriceGNN:
-        """The model with other default numbers of rounds, and its temperatures at as many places in
-        between.
+        """Return the same model with other default numbers of rounds.
+
+        Its learned temperatures, one per round, are interpolated.
         """
         resized = PriceGNN(
             dataclasses.replace(self.config, rounds=rounds, bound_rounds=bound_rounds)
@@ -132,16 +148,17 @@ class PriceGNN(nn.Module):
     def forward(
         self, problem: Problem, rounds: int | None = None, bound_rounds: int | None = None
     ) -> tuple[list[Round], Tensor]:
-        """All rounds of the allocating pass, the last of which is its result, and prices (B, E) for
-        the bound.
-
-        Without gradients only the last round is returned.
+        """Compute splits (allocating pass), then prices for the dual bound (bounding pass).
 
         Args:
             problem: B matrices, in the floating-point type of the weights.
-            rounds: rounds of the allocating pass: more for a better allocation, fewer for an
-                earlier one; None for the configuration's.
-            bound_rounds: rounds of the bounding pass, likewise.
+            rounds: number of rounds of the allocating pass: more rounds give a better allocation;
+                None for the configured number.
+            bound_rounds: number of rounds of the bounding pass; None for the configured number.
+
+        Returns:
+            All rounds of the allocating pass, the last one with its result (without gradients only
+            the last one), and (B, E) prices for the dual bound, value per Gbit/s.
         """
         num_rounds = self.config.rounds if rounds is None else rounds
         num_bound_rounds = self.config.bound_rounds if bound_rounds is None else bound_rounds
@@ -186,10 +203,12 @@ class PriceGNN(nn.Module):
         memory: Tensor,
         num_bound_rounds: int,
     ) -> Tensor:
-        """(B, E) raw prices after the rounds of the bounding pass.
+        """Return the raw prices (B, E) after the rounds of the bounding pass.
+
+        A price is the softplus of its raw price.
 
         Args:
-            view: problem, in its units.
+            view: the problem in relative units.
             allocating_features: (B, E, 2) features of each link from the allocating pass.
             raw_price: (B, E) raw prices after the allocating pass.
             memory: (B, E, H) memory of the links after the allocating pass.
@@ -209,20 +228,31 @@ class PriceGNN(nn.Module):
     def _infer(
         self, view: _View, problem: Problem, num_rounds: int, num_bound_rounds: int
     ) -> tuple[list[Round], Tensor]:
-        """Forward pass in compiled kernels, without gradients; the last round alone."""
-        # Encode the links.
+        """Run the forward pass in compiled kernels, without gradients.
+
+        Args:
+            view: the problem in relative units.
+            problem: B matrices, float32 on the CPU.
+            num_rounds: number of rounds of the allocating pass.
+            num_bound_rounds: number of rounds of the bounding pass.
+
+        Returns:
+            The last round of the allocating pass, and (B, E) prices for the dual bound.
+        """
+        # Encode the links: raw prices (B E,) and memory (B E, H).
         encoded = self.encoder(view.static)
-        raw_price = encoded[..., 0].flatten().numpy().copy()  # (B E,)
-        memory = torch.tanh(encoded[..., 1:]).flatten(0, 1).numpy()  # (B E, H)
+        raw_price = encoded[..., 0].flatten().numpy().copy()
+        memory = torch.tanh(encoded[..., 1:]).flatten(0, 1).numpy()
         links = view.link_inputs()
+        # (B, E) link weights, price plus cost over the mean value.
         weight = np.empty(tuple(problem.capacity.shape), np.float32)
         splits = torch.zeros(problem.batch, *problem.paths.leaf.shape)
         fused.compute_weights(raw_price, links, weight.reshape(-1))
 
-        # The kernels update memory, prices and weights of the links in place.
         def make_rounds(
             update: _Update, temperatures: Tensor, progress: FloatArray, features: Float32Array
         ) -> None:
+            """Run the rounds of a pass; memory, prices and weights of the links change in place."""
             fused.make_rounds(
                 _sharpness(temperatures, progress),
                 view.responses,
@@ -230,12 +260,12 @@ class PriceGNN(nn.Module):
                 features,
                 memory,
                 raw_price,
-                fused.parameters_of(update.cell, update.move),
+                fused.kernel_parameters(update.cell, update.move),
                 fused.Constants(_PRICE_GAIN, _LOG_OFFSET),
                 weight,
             )
 
-        # Allocating pass, and the splits of its last prices.
+        # Allocating pass, then the splits and loads at its last prices.
         no_features = np.empty((len(raw_price), 0), np.float32)
         make_rounds(
             self.update,
@@ -248,17 +278,22 @@ class PriceGNN(nn.Module):
         load = torch.from_numpy(
             view.responses.at(weight, 1 / float(temperature), splits.numpy()).sum(0)[:, ::2]
         )
-        result = Round(splits, view.prices_of(raw_price), splits, temperature)
+        result = Round(splits, view.link_prices(raw_price), splits, temperature)
         # Bounding pass, with features of the allocation.
         features = view.allocating_features(load * view.inverse_capacity).flatten(0, 1).numpy()
         progress = np.arange(num_bound_rounds) / max(1, num_bound_rounds - 1)
         make_rounds(self.bound_update, self.bound_log_temperature, progress, features)
-        return [result], view.prices_of(raw_price)
+        return [result], view.link_prices(raw_price)
 
 
 def _sharpness(log_temperatures: Tensor, progress: FloatArray) -> Float32Array:
-    """1 / temperature at each progress; :func:`_interpolate` is the same for one, with
-    gradients.
+    """Return 1 / temperature at each progress in [0, 1], (R,) float32.
+
+    Log temperatures are interpolated linearly between equally spaced knots.
+
+    Args:
+        log_temperatures: (knots,) log temperatures from progress 0 to 1.
+        progress: (R,) progress of each round.
     """
     knots = log_temperatures.detach().numpy().astype(np.float64)
     knot_progress = np.linspace(0, 1, len(knots))
@@ -266,8 +301,11 @@ def _sharpness(log_temperatures: Tensor, progress: FloatArray) -> Float32Array:
 
 
 def _interpolate(knots: Tensor, progress: float) -> Tensor:
-    """() linear interpolation between equally spaced values, the first at progress 0 and the last
-    at 1.
+    """Interpolate linearly between equally spaced knots, with gradients.
+
+    Args:
+        knots: (n,) values, the first at progress 0 and the last at progress 1.
+        progress: in [0, 1].
     """
     position = progress * (len(knots) - 1)
     below = min(int(position), max(0, len(knots) - 2))
@@ -275,7 +313,12 @@ def _interpolate(knots: Tensor, progress: float) -> Tensor:
 
 
 class _Update(nn.Module):
-    """A link's next memory and the change of its raw price."""
+    """GRU cell and perceptron that update a link's memory and raw price, shared by all links.
+
+    Args:
+        features: F, number of features of a link.
+        hidden: H, size of the memory.
+    """
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()
@@ -287,7 +330,12 @@ class _Update(nn.Module):
         self.move = nn.Sequential(nn.Linear(hidden + features, hidden), nn.SiLU(), last)
 
     def forward(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, E, F), (B, E, H) -> (B, E, H), (B, E)."""
+        """Return the next memory (B, E, H) and the change of the raw price (B, E).
+
+        Args:
+            features: (B, E, F).
+            memory: (B, E, H).
+        """
         rows = features.flatten(0, 1)
         next_memory = memory.flatten(0, 1)
         next_memory = self.cell(rows, next_memory)
@@ -296,7 +344,22 @@ class _Update(nn.Module):
 
 
 class _View:
-    """A problem in units in which networks of all sizes are alike."""
+    """A problem in relative units, so that networks of all sizes have features of order 1.
+
+    Values and prices are over the mean demand value, loads over capacities; in a balanced program
+    (which must carry all demand) loads are over the largest utilisation.
+
+    Args:
+        problem: B matrices.
+
+    Attributes:
+        can_be_fused: whether the compiled kernels support the problem.
+        inverse_capacity: (B, E) 1 / capacity, 0 for a failed link.
+        mean_value: unit of values and prices; 1 in a balanced program.
+        static: (B, E, 4) link features that do not change from round to round: log relative
+            capacity, log utilisation under even splits, whether the link is live, whether the
+            program is balanced.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -326,15 +389,15 @@ class _View:
         )
         features = [size, (even_utilisation + _LOG_OFFSET).log() / 2, torch.ones_like(size)]
         features = [torch.where(live, feature, 0) for feature in features]
-        # Shape (B, E, 4).
         self.static = torch.stack([*features, torch.full_like(size, float(self._carries_all))], -1)
 
     def _even_utilisation(self) -> Tensor:
-        """(B, E) utilisation under even splits; under the balanced programs over the largest
-        one.
+        """Return the utilisation of every link under even splits, (B, E); in a balanced program
+        over the largest one.
         """
         problem = self._problem
         if self.can_be_fused:
+            # A softmax at equal prices and a value far above them splits evenly over live paths.
             weight = torch.where(self._live, 0.0, FAILED_WEIGHT).numpy()
             nothing_rejected = torch.full_like(problem.demand_value, _NOTHING_REJECTED)
             even = Responses(problem.paths, problem.demand, nothing_rejected)
@@ -349,35 +412,53 @@ class _View:
         )
 
     def link_inputs(self) -> fused.LinkInputs:
-        """The features of each link that the compiled rounds read."""
+        """Return the link inputs of the compiled rounds, one row per matrix and link."""
         cost = (self._problem.link_cost / self.mean_value).expand_as(self.inverse_capacity)
-        rows = (v.contiguous().flatten().numpy() for v in (self.inverse_capacity, self._live, cost))
+        rows = (
+            values.contiguous().flatten().numpy()
+            for values in (self.inverse_capacity, self._live, cost)
+        )
         inverse_capacity, live, costs = rows
         return fused.LinkInputs(inverse_capacity, live, costs, self.static.flatten(0, 1).numpy())
 
-    def prices_of(self, raw_price: Float32Array) -> Tensor:
-        """(B, E) value per Gbit/s, of raw prices (B E,)."""
+    def link_prices(self, raw_price: Float32Array) -> Tensor:
+        """Convert raw prices (B E,) to prices (B, E), value per Gbit/s."""
         return (
             self.prices(torch.from_numpy(raw_price).view(self.inverse_capacity.shape))
             * self.mean_value
         )
 
     def allocating_features(self, utilisation: Tensor) -> Tensor:
-        """(B, E, 2) inputs of the bounding pass from the utilisation (B, E) after the allocating
-        pass.
+        """Return the link features (B, E, 2) that the bounding pass gets from the allocating pass.
+
+        Args:
+            utilisation: (B, E) utilisation after the allocating pass.
         """
         return torch.stack([_log(utilisation), torch.tanh(5 * (utilisation - 1))], -1)
 
     def prices(self, raw_price: Tensor) -> Tensor:
-        """(B, E) prices over the mean value, 0 on a failed link."""
+        """Return softplus of raw prices (B, E), prices over the mean value; 0 on a failed link."""
         return nn.functional.softplus(raw_price) * self._live
 
     def respond(self, raw_price: Tensor, log_temperature: Tensor) -> tuple[Round, _LinkResponse]:
-        """The flows of every demand at these prices, and the inputs that links get from them."""
+        """Compute the softmax response of all demands to link prices, and the link loads.
+
+        w[d, k] = exp(profit[d, k] / T) / (1 + sum_j exp(profit[d, j] / T)); without the 1, the
+        rejected share, in a balanced program.  Elasticity: sum of demand w (1 - w) / T over the
+        paths through a link.
+
+        Args:
+            raw_price: (B, E) arguments of the softplus that gives the prices.
+            log_temperature: () log T.
+
+        Returns:
+            Splits and prices of the round, and utilisation and elasticity of the links.
+        """
         problem = self._problem
         prices = self.prices(raw_price)
         temperature = log_temperature.exp()
         path_price = self._ops.path_sum(prices)
+        # In a balanced program prices are relative to the mean price of the cheapest paths.
         if self._carries_all:
             cheapest = problem.cheapest_path_cost(path_price, unroutable=torch.inf)
             rate = problem.routable_demand
@@ -395,6 +476,7 @@ class _View:
             splits = torch.cat([logits, torch.zeros_like(logits[..., :1])], -1).softmax(-1)[
                 ..., :-1
             ]
+        # Load and elasticity of the links.
         flow = problem.flows(splits)
         sums = self._ops.link_sum(torch.stack([flow, flow * (1 - splits) / temperature], -1))
         return Round(splits, prices * self.mean_value, profit, temperature), self._link_response(
@@ -402,7 +484,9 @@ class _View:
         )
 
     def _link_response(self, load: Tensor, elasticity: Tensor) -> _LinkResponse:
-        """Both over capacity, and under the balanced programs over the largest utilisation."""
+        """Divide load and elasticity (B, E) by the capacities, in a balanced program also by the
+        largest utilisation.
+        """
         utilisation = load * self.inverse_capacity
         elasticity = elasticity * self.inverse_capacity
         if not self._carries_all:
@@ -413,7 +497,17 @@ class _View:
     def round_features(
         self, raw_price: Tensor, response: _LinkResponse, round_index: int, num_rounds: int
     ) -> Tensor:
-        """(B, E, 7) inputs of a link in round ``round_index`` of ``num_rounds``."""
+        """Return the link features (B, E, 7) that change from round to round.
+
+        Log price, log utilisation, excess utilisation, log elasticity, Newton step of the price,
+        progress of the pass, and step of the progress.
+
+        Args:
+            raw_price: (B, E) arguments of the softplus that gives the prices.
+            response: utilisation and elasticity of the links.
+            round_index: index of the round.
+            num_rounds: number of rounds of the pass.
+        """
         newton_step = (response.utilisation - 1) / (response.elasticity + 0.05)
         return torch.stack(
             [
@@ -430,4 +524,5 @@ class _View:
 
 
 def _log(utilisation: Tensor) -> Tensor:
+    """Return the log of utilisations, clamped to +- 4."""
     return (utilisation + _LOG_OFFSET).log().clamp(-4, 4)

@@ -1,10 +1,10 @@
-"""Compiled rounds of PriceGNN, for inference only: :mod:`teal.pathops.response` for the demands,
-then the links.
+"""Compiled rounds of PriceGNN for inference, under objectives that maximise value.
 
-Equal to :class:`teal.nn.price_gnn.PriceGNN` in torch up to rounding, for the programs that maximise
-value. Four links at once are multiplied by the matrices of the update
-(:mod:`teal.runtime.lanes`), which takes 0.25 us a link and round, half of it multiplications.  In
-torch a round of 70 links takes 0.4 ms, nearly all of it calls.
+In a round the demands respond to the link prices (:mod:`teal.pathops.response`), then a GRU cell
+and a perceptron update memory and price of every link.  The results equal those of
+:class:`teal.nn.price_gnn.PriceGNN` in torch up to rounding.  The vectors of four links are
+multiplied at once (:mod:`teal.runtime.lanes`): a round takes 0.25 us per link; in torch a round of
+70 links takes 0.4 ms, nearly all of it call overhead.  Entry point: :func:`make_rounds`.
 """
 
 from __future__ import annotations
@@ -42,24 +42,25 @@ from teal.runtime.thread_team import parallel_for
 _LINKS_PER_TASK = 64
 # Columns of a matrix multiplied at once.
 _MAX_LANES = 16
-# Multiply-adds for each element of ``memory``: 3 products of about 2 H elements at the default H =
-# 32.  Sets the number of threads.
+# Multiply-adds per number of a link's memory: 3 products of about 2 H elements at the default
+# H = 32.  Determines the number of threads.
 _OPERATIONS_PER_NUMBER = 200
 
 
 class Parameters(NamedTuple):
-    """Weights of an update, with F features and H numbers of memory; matrices are (inputs
-    outputs,), row by row.
+    """Weights of a link update, with F features and H numbers of memory per link.
+
+    Matrices are flat, (inputs, outputs) row by row.
 
     Attributes:
-        by_feature: (F 3 H,) of the GRU cell: reset gate, update gate, candidate.
-        by_memory: (H 3 H,) of the GRU cell, in the same order.
+        by_feature: (F 3 H,) features to the reset gate, update gate and candidate of the GRU cell.
+        by_memory: (H 3 H,) memory to the reset gate, update gate and candidate of the GRU cell.
         feature_bias: (3 H,) of ``by_feature``.
         memory_bias: (3 H,) of ``by_memory``.
         inner: ((H + F) H,) of the perceptron's hidden layer; the rows of the memory come first.
-        inner_bias: (H,).
-        outer: (H,) of the perceptron's output.
-        outer_bias: ().
+        inner_bias: (H,) bias of the hidden layer.
+        outer: (H,) hidden layer to the perceptron's output, a change of the raw price.
+        outer_bias: bias of the output.
     """
 
     by_feature: Float32Array
@@ -73,10 +74,10 @@ class Parameters(NamedTuple):
 
 
 class LinkInputs(NamedTuple):
-    """Inputs that are the same in all rounds, for B matrices and E links.
+    """Link inputs that are the same in all rounds, for B matrices and E links.
 
     Attributes:
-        inverse_capacity: (B E,) 1 / c in 1 / (Gbit/s).
+        inverse_capacity: (B E,) 1 / capacity, 1/(Gbit/s).
         live: (B E,) whether the link works.
         cost: (B E,) cost of the link over the mean value of a Gbit/s, without unit.
         static: (B E, S) features that depend only on network, capacities and demands.
@@ -100,8 +101,8 @@ class Constants(NamedTuple):
     tiny: float
 
 
-def parameters_of(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
-    """Weights in the layout of the kernel.
+def kernel_parameters(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
+    """Return the weights of a link update in the layout of the kernel.
 
     Args:
         cell: updates a link's memory.
@@ -131,24 +132,31 @@ def _transposed(values: Tensor) -> Float32Array:
 
 @inlined_kernel
 def _sigmoid(row, lanes):  # type: ignore[no-untyped-def]
-    """1 / (1 + exp(-x)), lane by lane."""
+    """Return 1 / (1 + exp(-x)) of each number of a row."""
     zero = fill(np.float32(0), lanes)
     ones = fill(np.float32(1), lanes)
+    # Only exponentials of numbers <= 0, which cannot overflow.
     power = exponential(where_above(row, zero, zero - row, row))
     return where_above(row, zero, ones, power) / (ones + power)
 
 
 @inner_kernel
 def _linear(results, bias, vectors, first, length, matrix, lanes):  # type: ignore[no-untyped-def]
-    """``bias`` (N,) plus the product of four vectors and a matrix (length N,), into ``results`` (4
-    N,).
+    """Apply a linear layer to four vectors: result <- bias + vector matrix.
 
-    The vectors are the entries from ``first`` on of the rows of ``vectors``, 4 rows of equal
-    length.
+    Args:
+        results: (4, N) flat (written).
+        bias: (N,).
+        vectors: (4, M) flat; the inputs are the columns ``first`` to ``first + length - 1``.
+        first: first column of the inputs.
+        length: number of inputs.
+        matrix: (length, N) flat.
+        lanes: tuple whose length is the number of outputs that are computed at once; it divides N.
     """
     columns = len(bias) // len(lanes)
     stride = len(vectors) // 4
     for column in range(columns):
+        # Sums of the four vectors.
         a = load(bias, column, lanes)
         b = a
         c = a
@@ -179,7 +187,23 @@ def _write_features(  # type: ignore[no-untyped-def]
     num_rounds,
     tiny,
 ):
-    """Write the features of PriceGNN of one link into ``features``, from ``position`` on."""
+    """Compute the features of one link in one round.
+
+    Static features; log price, log utilisation, excess utilisation, log elasticity, a Newton step
+    of the price, and progress of the pass; features of the allocating pass.
+
+    Args:
+        row: index of matrix and link, from 0 to B E - 1.
+        features: flat array (written from ``position`` on).
+        position: position of the first feature in ``features``.
+        sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by side.
+        links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, S) features.
+        allocating_features: (B E, U) features from the allocating pass; U = 0 in that pass.
+        raw_price: argument of the softplus that gives the link's price.
+        round_index: index of the round.
+        num_rounds: number of rounds of the pass.
+        tiny: added to utilisation and elasticity before the logarithm.
+    """
     # Sum load and elasticity over the blocks of demands, relative to the capacity.
     utilisation = np.float32(0)
     elasticity = np.float32(0)
@@ -223,8 +247,29 @@ def _update_chunk(  # type: ignore[no-untyped-def]
     next_weight,
     lanes,
 ):
-    """Update memory and price of the links of one task, ``_LINKS_PER_TASK`` of them, four at
-    once.
+    """Update memory and price of the links of one parallel task, four links at once.
+
+    A GRU cell updates the memory m from the features f; a perceptron of both changes the raw price:
+
+        r = sigmoid(F_r f + M_r m),    u = sigmoid(F_u f + M_u m),
+        n = tanh(F_n f + r * (M_n m)),    m <- n + u * (m - n),
+        raw price += price_gain * perceptron(m, f).
+
+    Args:
+        chunk: index of the task; its rows are ``chunk * _LINKS_PER_TASK`` and following.
+        sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by side.
+        links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, S) features.
+        allocating_features: (B E, U) features from the allocating pass; U = 0 in that pass.
+        memory: (B E, H) flat (rows of the task are updated).
+        raw_price: (B E,) arguments of the softplus (rows of the task are updated).
+        round_index, num_rounds: index of the round, and number of rounds of the pass.
+        parameters: weights of the GRU cell, (F, 3 H) and (H, 3 H), and of the perceptron,
+            (H + F, H) and (H,).
+        price_gain: factor of the perceptron's output.
+        tiny: added to utilisation and elasticity before the logarithm.
+        next_weight: (B E,) price plus cost, ``FAILED_WEIGHT`` for a failed link (rows of the task
+            are written).
+        lanes: tuple whose length, a divisor of H, is the number of outputs computed at once.
     """
     # Sizes and scratch arrays.
     rows = len(raw_price)
@@ -234,8 +279,10 @@ def _update_chunk(  # type: ignore[no-untyped-def]
     ones = fill(np.float32(1), lanes)
     two = fill(np.float32(2), lanes)
     length = hidden + num_features
-    # Four vectors, of one link each: memory, then features.
+    # (4, H + F) memory, then features, of four links.
     vectors = np.zeros(4 * length, dtype=np.float32)
+    # (4, 3 H) products of the GRU cell with features and memory: reset gate, update gate,
+    # candidate; (4, H) hidden layer of the perceptron.
     feature_gates = np.empty(12 * hidden, dtype=np.float32)
     memory_gates = np.empty(12 * hidden, dtype=np.float32)
     inner = np.empty(4 * hidden, dtype=np.float32)
@@ -286,7 +333,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
                 argument = plus_product(
                     load(feature_gates, gates, lanes), reset, load(memory_gates, gates, lanes)
                 )
-                # Tanh x = 2 sigmoid(2 x) - 1.
+                # The candidate is a tanh: tanh x = 2 sigmoid(2 x) - 1.
                 candidate = two * _sigmoid(two * argument, lanes) - ones
                 store(
                     memory,
@@ -295,6 +342,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
                         candidate, update_gate, load(memory, memory_position, lanes) - candidate
                     ),
                 )
+            # The perceptron reads the new memory.
             for h in range(hidden):
                 vectors[i * length + h] = memory[(first + i) * hidden + h]
         # Change the raw price by the perceptron of memory and features, then update the weight.
@@ -303,6 +351,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
             row = first + i
             price_change = np.float32(parameters.outer_bias)
             for column in range(columns):
+                # SiLU of the hidden layer, x sigmoid(x).
                 argument = load(inner, i * columns + column, lanes)
                 price_change += total(
                     load(parameters.outer, column, lanes) * argument * _sigmoid(argument, lanes)
@@ -332,6 +381,27 @@ def _make_rounds(
     lanes: tuple[int, ...],
     pair: tuple[int, int],
 ) -> None:
+    """Run all rounds of a pass: response of the demands, then update of the links, in parallel.
+
+    Args:
+        sharpness: (R,) 1 / temperature of each round.
+        demands: demands of B matrices and ranges of sources per block.
+        scan: candidate paths, as one trie per source.
+        sums: (blocks, B, 2 E) load and elasticity of each link, side by side (written).
+        sums_by_row: the same memory as (blocks, B E 2).
+        no_splits: (B, 0, 0): no splits are stored.
+        links: link inputs that are the same in all rounds.
+        allocating_features: (B E, U) features from the allocating pass; U = 0 in that pass.
+        memory: (B E, H) flat (updated).
+        raw_price: (B E,) arguments of the softplus that gives the price (updated).
+        parameters: weights of the link update.
+        price_gain: factor of the perceptron's output in the raw price.
+        tiny: added to utilisation and elasticity before the logarithm.
+        weight: (B, E) price plus cost of each link (updated).
+        weight_by_row: the same memory as (B E,).
+        lanes: tuple whose length is the number of outputs of a linear layer computed at once.
+        pair: tuple of two numbers, for load and elasticity as two SIMD lanes.
+    """
     rows = len(raw_price)
     num_rounds = len(sharpness)
     num_chunks = as_int64((rows + _LINKS_PER_TASK - 1) // _LINKS_PER_TASK)
@@ -367,7 +437,7 @@ def _make_rounds(
 
 @inlined_kernel
 def _softplus(argument):  # type: ignore[no-untyped-def]
-    """log(1 + exp(x)), or x itself above 20, as torch computes it."""
+    """Return softplus, log(1 + exp(x)); x itself above 20, as in torch."""
     return argument if argument > np.float32(20) else np.float32(math.log1p(math.exp(argument)))
 
 
@@ -375,7 +445,14 @@ def _softplus(argument):  # type: ignore[no-untyped-def]
 def compute_weights(
     begin: int, end: int, raw_price: Float32Array, links: LinkInputs, next_weight: Float32Array
 ) -> None:
-    """Weights (B E,) that demands respond to: the price plus the link's cost."""
+    """Compute the link weights of the rows ``begin`` to ``end - 1``: softplus(raw price) + cost.
+
+    Args:
+        begin, end: range of rows; a row is a matrix and a link.
+        raw_price: (B E,).
+        links: costs and live links.
+        next_weight: (B E,) weights (written); ``FAILED_WEIGHT`` for a failed link.
+    """
     for row in range(begin, end):
         weight = _softplus(raw_price[row]) + links.cost[row]
         next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
@@ -392,22 +469,23 @@ def make_rounds(
     constants: Constants,
     weight: Float32Array,
 ) -> None:
-    """Run all rounds of a pass: the demands respond to the weights, then the links update their
-    memory and price.
+    """Run all rounds of a pass of PriceGNN.
+
+    In each round the demands respond to the link weights, then the links update memory and price.
 
     Args:
         sharpness: (R,) 1 / temperature of each round.
-        responses: the demands.
-        links: inputs that are the same in all rounds.
+        responses: demands of B matrices, and memory for their link sums.
+        links: link inputs that are the same in all rounds.
         allocating_features: (B E, U) features of each link from the allocating pass, an input of
             the bounding pass; (B E, 0) in the allocating pass.
-        memory: (B E, H), contiguous; in place.
-        raw_price: (B E,) argument of the softplus that gives the price over the mean value; in
-            place.
+        memory: (B E, H), contiguous (updated).
+        raw_price: (B E,) argument of the softplus that gives the price over the mean value
+            (updated).
         parameters: weights of the update.
         constants: constants of PriceGNN.
-        weight: (B, E) price plus cost, to which the demands respond, ``FAILED_WEIGHT`` for a failed
-            link; in place.
+        weight: (B, E) price plus cost over the mean value, ``FAILED_WEIGHT`` for a failed link
+            (updated).
     """
     width = math.gcd(len(parameters.outer), _MAX_LANES)
     sums = responses.sums

@@ -1,6 +1,7 @@
-"""Passes of models on a GPU, recorded once for programs of a shape and replayed.
+"""Forward passes of models on a GPU, recorded once per problem shape as a CUDA graph and replayed.
 
 A pass is some hundred small launches, between which the GPU would wait for the host.
+Entry point: :meth:`RecordedPasses.run`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from teal.problem import Problem
 from teal.problem.fixed import FixedProgram, ProgramShape
 from teal.runtime.lru_cache import LruCache
 
-_MOST_SHAPES = 4  # for which a pass is kept, over one set of paths
+# Maximum number of recordings over one set of paths.
+_MAX_RECORDINGS = 4
 Pass = Callable[[Problem], tuple[Tensor, Tensor]]
 
 
 class RecordedPasses:
-    """The recorded passes of models, by paths, shape and what else distinguishes them.
+    """Cache of recorded forward passes, by paths, problem shape, type, options and weights.
 
-    Weights may change in their places, as an optimiser changes them; weights that were moved are
-    others.  A copy of this object has nothing recorded.
+    An optimiser may change the weights in place; weights at another address need a new recording.
+    A pickled copy of this object is empty.
     """
 
     def __init__(self) -> None:
@@ -34,7 +36,7 @@ class RecordedPasses:
         )
 
     def __reduce__(self) -> tuple[type[RecordedPasses], tuple[()]]:
-        """Graphs cannot be copied to another process."""
+        """Pickle as an empty cache: CUDA graphs cannot be copied to another process."""
         return RecordedPasses, ()
 
     def run(
@@ -45,33 +47,36 @@ class RecordedPasses:
         *form: Hashable,
         dtype: torch.dtype | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """``forward(problem)`` without gradients: recorded on a GPU with numba-cuda.
+        """Return ``forward(problem)``, recorded and replayed where possible.
+
+        The pass is recorded on a GPU with numba-cuda and without gradients, else called directly.
 
         Args:
-            model: the model, where the problem is.
-            forward: its pass, which waits for nothing: (B, D, K) and (B, E).
+            model: model with the weights of the pass, on the device of the problem.
+            forward: pass of the model, without waiting for the GPU: returns splits (B, D, K) and
+                prices (B, E).
             problem: B matrices.
-            form: options that change what the pass does.
-            dtype: type in which the pass is given the problem; None for the model's.
+            form: options that change the work of the pass.
+            dtype: type of the problem that the pass gets; None for the model's type.
         """
         weights = list(model.parameters())
         dtype = dtype or weights[0].dtype
         if torch.is_grad_enabled() or not FixedProgram.accepts(problem):
             return forward(problem.to(dtype))
         shape = ProgramShape.of(problem)
-        latest = self._by_backend.setdefault(problem.ops.backend, LruCache(_MOST_SHAPES))
+        recordings = self._by_backend.setdefault(problem.ops.backend, LruCache(_MAX_RECORDINGS))
         key = shape, dtype, form, tuple(weight.data_ptr() for weight in weights)
-        recorded = latest.take(key) or _Recorded(FixedProgram(problem, shape, dtype))
+        recorded = recordings.take(key) or _Recorded(FixedProgram(problem, shape, dtype))
         results = recorded.run(forward, problem)
-        latest.keep(key, recorded)
+        recordings.keep(key, recorded)
         return results
 
 
 class _Recorded:
-    """One pass.
+    """CUDA graph of one forward pass, with fixed memory for its problem.
 
     Args:
-        program: place of the program.
+        program: GPU memory of the problem, which is overwritten before each replay.
     """
 
     def __init__(self, program: FixedProgram) -> None:
@@ -82,7 +87,12 @@ class _Recorded:
     @torch.inference_mode(False)
     @torch.no_grad()
     def run(self, forward: Pass, problem: Problem) -> tuple[Tensor, Tensor]:
-        """The results for a program of the shape."""
+        """Copy a problem of the same shape to the fixed memory, run the pass; return its results.
+
+        Args:
+            forward: the pass, which a replay of the graph does not call.
+            problem: B matrices.
+        """
 
         def work() -> None:
             self._results = forward(self._program.problem())

@@ -1,11 +1,10 @@
-"""FlowGNN in the form ``universal``: weights that depend neither on the network nor on the number
-of paths of a demand.
+"""FlowGNN in the form ``universal``: weights independent of the network and of the number of paths.
 
 As in the paper (Xu et al., "Teal", SIGCOMM 2023, section 3.2) links and paths have embeddings,
-paths and links exchange them in layers, and so do the paths of a demand.  What the paper
-concatenates over the K paths of a demand is a mean here, and what it divides by the roots of
-degrees is a mean weighted by demand, so that neither K nor the number of demands appears in a
-weight or sets a scale.  A sample of the demands at raised rates looks like all of them.
+which they exchange in layers, and so do the paths of a demand.  Two differences make the weights
+independent of K and of the number of demands: the mean over the K paths of a demand replaces their
+concatenation, and a mean weighted by demand replaces the division by roots of degrees.  A sample of
+the demands at raised rates therefore has the same inputs as all demands.
 
 With h[e] the state of link e, g[p] that of path p, c capacities, v values over their mean, layer l
 computes
@@ -15,16 +14,16 @@ computes
     z[p]      = u_l . g[p] + q_l bounded(profit[p]),       w = softmax of z over the paths of a demand and rejection,
     load, elasticity = sums over the paths through a link of  demand w  and  q_l demand w (1 - w),
     G[e]      = mean of g[p] over the paths through e, weighted by demand,
-    h[e]     += MLP_l(h, G, what is known of the link),
+    h[e]     += MLP_l(h, G, features of the link),
     g[p]     += silu(A_l g[p] + B_l (mean of g over the demand's paths) + mean of V_l h[e] along p + C_l x[p]),
 
-with x[p] what is known of the path: its worst utilisation, its profit, and its share w.  The last z
-are the means of the policy.  Under the balanced programs nothing is rejected and prices are divided
-by the mean price of a path at the loads before.
+with features x[p] of the path: its worst utilisation and excess, its profit, and its split w.  The
+last z are the means of the policy.  In a balanced program nothing is rejected, and prices are
+divided by the mean price of a path at the previous loads.
 
-Links are few, and their part is torch.  Paths are many: :class:`teal.nn.flow_passes.TorchPasses` is
-their part with gradients, and :class:`teal.nn.flow_passes_fused.CompiledPasses` the same, compiled,
-without.
+Links are few: their layers are torch modules.  Paths are many: their passes are
+:class:`teal.nn.flow_passes.TorchPasses` (with gradients) or
+:class:`teal.nn.flow_passes_fused.CompiledPasses` (compiled, for inference).
 """
 
 from __future__ import annotations
@@ -38,22 +37,29 @@ from teal.nn.flow_gnn_config import FlowGnnConfig
 from teal.nn.flow_models import FlowModel
 from teal.nn.flow_passes import PathEncoder, PathPasses, PathUpdate, TorchPasses
 from teal.nn.flow_passes_fused import CompiledPasses
-from teal.nn.policy import FIRST_RAW_PRICE, price_of
+from teal.nn.policy import FIRST_RAW_PRICE, price_softplus
 from teal.problem import Problem
 from teal.problem.problem import mean_capacity, mean_value
 
-LOGIT_CLAMP = 30.0  # largest absolute value of a mean of the policy
-# Features of a link: those that stay the same in all layers, and those that do not.
+# Largest absolute value of an action.
+LOGIT_CLAMP = 30.0
+# Numbers of features of a link: constant ones, and those that change from layer to layer.
 _STATIC = 4
 _DYNAMIC = 5
-_OFFSET = 1e-4  # added to utilisations and elasticities before the logarithm
+# Added to utilisations and elasticities before the logarithm.
+_OFFSET = 1e-4
 # Initial q of the first and the last layer, 1 over the mean value.
 _FIRST_SHARPNESS = 5.0
 _LAST_SHARPNESS = 20.0
 
 
 class _LinkUpdate(nn.Module):
-    """The change of the state of a link, from its state, what its paths say, and features."""
+    """Residual update of link states from the states, the mean states of their paths, and features.
+
+    Args:
+        state: H, numbers of a link state.
+        width: F, numbers of a path state.
+    """
 
     def __init__(self, state: int, width: int) -> None:
         super().__init__()
@@ -64,13 +70,19 @@ class _LinkUpdate(nn.Module):
             nn.Linear(state + width + _STATIC + _DYNAMIC, state), nn.SiLU(), last
         )
 
-    def forward(self, state: Tensor, of_paths: Tensor, features: Tensor) -> Tensor:
-        """(B, E, H), (B, E, F), (B, E, 9) -> (B, E, H)."""
-        return state + self.net(torch.cat([state, of_paths, features], -1))
+    def forward(self, state: Tensor, path_means: Tensor, features: Tensor) -> Tensor:
+        """Return the next link states, (B, E, H).
+
+        Args:
+            state: (B, E, H) link states.
+            path_means: (B, E, F) mean state of the paths through each link, weighted by demand.
+            features: (B, E, 9) features of the links.
+        """
+        return state + self.net(torch.cat([state, path_means, features], -1))
 
 
 def _price_layer(state: int) -> nn.Linear:
-    """From the state of a link to its raw price, near 0 at first."""
+    """Create the linear map from a link state to a raw price; prices are near 0 before training."""
     layer = nn.Linear(state, 1)
     with torch.no_grad():
         layer.weight.mul_(0.3)
@@ -79,11 +91,13 @@ def _price_layer(state: int) -> nn.Linear:
 
 
 class UniversalFlowGnn(FlowModel):
-    """FlowGNN for any number of paths and demands (equations in the module).
+    """FlowGNN for any network and any number of paths and demands.
+
+    Each layer: link prices and path profits give actions and splits; the splits give link loads;
+    loads and path states update the link states, then link messages update the path states.
 
     Args:
-        config: shapes; ``num_paths`` is what the model was trained with, and any other number is as
-            good.
+        config: shapes; ``num_paths`` is K of the training paths, and other numbers work too.
     """
 
     clamp = LOGIT_CLAMP
@@ -92,6 +106,7 @@ class UniversalFlowGnn(FlowModel):
     def __init__(self, config: FlowGnnConfig) -> None:
         super().__init__()
         self.config = config
+        # Numbers of a path state and of a link state.
         width = config.width
         state = 2 * config.width
         self.link_in = nn.Sequential(nn.Linear(_STATIC, state), nn.SiLU(), nn.Linear(state, state))
@@ -103,7 +118,7 @@ class UniversalFlowGnn(FlowModel):
         sharpness = torch.linspace(
             math.log(_FIRST_SHARPNESS), math.log(_LAST_SHARPNESS), config.layers + 1
         )
-        # Sharpness under total flow, and of the balanced programs.
+        # Sharpness q of each layer: in value maximisation, and in balanced programs.
         self.log_sharpness = nn.Parameter(sharpness[:, None].repeat(1, 2))
         self.bound_layer = _LinkUpdate(state, width)
         bound_last = nn.Linear(state, 1)
@@ -111,17 +126,20 @@ class UniversalFlowGnn(FlowModel):
         self.bound_price = nn.Sequential(nn.Linear(state, state), nn.SiLU(), bound_last)
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Means of the normal distribution of the actions (B, D, K), and link prices (B, E), value
-        per Gbit/s.
+        """Return the means of the actions' normal distribution (B, D, K), and link prices (B, E).
 
-        ``problem`` must be in the model's floating-point type.
+        Prices are in value per Gbit/s.
+
+        Args:
+            problem: B matrices, in the model's floating-point type.
         """
-        every, prices = self.tentative(problem)
-        return every[-1], prices
+        layer_actions, prices = self.tentative(problem)
+        return layer_actions[-1], prices
 
     def tentative(self, problem: Problem) -> tuple[list[Tensor], Tensor]:
-        """The z (B, D, K) of all layers, the last of which are the policy's means; and link prices
-        (B, E).
+        """Return the actions z (B, D, K) of all layers, and link prices (B, E), with gradients.
+
+        The last actions are the means of the policy.
         """
         passes = TorchPasses(problem, self.clamp)
         prices = self.run(problem, passes)
@@ -129,8 +147,9 @@ class UniversalFlowGnn(FlowModel):
 
     @torch.no_grad()
     def allocate(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Splits (B, D, K) of the policy's means, and link prices (B, E), in compiled passes where
-        these apply.
+        """Return splits (B, D, K) at the mean actions, and link prices (B, E), without gradients.
+
+        Compiled passes are used where they support the problem.
         """
         accepted = CompiledPasses.accepts(problem, self.config.width)
         passes = (CompiledPasses if accepted else TorchPasses)(problem, self.clamp)
@@ -138,46 +157,55 @@ class UniversalFlowGnn(FlowModel):
         return passes.splits, prices
 
     def run(self, problem: Problem, passes: PathPasses) -> Tensor:
-        """All layers; the prices (B, E) for the bound."""
+        """Run all layers; return link prices (B, E) for the dual bound, value per Gbit/s.
+
+        Args:
+            problem: B matrices.
+            passes: passes over the paths of the problem; they hold actions and splits afterwards.
+        """
         links = _Links(problem, passes)
         state = self.link_in(links.static)
-        for number in range(self.config.layers + 1):
-            if number:
+        for layer in range(self.config.layers + 1):
+            # Link states, and prices from them; layer 0 encodes.
+            if layer:
                 features = torch.cat([links.static, links.dynamic()], -1)
-                state = self.link_layers[number - 1](state, links.of_paths, features)
-            price = nn.functional.softplus(self.price[number](state).squeeze(-1)) * links.live
-            sharpness = self.log_sharpness[number, int(links.carries_all)].exp()
-            relative = price / links.unit(price)
-            if number:
-                message = self.messages[number - 1](state)
-                weights = self.path_layers[number - 1]
+                state = self.link_layers[layer - 1](state, links.path_means, features)
+            price = nn.functional.softplus(self.price[layer](state).squeeze(-1)) * links.live
+            sharpness = self.log_sharpness[layer, int(links.carries_all)].exp()
+            relative_price = price / links.unit(price)
+            # Path states, actions, splits and link sums.
+            if layer:
+                message = self.messages[layer - 1](state)
+                weights = self.path_layers[layer - 1]
                 assert isinstance(weights, PathUpdate)
-                passes.update(weights, relative, sharpness, message, links.utilisation)
+                passes.update(weights, relative_price, sharpness, message, links.utilisation)
             else:
-                passes.encode(self.path_in, relative, sharpness, links.utilisation)
-            links.take(price, passes.sums)
+                passes.encode(self.path_in, relative_price, sharpness, links.utilisation)
+            links.set_sums(price, passes.sums)
+        # Prices for the dual bound, from a last update of the link states.
         features = torch.cat([links.static, links.dynamic()], -1)
-        state = self.bound_layer(state, links.of_paths, features)
+        state = self.bound_layer(state, links.path_means, features)
         raw = self.bound_price(state).squeeze(-1)
-        prices = price_of(raw, maximises_value=problem.objective.maximises_value) * links.live
+        prices = price_softplus(raw, maximises_value=problem.objective.maximises_value) * links.live
         return prices * links.mean_value
 
 
 class _Links:
-    """The features of the links of a problem, and the last messages of the paths to them.
+    """Link features of a problem, updated after each pass over the paths.
 
     Args:
         problem: B matrices.
-        passes: over its paths.
+        passes: passes over the paths of the problem.
 
     Attributes:
-        carries_all: whether nothing may be rejected.
+        carries_all: whether all demand must be carried (balanced program).
         live: (B, E) whether a link works.
-        static: (B, E, 4) features that stay the same.
-        utilisation: (B, E) of the last splits (at first even ones); in a balanced program over the
-            largest.
-        of_paths: (B, E, F) G of the last pass.
-        mean_value: () unit of values and prices; 1 in the balanced programs, which have no values.
+        static: (B, E, 4) constant features: log relative capacity, log utilisation of even splits,
+            whether the link is live, whether the program is balanced.
+        utilisation: (B, E) utilisation of the last splits (first of even ones); in a balanced
+            program over the largest one.
+        path_means: (B, E, F) G, mean state of the paths through each link, weighted by demand.
+        mean_value: () unit of values and prices; 1 in a balanced program, which has no values.
     """
 
     def __init__(self, problem: Problem, passes: PathPasses) -> None:
@@ -199,11 +227,12 @@ class _Links:
         features = [torch.where(self.live, feature, 0) for feature in features]
         self.static = torch.stack([*features, torch.full_like(size, float(self.carries_all))], -1)
         self._price = self._elasticity = torch.zeros_like(self.utilisation)
-        self.of_paths = torch.zeros(0)
+        self.path_means = torch.zeros(0)
 
     def _relative(self, load: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, E) utilisation, in a balanced program over the largest; and (B, 1) what it was
-        divided by.
+        """Return the utilisation (B, E) of loads (B, E) in Gbit/s, and its divisor (B, 1).
+
+        The divisor is the largest utilisation in a balanced program, else 1.
         """
         utilisation = load * self._inverse
         if not self.carries_all:
@@ -212,28 +241,35 @@ class _Links:
         return utilisation / largest, largest
 
     def unit(self, price: Tensor) -> Tensor:
-        """(B, 1) by which prices are divided: 1, in a balanced program the mean price of a path at
-        the last loads.
+        """Return the divisor of prices, (B, 1): 1, in a balanced program the mean path price.
+
+        The mean is weighted by the last flows.
+
+        Args:
+            price: (B, E) link prices.
         """
         if not self.carries_all:
             return torch.ones_like(price[:, :1])
         return ((self._load * price).sum(1, keepdim=True) / self._rate).clamp(min=1e-30)
 
-    def take(self, price: Tensor, sums: Tensor) -> None:
-        """Keep what the paths answered.
+    def set_sums(self, price: Tensor, sums: Tensor) -> None:
+        """Update the features from the link sums of a pass.
 
         Args:
-            price: (B, E) that they were given.
-            sums: (B, E, F + 2) load, elasticity, and sum of demand g.
+            price: (B, E) prices of the pass.
+            sums: (B, E, F + 2) load, elasticity, and sum of demand g over the paths through a link.
         """
         self._price = price
         self._load = sums[..., 0]
         self.utilisation, self._largest = self._relative(self._load)
         self._elasticity = sums[..., 1] * self._inverse / self._largest
-        self.of_paths = sums[..., 2:] * self._weight[..., None]
+        self.path_means = sums[..., 2:] * self._weight[..., None]
 
     def dynamic(self) -> Tensor:
-        """(B, E, 5) features that change."""
+        """Return the features that change from layer to layer, (B, E, 5).
+
+        Log utilisation, excess utilisation, log elasticity, Newton step of the price, log price.
+        """
         excess = self.utilisation - 1
         return torch.stack(
             [

@@ -44,7 +44,9 @@ def make_path_ops(
         return PathOps(paths, TorchBackend(paths, device), device)
     if name == "numba":
         if device.type != "cpu":
-            raise InputError("path operations", "backend", f"one that runs on {device}", "numba")
+            raise InputError.invalid(
+                "path operations", "backend", f"numba does not run on {device}", "use auto"
+            )
         return PathOps(paths, NumbaBackend(paths, device), device)
     if name != "cuda":
         raise InputError("path operations", "backend", "auto, torch, numba or cuda", repr(backend))
@@ -52,12 +54,14 @@ def make_path_ops(
 
     if backend == "auto" and (reason := cuda.missing()):
         warnings.warn(
-            f"path operations on the GPU use torch, which is slower: missing {reason}",
+            f"path operations on the GPU run in torch, which is slower: CUDA kernels need {reason}",
             stacklevel=2,
         )
         return PathOps(paths, TorchBackend(paths, device), device)
     if device.type != "cuda" and not cuda.SIMULATED:
-        raise InputError("path operations", "backend", f"one that runs on {device}", "cuda")
+        raise InputError.invalid(
+            "path operations", "backend", f"cuda does not run on {device}", "use auto"
+        )
     from teal.pathops.cuda_backend import CudaBackend
 
     return PathOps(paths, CudaBackend(paths, device), device)

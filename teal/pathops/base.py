@@ -49,15 +49,17 @@ class OpsBackend(Protocol):
         ...
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, E) -> values (B, D, K), 0 where there is no path, and links (B, D, K) int64, -1
-        there.
+        """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
 
-        Of links with equal values the one nearest the source is returned.
+        0 and -1 where there is no path.  Links are int64; of links with equal values the one
+        nearest the source is returned.
         """
         ...
 
 
 class _PathSum(torch.autograd.Function):
+    """Differentiable path_sum, (B, E, F) -> (B, D, K, F); its gradient is link_sum."""
+
     @staticmethod
     def forward(ctx: Any, link_values: Tensor, backend: OpsBackend) -> Tensor:
         ctx.backend = backend
@@ -69,6 +71,8 @@ class _PathSum(torch.autograd.Function):
 
 
 class _LinkSum(torch.autograd.Function):
+    """Differentiable link_sum, (B, D, K, F) -> (B, E, F); its gradient is path_sum."""
+
     @staticmethod
     def forward(ctx: Any, path_values: Tensor, backend: OpsBackend) -> Tensor:
         ctx.backend = backend
@@ -80,6 +84,8 @@ class _LinkSum(torch.autograd.Function):
 
 
 class _PathMax(torch.autograd.Function):
+    """Differentiable path_max, (B, E) -> (B, D, K); the gradient goes to the largest link alone."""
+
     @staticmethod
     def forward(ctx: Any, link_values: Tensor, backend: OpsBackend) -> tuple[Tensor, Tensor]:
         values, links = backend.path_max(link_values.contiguous())
@@ -121,9 +127,10 @@ class PathOps:
         self.backend = backend
         self.device = device
         self.column_paths = paths
-        # (D, K), true where the demand has a k-th path
+        # (D, K), true where the demand has a k-th path.
         self.mask = torch.from_numpy(paths.mask).to(device)
-        self.hops = torch.from_numpy(paths.hops).to(device)  # (D, K), 0 where there is no path
+        # (D, K) number of links of each path, 0 where there is no path.
+        self.hops = torch.from_numpy(paths.hops).to(device)
 
     @cached_property
     def path_count(self) -> Int[Tensor, " D"]:
@@ -136,14 +143,18 @@ class PathOps:
         return self.link_sum(self.mask[None].to(torch.float64))[0]
 
     def path_sum(self, link_values: Float[Tensor, "B E *F"]) -> Float[Tensor, "B D K *F"]:
-        """Sum along each path: (B, E) -> (B, D, K), or (B, E, F) -> (B, D, K, F)."""
+        """Sum link values along each path: (B, E) -> (B, D, K), or (B, E, F) -> (B, D, K, F).
+
+        0 where there is no path.
+        """
         if link_values.dim() == 2:
             return cast(Tensor, _PathSum.apply(link_values.unsqueeze(-1), self.backend)).squeeze(-1)
         return cast(Tensor, _PathSum.apply(link_values, self.backend))
 
     def link_sum(self, path_values: Float[Tensor, "B D K *F"]) -> Float[Tensor, "B E *F"]:
-        """Sum over the paths through each link: (B, D, K) -> (B, E), or (B, D, K, F) -> (B, E,
-        F).
+        """Sum path values over the paths through each link: (B, D, K) -> (B, E).
+
+        With features: (B, D, K, F) -> (B, E, F).  Slots without a path are ignored.
         """
         if path_values.dim() == 3:
             return cast(Tensor, _LinkSum.apply(path_values.unsqueeze(-1), self.backend)).squeeze(-1)
@@ -152,22 +163,19 @@ class PathOps:
     def path_max(
         self, link_values: Float[Tensor, "B E"]
     ) -> tuple[Float[Tensor, "B D K"], Int[Tensor, "B D K"]]:
-        """Maximum along each path, and the link that attains it: (B, E) -> (B, D, K) and (B, D, K)
-        int64.
+        """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
 
-        Where there is no path they are 0 and -1.  Of links with equal values the one nearest the
-        source is returned; it alone receives the gradient.
+        0 and -1 where there is no path.  Links are int64; of links with equal values the one
+        nearest the source is returned, which alone receives the gradient.
         """
         return cast(tuple[Tensor, Tensor], _PathMax.apply(link_values, self.backend))
 
     def of_paths(self, path_values: Float[Tensor, "D P"]) -> Float[Tensor, "D K"]:
-        """Convert path values (D, P) to column values (D, K) of a program; here each column is a
-        path.
-        """
+        """Convert path values (D, P) to column values (D, K); here each column is a path."""
         return path_values
 
     def incidence(self, num_rows: int) -> sp.csr_array:
-        """Return the (E, D K) incidence matrix: load of a Gbit/s of each column on each row.
+        """Return the (E, D K) incidence matrix: load on each row of a Gbit/s on each column.
 
         Args:
             num_rows: E.
@@ -177,7 +185,10 @@ class PathOps:
 
 
 class TorchBackend:
-    """Backend of torch operations, which process all trie nodes of one depth at once."""
+    """Path operations in torch, which process all trie nodes of one depth at once.
+
+    T trie nodes of all sources; a node stands for the path from its source to it.
+    """
 
     name = "torch"
 
@@ -185,11 +196,14 @@ class TorchBackend:
         trie = paths.trie
         self._num_nodes = trie.num_nodes
         self._num_links = paths.num_links
-        self._leaf = torch.from_numpy(paths.leaf.astype("int64")).to(device)  # (D, K)
+        # (D, K) trie node where each path ends, -1 without a path.
+        self._leaf = torch.from_numpy(paths.leaf.astype("int64")).to(device)
         self._mask = self._leaf >= 0
+        # (P,) position of each path in (D, K), and its end node.
         # Indices instead of the mask, since a GPU would wait for the host at a boolean index.
         self._slot = self._mask.flatten().nonzero()[:, 0]
         self._end_node = self._leaf.flatten()[self._slot]
+        # Nodes of each depth, with the links into them and their parents.
         self._levels = []
         for nodes in trie.levels:
             node = nodes.astype("int64")
@@ -205,7 +219,8 @@ class TorchBackend:
     def path_sum(self, link_values: Tensor) -> Tensor:
         """Sum link values along each path: (B, E, F) -> (B, D, K, F)."""
         batch, _, features = link_values.shape
-        sums = link_values.new_zeros(batch, self._num_nodes, features)  # (B, T, F)
+        # (B, T, F) sums from the source to each node.
+        sums = link_values.new_zeros(batch, self._num_nodes, features)
         for depth, (node, link, parent) in enumerate(self._levels):
             value = link_values[:, link]
             sums[:, node] = value if depth == 0 else value + sums[:, parent]
@@ -215,9 +230,11 @@ class TorchBackend:
         """Sum path values over each link: (B, D, K, F) -> (B, E, F)."""
         batch = path_values.shape[0]
         features = path_values.shape[-1]
-        flow = path_values.new_zeros(batch, self._num_nodes, features)  # (B, T, F)
+        # (B, T, F) flow through each node: first of the paths that end there.
+        flow = path_values.new_zeros(batch, self._num_nodes, features)
         flow.index_add_(1, self._end_node, path_values.flatten(1, 2)[:, self._slot])
         link_totals = path_values.new_zeros(batch, self._num_links, features)
+        # Deepest nodes first: add each node's flow to its link and to its parent.
         for depth in reversed(range(len(self._levels))):
             node, link, parent = self._levels[depth]
             link_totals.index_add_(1, link, flow[:, node])
@@ -226,8 +243,12 @@ class TorchBackend:
         return link_totals
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, E) -> values (B, D, K) and links (B, D, K)."""
-        largest = link_values.new_zeros(len(link_values), self._num_nodes)  # (B, T)
+        """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
+
+        0 and -1 where there is no path.
+        """
+        # (B, T) largest value from the source to each node, and its link.
+        largest = link_values.new_zeros(len(link_values), self._num_nodes)
         node_link = torch.full(largest.shape, -1, dtype=torch.int64, device=largest.device)
         for depth, (node, link, parent) in enumerate(self._levels):
             value = link_values[:, link]
@@ -260,12 +281,13 @@ _cache: weakref.WeakKeyDictionary[PathOps, ColumnLinks] = weakref.WeakKeyDiction
 
 
 def columns_of_ops(ops: PathOps, num_rows: int) -> ColumnLinks:
-    """Return the rows of all columns in CSR form, and their coefficients; without entries where all
-    are 1.
+    """Return the incidences of all columns in CSR form: rows of each column, and coefficients.
+
+    The coefficients are (0,) where all are 1.
 
     Args:
         ops: path operations, possibly transformed by side conditions.
-        num_rows: number of rows.
+        num_rows: number of rows, links and those that side conditions add.
     """
     if ops.is_over_paths and isinstance(ops.column_paths, PathSet):
         return path_links_of(ops.column_paths), np.zeros(0)
@@ -276,6 +298,7 @@ def columns_of_ops(ops: PathOps, num_rows: int) -> ColumnLinks:
 
 
 def _column_links(ops: PathOps, num_rows: int) -> ColumnLinks:
+    """Convert the incidence matrix of ``ops`` to rows and coefficients by column."""
     mask = ops.mask.cpu().numpy()
     slot = np.flatnonzero(mask.reshape(-1)).astype(np.int64)
     rows = sp.csc_array(ops.incidence(num_rows))[:, slot]

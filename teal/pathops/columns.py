@@ -22,12 +22,11 @@ from teal.pathops.base import PathOps
 
 
 class MoveOps(PathOps):
-    """Every path as two columns, for traffic that stays on it and traffic that moves onto it; an
-    extra last row counts the moved traffic.
+    """Path operations with two columns per path, for traffic that stays on the path or moves to it.
 
-    Column 2 k is path k of ``ops`` for staying traffic, column 2 k + 1 the same for moving traffic.
-    The columns are a path set (:func:`teal.network.path_changes.with_moves`), so that engines over
-    paths support them.
+    Column 2 k is path k of ``ops`` for staying traffic, column 2 k + 1 path k for moving traffic.
+    An extra last row counts the moved traffic.  The columns are a path set
+    (:func:`teal.network.path_changes.with_moves`), so that engines over paths support them.
 
     Args:
         ops: operations over the paths.
@@ -44,8 +43,7 @@ class MoveOps(PathOps):
 
 
 class AddedRowOps(PathOps):
-    """Operations with an extra last row, whose load is the sum of ``coefficient`` times column
-    flow.
+    """Path operations with an extra last row: its load is the sum of coefficient times column flow.
 
     Args:
         ops: operations over K columns and E - 1 rows.
@@ -65,18 +63,26 @@ class AddedRowOps(PathOps):
         self.coefficient = torch.where(ops.mask, coefficient.to(ops.device), 0)
 
     def path_sum(self, link_values: Tensor) -> Tensor:
-        """Sums along columns, as in :meth:`PathOps.path_sum`; link values have no feature axis."""
+        """Sum row values along each column: (B, E) -> (B, D, K).
+
+        The extra row adds coefficient times its value.  There is no feature axis.
+        """
         added = link_values[:, -1, None, None] * self.coefficient.to(link_values)
         return self.ops.path_sum(link_values[:, :-1].contiguous()) + added
 
     def link_sum(self, path_values: Tensor) -> Tensor:
-        """Sums over columns, as in :meth:`PathOps.link_sum`; path values have no feature axis."""
+        """Sum column flows over each row: (B, D, K) -> (B, E).
+
+        The extra row gets the sum of coefficient times flow.  There is no feature axis.
+        """
         added = (path_values * self.coefficient.to(path_values)).sum((1, 2))
         return torch.cat([self.ops.link_sum(path_values), added[:, None]], 1)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """Maxima along columns, as in :meth:`PathOps.path_max`; columns with a positive coefficient
-        include the extra row.
+        """Compute the largest row value along each column, and its row: (B, E) -> (B, D, K) each.
+
+        Columns with a positive coefficient include the extra row.  0 and -1 where there is no
+        column.
         """
         values, links = self.ops.path_max(link_values[:, :-1].contiguous())
         added = link_values[:, -1, None, None].expand_as(values)
@@ -97,8 +103,9 @@ class AddedRowOps(PathOps):
 
 
 class BundleOps(PathOps):
-    """Operations over bundles of paths, as in :class:`teal.pathops.PathOps`, with K the number of
-    bundles J.
+    """Path operations over bundles of paths: the columns of a demand are its J bundles.
+
+    A Gbit/s of bundle j of demand d reserves ``weight[d, j, k]`` Gbit/s on path k.
 
     Args:
         ops: operations over the paths.
@@ -117,7 +124,7 @@ class BundleOps(PathOps):
         self.hops = torch.einsum("djk,dk->dj", (self.weight > 0).to(ops.hops.dtype), ops.hops)
 
     def path_sum(self, link_values: Tensor) -> Tensor:
-        """Weighted sum over the paths of a bundle, as in :meth:`PathOps.path_sum`."""
+        """Sum link values along the paths of each bundle, weighted: (B, E) -> (B, D, J)."""
         return torch.einsum(
             "djk,bdk->bdj", self.weight.to(link_values), self.ops.path_sum(link_values)
         )
@@ -127,22 +134,27 @@ class BundleOps(PathOps):
         return self.ops.link_sum(self.on_paths(path_values))
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """Maximum over the paths of a bundle, as in :meth:`PathOps.path_max`."""
+        """Compute the largest link value on the paths of each bundle, and its link.
+
+        (B, E) -> (B, D, J) each; 0 and -1 where there is no bundle.
+        """
         values, links = self.ops.path_max(link_values)
         has_path = (self.weight > 0)[None]
-        path_values = torch.where(has_path, values[:, :, None], -torch.inf)  # (B, D, J, K)
+        # (B, D, J, K) values of the paths in each bundle.
+        path_values = torch.where(has_path, values[:, :, None], -torch.inf)
         largest, index = path_values.max(-1)
         link = links[:, :, None].expand_as(path_values).gather(-1, index[..., None])[..., 0]
         return torch.where(self.mask, largest, 0), torch.where(self.mask, link, -1)
 
     def of_paths(self, path_values: Tensor) -> Tensor:
-        """Weighted sum over the paths of a bundle, as in :meth:`PathOps.of_paths`."""
+        """Convert path values to weighted sums over the paths of each bundle: (D, P) -> (D, J)."""
         return torch.einsum(
             "djk,dk->dj", self.weight.to(path_values), self.ops.of_paths(path_values)
         )
 
     @override
     def incidence(self, num_rows: int) -> sp.csr_array:
+        # (D K, D J) weight of each path in each bundle.
         num_demands, num_bundles, num_paths = self.weight.shape
         demand, bundle, path = (part.cpu().numpy() for part in self.weight.nonzero(as_tuple=True))
         weight = self.weight[self.weight != 0].cpu().numpy().astype(np.float64)
@@ -153,5 +165,5 @@ class BundleOps(PathOps):
         return sp.csr_array(self.ops.incidence(num_rows) @ bundle_matrix)
 
     def on_paths(self, bundles: Tensor) -> Tensor:
-        """Return (B, D, K) the flow reserved on each path by bundle flows (B, D, J)."""
+        """Return the flow that bundle flows (B, D, J) reserve on each path, (B, D, K)."""
         return torch.einsum("djk,bdj->bdk", self.weight.to(bundles), bundles)

@@ -23,7 +23,7 @@ from teal.runtime.lru_cache import LruCache
 _MAX_SCRATCH_BYTES = 256 << 20
 # Maximum number of shapes of programs for which recordings over one path set are kept.
 _MAX_SHAPES = 8
-# Entries of a row whose extremes one block finds.
+# Maximum number of entries of a row that one block reduces at a time.
 _CHUNK = 64 * cuda.THREADS
 # Approximate number of trie nodes that a thread adds up for a link of average degree.
 _NODES_PER_THREAD = 8
@@ -82,13 +82,14 @@ class CudaBackend:
         self.spare_buffers = LruCache[Any, Any](_MAX_SHAPES)
 
     def without_spare_buffers(self) -> CudaBackend:
-        """Return the same operations over the same memory, with empty buffers."""
+        """Return a copy with the same path arrays and no recorded PDHG buffers."""
         copied = copy.copy(self)
         copied.spare_buffers = LruCache[Any, Any](_MAX_SHAPES)
         return copied
 
     def layout(self, dtype: torch.dtype, lanes: int, arrays: int = 1) -> BlockLayout:
-        """Return the memory layout of blocks.
+        """Return the memory layout of blocks: node values in shared memory if they fit, else in
+        global memory.
 
         Args:
             dtype: type of the values.
@@ -99,7 +100,7 @@ class CudaBackend:
         lanes = min(lanes, cuda.THREADS)
         usable = cuda.SHARED_BYTES - cuda.RESERVED_BYTES
         max_lanes = (usable // self._max_slots - self._index_bytes) // (arrays * item_bytes)
-        # The nodes fit into shared memory; otherwise use global memory for the resident blocks.
+        # Shared memory, if the nodes of every source fit.
         if max_lanes >= 1:
             lanes = min(lanes, max_lanes)
             shared_bytes = self._max_slots * (arrays * lanes * item_bytes + self._index_bytes)
@@ -107,6 +108,7 @@ class CudaBackend:
                 kernels.IN_SHARED_MEMORY, self._scratch(dtype, 1), self._max_slots
             )
             return BlockLayout(node_memory, lanes, shared_bytes, cuda.MAX_BLOCKS)
+        # Global memory for the blocks that the GPU holds at once.
         blocks = cuda.resident_blocks(self.device)
         entries = blocks * self._max_slots * arrays
         lanes = max(1, min(lanes, _MAX_SCRATCH_BYTES // (entries * item_bytes)))
@@ -170,6 +172,7 @@ class CudaBackend:
         return self._link_totals(flows)
 
     def _link_totals(self, flows: Tensor) -> Tensor:
+        """Sum node flows over the trie nodes of each link: (B, T, F) -> (B, E, F)."""
         batch, _, features = flows.shape
         out = flows.new_empty(batch, self._num_links, features)
         lanes = min(features, cuda.THREADS)
@@ -193,7 +196,10 @@ class CudaBackend:
         return out
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, E) -> values (B, D, K) and links (B, D, K)."""
+        """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
+
+        0 and -1 where there is no path.
+        """
         out = link_values.new_empty(len(link_values), *self._shape)
         out_link = torch.empty(out.shape, dtype=torch.int64, device=out.device)
         if not out.numel() or not self.num_nodes:
@@ -216,9 +222,17 @@ class CudaBackend:
         return out, out_link
 
     def extremes(self, *tensors: Tensor) -> list[FloatArray]:
-        """Return (B, 4) minimum, maximum, sum and minimum positive value (infinite for none) of
-        each row of four tensors (B, n), with one kernel and one transfer.
+        """Return minimum, maximum, sum and minimum positive value of each row of four tensors.
+
+        One kernel and one transfer to the host.
+
+        Args:
+            tensors: four tensors (B, n) on the GPU; n may differ.
+
+        Returns:
+            (B, 4) for each tensor; the minimum positive value is infinite for none.
         """
+        # Index of the first chunk of each tensor.
         begin = [0]
         for tensor in tensors:
             begin.append(begin[-1] + len(tensor) * -(-tensor.shape[1] // _CHUNK))
@@ -234,6 +248,7 @@ class CudaBackend:
             _CHUNK,
             cuda.array(partials),
         )
+        # Reduce the chunks of each row.
         chunks = np.asarray(partials.cpu()).reshape(-1, 4)
         extremes = []
         for tensor, first, last in zip(tensors, begin, begin[1:], strict=False):
@@ -248,6 +263,7 @@ class CudaBackend:
         return extremes
 
 
+# Arrays of the trie whose kernels read them as unsigned integers.
 _UNSIGNED = ("parent", "link", "child_end", "is_path_end", "end_node")
 
 

@@ -21,15 +21,32 @@ from numba import cuda, float64
 
 from teal.runtime.cuda import THREADS, cuda_kernel, device_function
 
-# First row of a thread without rows: larger than any last row.
+# First row of a thread without rows: larger than any number of rows.
 _NO_ROW = 1 << 30
-# Distinguished by their length at compile time.
+# Places of the node values: Numba tells the tuples apart by their length, at compile time.
 IN_SHARED_MEMORY = (0,)
 IN_GLOBAL_MEMORY = (0, 0)
 
 
 class TrieArrays(NamedTuple):
-    """Arrays of a :class:`teal.network.path_set.LevelTrie` on the GPU."""
+    """Arrays of a :class:`teal.network.path_set.LevelTrie` on the GPU.
+
+    S sources, T trie nodes, D demands, K path slots per demand.  The nodes of a source are numbered
+    1, 2, ... level by level, siblings adjacent; 0 is the source itself.
+
+    Attributes:
+        link: (T,) link into each node.
+        parent: (T,) parent of each node, numbered within the source.
+        child_end: (T,) number after the last child of each node; the children of node i are
+            ``child_end[i - 1]`` to ``child_end[i] - 1``, those of node 1 begin where level 1 ends.
+        is_path_end: (T,) 1 where a path ends.
+        end_node: (D, K) node where each path ends, numbered within the source; 0 without a path.
+        path_count: (D,) number of paths of each demand.
+        node_ptr: (S + 1,) the nodes of source s are ``node_ptr[s]:node_ptr[s + 1]``.
+        demand_ptr: (S + 1,) the demands of source s are ``demand_ptr[s]:demand_ptr[s + 1]``.
+        level_ptr: (S + 1,) the levels of source s are ``level_ptr[s]:level_ptr[s + 1]``.
+        level_end: (levels of all sources,) number after the last node of each level.
+    """
 
     link: Any
     parent: Any
@@ -59,8 +76,9 @@ class NodeMemory(NamedTuple):
 
 @device_function
 def first_row(lanes):
-    """Return the first row of this thread, when THREADS threads divide rows of ``lanes``
-    entries.
+    """Return the first row of this thread, where ``lanes`` threads share a row.
+
+    A thread left over, THREADS not being a multiple of ``lanes``, gets _NO_ROW.
     """
     row = cuda.threadIdx.x // lanes
     return row if row < THREADS // lanes else _NO_ROW
@@ -68,7 +86,17 @@ def first_row(lanes):
 
 @device_function
 def work_item(item, per_source, chunks, lanes, features):
-    """Return source, matrix, first feature and number of features of a work item."""
+    """Return source, matrix, first feature and number of features of a work item.
+
+    Items are ordered by source, then matrix, then chunk of at most ``lanes`` features.
+
+    Args:
+        item: index of the item.
+        per_source: number of items of a source, matrices times chunks.
+        chunks: number of chunks of features.
+        lanes: number of features of a chunk; the last one may have fewer.
+        features: number of all features.
+    """
     s = item // per_source
     b = (item - s * per_source) // chunks
     feature = (item - s * per_source - b * chunks) * lanes
@@ -77,20 +105,25 @@ def work_item(item, per_source, chunks, lanes, features):
 
 @device_function
 def node_memory(memory, numbers, slots, lanes, first, nodes):
-    """Return a block's node values, the index ``numbers`` of a source's nodes, and the offset of a
-    node in that index.
+    """Return memory for a block's node values, and access to the tree index of a source's nodes.
 
-    In shared memory, the index is a copy; the caller must synchronise before reading it.
+    The index of node n (1, 2, ... within the source) is ``index[offset + n]`` in the result (value,
+    index, offset).  In shared memory, the index is a copy; the caller must synchronise before
+    reading it.
 
     Args:
         memory: a NodeMemory.
-        numbers: (T,) index of the nodes of all sources.
+        numbers: (T,) index of the nodes of all sources: ``parent`` or ``child_end`` of TrieArrays.
         slots: number of node values per lane.
         lanes: number of values per node.
-        first: first node of the source.
+        first: first node of the source, in ``numbers``.
         nodes: number of nodes of the source.
+
+    Returns:
+        (slots * lanes,) uninitialised node values, the index, and the offset.
     """
     if len(memory.place) == 1:
+        # Shared memory holds the values, then the copy of the index.
         value = cuda.shared.array(0, memory.scratch.dtype)
         index = cuda.shared.array(0, numbers.dtype)[
             slots * lanes * memory.scratch.itemsize // numbers.itemsize :
@@ -104,7 +137,23 @@ def node_memory(memory, numbers, slots, lanes, first, nodes):
 
 @device_function
 def scan_down(value, index, offset, level_end, level, last_level, row, lane, lanes, rows):
-    """Top-down scan: add each parent's value to its children, level by level (sums along paths)."""
+    """Add each parent's value to its children, level by level from the root (sums along paths).
+
+    value[n] <- value[n] + value[parent of n].  The threads form a grid of rows and lanes: a thread
+    processes every ``rows``-th node of a level, in one lane.  All threads must call it.
+
+    Args:
+        value: (max_slots, lanes) value of each node, row 0 the source (written).
+        index: parents; that of node n is ``index[offset + n]``.
+        offset: offset of the source's nodes in ``index``.
+        level_end: number after the last node of each level, of all sources.
+        level: first level of the source, in ``level_end``.
+        last_level: level after the source's last one.
+        row: row of this thread.
+        lane: lane of this thread.
+        lanes: number of values per node.
+        rows: number of rows of threads.
+    """
     begin = level_end[level] if level < last_level else 0
     deeper = level + 1
     stop = level_end[deeper] if deeper < last_level else 0
@@ -123,7 +172,25 @@ def scan_down(value, index, offset, level_end, level, last_level, row, lane, lan
 
 @device_function
 def scan_up(value, index, offset, level_end, level, last_level, row, lane, lanes, rows):
-    """Bottom-up scan: add the children's values to each node, level by level (sums over paths)."""
+    """Add the children's values to each node, level by level from the deepest (sums over paths).
+
+    value[n] <- value[n] + sum of value over the children of n.  The threads form a grid of rows and
+    lanes: a thread processes every ``rows``-th node of a level, in one lane.  All threads must call
+    it.
+
+    Args:
+        value: (max_slots, lanes) value of each node, row 0 the source (written, except row 0).
+        index: ends of the children; those of node n are ``index[offset + n - 1]`` to
+            ``index[offset + n] - 1``, those of node 1 begin where level 1 ends.
+        offset: offset of the source's nodes in ``index``.
+        level_end: number after the last node of each level, of all sources.
+        level: first level of the source, in ``level_end``.
+        last_level: level after the source's last one.
+        row: row of this thread.
+        lane: lane of this thread.
+        lanes: number of values per node.
+        rows: number of rows of threads.
+    """
     # The nodes of the deepest level have no children.
     current_level = last_level - 2
     first_child = level_end[level] if level < last_level else 0
@@ -147,43 +214,74 @@ def scan_up(value, index, offset, level_end, level, last_level, row, lane, lanes
 
 @cuda_kernel
 def path_sum(link_values, out, trie, memory, num_links, num_paths, features, lanes):
-    """Sum (B, E, F) link values along paths: (B, D, K, F), ``lanes`` features at a time."""
+    """Sum link values along every path: (B, E, F) -> (B, D, K, F).
+
+    A block processes one source of one matrix and at most ``lanes`` features at a time, by a
+    top-down scan of the source's trie.
+
+    Args:
+        link_values: (B, E, F), flat.
+        out: (B, D, K, F), flat (written); 0 where a demand has no k-th path.
+        trie: TrieArrays of D demands.
+        memory: NodeMemory of the blocks.
+        num_links: E.
+        num_paths: K.
+        features: F.
+        lanes: number of features per work item.
+    """
     sources = len(trie.node_ptr) - 1
     demands = len(trie.end_node) // num_paths
     chunks = (features + lanes - 1) // lanes
     per_source = len(link_values) // (num_links * features) * chunks
     for item in range(cuda.blockIdx.x, sources * per_source, cuda.gridDim.x):
+        # Work item: a source, a matrix, and ``width`` features from ``feature``.
         s, b, feature, width = work_item(item, per_source, chunks, lanes, features)
         row = first_row(width)
         rows = THREADS // width
         lane = cuda.threadIdx.x % width
-        first = trie.node_ptr[s]
-        nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
+        first_node = trie.node_ptr[s]
+        num_nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
         value, index, offset = node_memory(
-            memory, trie.parent, memory.max_slots, lanes, first, nodes
+            memory, trie.parent, memory.max_slots, lanes, first_node, num_nodes
         )
-        base = b * num_links * features + feature + lane
-        for n in range(row, nodes, rows):
-            value[(n + 1) * width + lane] = link_values[base + trie.link[first + n] * features]
+        # Values of the links into the nodes; 0 at the source.
+        position = b * num_links * features + feature + lane
+        for n in range(row, num_nodes, rows):
+            value[(n + 1) * width + lane] = link_values[
+                position + trie.link[first_node + n] * features
+            ]
         if cuda.threadIdx.x < width:
             value[cuda.threadIdx.x] = 0
         cuda.syncthreads()
+        # Sums from the source to each node.
         level = trie.level_ptr[s]
         last_level = trie.level_ptr[s + 1]
         scan_down(value, index, offset, trie.level_end, level, last_level, row, lane, width, rows)
+        # Sums of the paths, from their end nodes.
         begin = trie.demand_ptr[s] * num_paths
         stop = trie.demand_ptr[s + 1] * num_paths
-        base = b * demands * num_paths * features + feature + lane
+        position = b * demands * num_paths * features + feature + lane
         for path in range(begin + row, stop, rows):
-            # 0 where there is no path.
-            out[base + path * features] = value[trie.end_node[path] * width + lane]
+            # Without a path the end node is 0, the source, with the value 0.
+            out[position + path * features] = value[trie.end_node[path] * width + lane]
         cuda.syncthreads()
 
 
 @cuda_kernel
 def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
-    """Maxima of (B, E) link values along paths, (B, D, K), and the links that attain them, -1
-    without a path.
+    """Compute the largest link value along every path, and the link: (B, E) -> 2 times (B, D, K).
+
+    A block processes one source of one matrix at a time.  Of links with equal values the one
+    nearest the source is returned.
+
+    Args:
+        link_values: (B, E), flat.
+        out: (B, D, K) largest value, flat (written); 0 where a demand has no k-th path.
+        out_link: (B, D, K) link, flat (written); -1 where a demand has no k-th path.
+        trie: TrieArrays of D demands.
+        memory: NodeMemory of the blocks, with two values per node.
+        num_links: E.
+        num_paths: K.
     """
     sources = len(trie.node_ptr) - 1
     demands = len(trie.end_node) // num_paths
@@ -191,18 +289,19 @@ def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
     for item in range(cuda.blockIdx.x, sources * batch, cuda.gridDim.x):
         s = item // batch
         b = item - s * batch
-        first = trie.node_ptr[s]
-        nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
+        first_node = trie.node_ptr[s]
+        num_nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
         value, index, offset = node_memory(
-            memory, trie.parent, 2 * memory.max_slots, 1, first, nodes
+            memory, trie.parent, 2 * memory.max_slots, 1, first_node, num_nodes
         )
-        # The second half holds node numbers, which even a float32 holds exactly: no source has 2^24
-        # nodes.
+        # The second half holds, for each node, the node with the largest value on the path to it;
+        # even a float32 holds node numbers exactly: no source has 2^24 nodes.
         max_node = value[memory.max_slots :]
-        for n in range(cuda.threadIdx.x, nodes, THREADS):
-            value[n + 1] = link_values[b * num_links + trie.link[first + n]]
+        for n in range(cuda.threadIdx.x, num_nodes, THREADS):
+            value[n + 1] = link_values[b * num_links + trie.link[first_node + n]]
             max_node[n + 1] = n + 1
         cuda.syncthreads()
+        # Maxima from the source to each node, level by level.
         level = trie.level_ptr[s]
         last_level = trie.level_ptr[s + 1]
         begin = trie.level_end[level] if level < last_level else 0
@@ -215,6 +314,7 @@ def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
                     max_node[n] = max_node[parent]
             begin = deeper_end
             cuda.syncthreads()
+        # Maxima of the paths, from their end nodes.
         path = trie.demand_ptr[s] * num_paths + cuda.threadIdx.x
         stop = trie.demand_ptr[s + 1] * num_paths
         while path < stop:
@@ -222,7 +322,7 @@ def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
             n = trie.end_node[path]
             if n > 0:
                 out[slot] = value[n]
-                out_link[slot] = trie.link[first + int(max_node[n]) - 1]
+                out_link[slot] = trie.link[first_node + int(max_node[n]) - 1]
             else:
                 out[slot] = 0
                 out_link[slot] = -1
@@ -232,45 +332,72 @@ def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
 
 @cuda_kernel
 def node_flows(path_values, out, trie, memory, num_paths, features, lanes):
-    """Sum (B, D, K, F) path values over the paths through each node: (B, T, F)."""
+    """Sum path values over the paths through every trie node: (B, D, K, F) -> (B, T, F).
+
+    A block processes one source of one matrix and at most ``lanes`` features at a time, by a
+    bottom-up scan of the source's trie.
+
+    Args:
+        path_values: (B, D, K, F), flat; slots without a path are ignored.
+        out: (B, T, F), flat, nodes of all sources (written).
+        trie: TrieArrays of D demands.
+        memory: NodeMemory of the blocks.
+        num_paths: K.
+        features: F.
+        lanes: number of features per work item.
+    """
     sources = len(trie.node_ptr) - 1
     demands = len(trie.end_node) // num_paths
     all_nodes = len(trie.child_end)
     chunks = (features + lanes - 1) // lanes
     per_source = len(path_values) // (demands * num_paths * features) * chunks
     for item in range(cuda.blockIdx.x, sources * per_source, cuda.gridDim.x):
+        # Work item: a source, a matrix, and ``width`` features from ``feature``.
         s, b, feature, width = work_item(item, per_source, chunks, lanes, features)
         row = first_row(width)
         rows = THREADS // width
         lane = cuda.threadIdx.x % width
-        first = trie.node_ptr[s]
-        nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
+        first_node = trie.node_ptr[s]
+        num_nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
         value, index, offset = node_memory(
-            memory, trie.child_end, memory.max_slots, lanes, first, nodes
+            memory, trie.child_end, memory.max_slots, lanes, first_node, num_nodes
         )
-        for n in range(cuda.threadIdx.x, (nodes + 1) * width, THREADS):
+        for n in range(cuda.threadIdx.x, (num_nodes + 1) * width, THREADS):
             value[n] = 0
         cuda.syncthreads()
+        # Path values at the end nodes.
         begin = trie.demand_ptr[s] * num_paths
         stop = trie.demand_ptr[s + 1] * num_paths
-        base = b * demands * num_paths * features + feature + lane
+        position = b * demands * num_paths * features + feature + lane
         for path in range(begin + row, stop, rows):
             if trie.end_node[path] > 0:
                 # At most one path ends at a node.
-                value[trie.end_node[path] * width + lane] = path_values[base + path * features]
+                value[trie.end_node[path] * width + lane] = path_values[position + path * features]
         cuda.syncthreads()
+        # Sums over the subtrees.
         level = trie.level_ptr[s]
         last_level = trie.level_ptr[s + 1]
         scan_up(value, index, offset, trie.level_end, level, last_level, row, lane, width, rows)
-        base = (b * all_nodes + first) * features + feature + lane
-        for n in range(row, nodes, rows):
-            out[base + n * features] = value[(n + 1) * width + lane]
+        position = (b * all_nodes + first_node) * features + feature + lane
+        for n in range(row, num_nodes, rows):
+            out[position + n * features] = value[(n + 1) * width + lane]
         cuda.syncthreads()
 
 
 @device_function
 def sum_over_link(node_values, base, features, link_ptr, link_node, e, row, rows):
-    """Return this thread's part of the sum over the nodes of link ``e``, in float64."""
+    """Return this thread's part of the sum over the trie nodes of link ``e``, in float64.
+
+    Args:
+        node_values: (B, T, F) node values, flat.
+        base: position of matrix and feature in ``node_values``.
+        features: F.
+        link_ptr, link_node: CSR: nodes into which link e leads are
+            ``link_node[link_ptr[e]:link_ptr[e + 1]]``.
+        e: link.
+        row: index of this thread in its team.
+        rows: number of threads in the team; each sums every ``rows``-th node.
+    """
     total = 0.0
     for i in range(link_ptr[e] + row, link_ptr[e + 1], rows):
         total += node_values[base + link_node[i] * features]
@@ -279,8 +406,15 @@ def sum_over_link(node_values, base, features, link_ptr, link_node, e, row, rows
 
 @device_function
 def fold(sums, row, rows, stride):
-    """Tree reduction of ``rows`` entries of a shared array, ``stride`` apart, into row 0; all
-    threads must call it.
+    """Add up ``rows`` entries of a shared array, ``stride`` apart, into row 0 (tree reduction).
+
+    All threads must call it.
+
+    Args:
+        sums: (THREADS,) shared array, one entry per thread (overwritten).
+        row: row of this thread; at least ``rows`` for a thread without a part.
+        rows: number of rows.
+        stride: distance of two rows in ``sums``.
     """
     thread = cuda.threadIdx.x
     while rows > 1:
@@ -294,8 +428,18 @@ def fold(sums, row, rows, stride):
 
 @cuda_kernel
 def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
-    """Sum (B, T, F) node values over the nodes of each link: (B, E, F), with ``rows`` threads per
-    link and lane.
+    """Sum node values over the trie nodes of every link: (B, T, F) -> (B, E, F).
+
+    A team of ``rows`` threads for each of at most ``lanes`` features sums one link.
+
+    Args:
+        node_values: (B, T, F), flat.
+        out: (B, E, F), flat (written).
+        link_ptr, link_node: CSR: nodes into which link e leads are
+            ``link_node[link_ptr[e]:link_ptr[e + 1]]``; (E + 1,) and (T,).
+        features: F.
+        lanes: number of features of a chunk; the last chunk may have fewer.
+        rows: number of threads per link and feature.
     """
     num_links = len(link_ptr) - 1
     num_nodes = len(link_node)
@@ -314,6 +458,7 @@ def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
     row = cuda.threadIdx.x // width - team * rows
     lane = cuda.threadIdx.x % width
     e = (cuda.blockIdx.x - chunk_index * blocks_per_chunk) * num_teams + team
+    # Part of each thread, then the tree reduction over each team.
     sums = cuda.shared.array(THREADS, float64)
     has_link = team < num_teams and e < num_links
     total = 0.0
@@ -331,6 +476,12 @@ def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
 def _reduce_chunk(values, begin, end, partial):
     """Compute minimum, maximum, sum and minimum positive value of a thread's part of
     ``values[begin:end]``.
+
+    Args:
+        values: flat array.
+        begin, end: range of the chunk; a thread reads every THREADS-th entry.
+        partial: (4, THREADS) the four results of each thread (column of this thread is written);
+            an infinite minimum positive value if there is none.
     """
     thread = cuda.threadIdx.x
     minimum = math.inf
@@ -352,18 +503,23 @@ def _reduce_chunk(values, begin, end, partial):
 
 @cuda_kernel
 def extremes(first, second, third, fourth, begin, width, chunk_size, out):
-    """Minimum, maximum, sum and minimum positive value of each chunk of the rows of four arrays.
+    """Compute minimum, maximum, sum and minimum positive value of each chunk of four arrays' rows.
+
+    Every row is divided into chunks of at most ``chunk_size`` entries; a block reduces one chunk at
+    a time.  The chunks of the four arrays are numbered consecutively.
 
     Args:
-        first, second, third, fourth: flat arrays.
+        first, second, third, fourth: arrays (B, n), flat.
         begin: (5,) index of the first chunk of each array, and number of all chunks.
-        width: (4,) length of the rows of each array.
+        width: (4,) n of each array.
         chunk_size: maximum number of entries of a chunk.
-        out: (4 chunks,) results of each chunk, adjacent for a row.
+        out: (chunks, 4) results of each chunk, flat, the chunks of a row adjacent (written).
     """
+    # (4, THREADS) results of the threads.
     partial = cuda.shared.array((4, THREADS), float64)
     thread = cuda.threadIdx.x
     for item in range(cuda.blockIdx.x, begin[4], cuda.gridDim.x):
+        # Array, row and range of the chunk.
         array = 0
         while item >= begin[array + 1]:
             array += 1
@@ -381,6 +537,7 @@ def extremes(first, second, third, fourth, begin, width, chunk_size, out):
         else:
             _reduce_chunk(fourth, low, high, partial)
         cuda.syncthreads()
+        # Tree reduction over the threads.
         step = THREADS // 2
         while step > 0:
             if thread < step:

@@ -16,16 +16,26 @@ from teal.network.packed import PathScan, num_ranges
 from teal.runtime.arrays import AnyArray, Int64Array
 from teal.runtime.parallel import partitioned_kernel, threads_for
 
-# Maximum number of blocks of sources; each has its own load vector.
+# Maximum number of blocks of sources; each has a separate load vector.
 _MAX_BLOCKS = 16
 
 
 @partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
 def _path_sum(begin: int, end: int, link_values: AnyArray, scan: PathScan, out: AnyArray) -> None:
+    """Sum link values along the paths of the sources ``begin`` to ``end - 1``.
+
+    Args:
+        begin, end: range of sources.
+        link_values: (B, E, F).
+        scan: candidate paths, as one trie per source: sums[node] = sums[parent] + value of link.
+            Nodes are numbered from 1 within a source, 0 is the source.
+        out: (B, D, K, F) (written); 0 where a demand has no k-th path.
+    """
     batch, _, features = link_values.shape
     for s in range(begin, end):
         first = scan.node_ptr[s]
         stop = scan.node_ptr[s + 1]
+        # (nodes of the source + 1, F) sums along the path to each node; row 0 is the source.
         sums = np.empty((stop - first + 1, features), dtype=link_values.dtype)
         sums[0] = 0
         for b in range(batch):
@@ -54,12 +64,22 @@ def _link_sum(
     block_ptr: Int64Array,
     block_sums: AnyArray,
 ) -> None:
+    """Sum path values over links, for the blocks ``begin`` to ``end - 1`` of sources.
+
+    Args:
+        begin, end: range of blocks.
+        path_values: (B, D, K, F); entries without a path are ignored.
+        scan: candidate paths, as one trie per source; every node passes its flow to its parent.
+        block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
+        block_sums: (blocks, B, E, F) sums of each block (increased).
+    """
     batch = path_values.shape[0]
     features = path_values.shape[3]
     for block in range(begin, end):
         for s in range(block_ptr[block], block_ptr[block + 1]):
             first = scan.node_ptr[s]
             stop = scan.node_ptr[s + 1]
+            # (nodes of the source + 1, F) flow through each node; row 0 is the source.
             flow = np.empty((stop - first + 1, features), dtype=path_values.dtype)
             for b in range(batch):
                 flow[:] = 0
@@ -67,9 +87,11 @@ def _link_sum(
                 for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
                     for k in range(scan.path_count[d]):
                         node = scan.end_node[path + k]
+                        # No two paths end at one node.
                         for f in range(features):
-                            flow[node, f] = path_values[b, d, k, f]  # no two paths end at one node
+                            flow[node, f] = path_values[b, d, k, f]
                     path += scan.path_count[d]
+                # Leaves first: add each node's flow to its link and to its parent.
                 for i in range(stop - first - 1, -1, -1):
                     parent = scan.parent[first + i]
                     link = scan.link[first + i]
@@ -82,9 +104,21 @@ def _link_sum(
 def _path_max(
     begin: int, end: int, link_values: AnyArray, scan: PathScan, out: AnyArray, out_link: Int64Array
 ) -> None:
+    """Compute the largest link value along the paths of the sources ``begin`` to ``end - 1``.
+
+    Args:
+        begin, end: range of sources.
+        link_values: (B, E).
+        scan: candidate paths, as one trie per source.  Nodes are numbered from 1 within a source, 0
+            is the source.
+        out: (B, D, K) largest value (written); 0 where a demand has no k-th path.
+        out_link: (B, D, K) link with that value, the one nearest the source (written); -1 where a
+            demand has no k-th path.
+    """
     for s in range(begin, end):
         first = scan.node_ptr[s]
         stop = scan.node_ptr[s + 1]
+        # (nodes of the source + 1,) largest value on the path to each node, and its link.
         largest = np.empty(stop - first + 1, dtype=link_values.dtype)
         max_link = np.empty(stop - first + 1, dtype=np.int32)
         largest[0] = -np.inf
@@ -111,7 +145,15 @@ def _path_max(
 
 
 class NumbaBackend:
-    """Scans compiled by Numba, over CPU tensors of float32 or float64."""
+    """Scans compiled by Numba, over CPU tensors of float32 or float64.
+
+    Args:
+        paths: candidate paths.
+        device: the CPU.
+
+    Raises:
+        ValueError: another device.
+    """
 
     name = "numba"
 
@@ -119,7 +161,8 @@ class NumbaBackend:
         if device.type != "cpu":
             raise ValueError(f"the numba backend runs on the CPU, not on {device}")
         self._scan = paths.packed.scan
-        self._shape = paths.leaf.shape  # D, K
+        # (D, K).
+        self._shape = paths.leaf.shape
         self._num_links = paths.num_links
         # Scalar operations of a scan of one feature.
         self._work = paths.packed.num_nodes + paths.packed.num_paths
@@ -145,7 +188,10 @@ class NumbaBackend:
         return block_sums.sum(0)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, E) -> values (B, D, K) and links (B, D, K)."""
+        """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
+
+        Without a path 0 and -1.
+        """
         out = link_values.new_empty(len(link_values), *self._shape)
         out_link = torch.empty(out.shape, dtype=torch.int64)
         with threads_for(self._work * len(link_values)):

@@ -9,7 +9,14 @@ from teal.runtime.parallel import partitioned_kernel
 
 @partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
 def pack_paths(begin: int, end: int, padded: AnyArray, scan: PathScan, packed: AnyArray) -> None:
-    """Fill ``packed`` (B, P) from ``padded`` (B, D, K)."""
+    """Copy path values from padded slots to packed paths, for the sources ``begin`` to ``end - 1``.
+
+    Args:
+        begin, end: range of sources.
+        padded: (B, D, K) values; slots without a path are not read.
+        scan: P paths of D demands; the paths of a demand are consecutive.
+        packed: (B, P) values (written).
+    """
     for s in range(begin, end):
         for b in range(len(packed)):
             path = scan.path_ptr[s]
@@ -21,7 +28,14 @@ def pack_paths(begin: int, end: int, padded: AnyArray, scan: PathScan, packed: A
 
 @partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
 def pad_paths(begin: int, end: int, packed: AnyArray, scan: PathScan, padded: AnyArray) -> None:
-    """Fill ``padded`` (B, D, K) from ``packed`` (B, P); slots without a path stay unchanged."""
+    """Copy path values from packed paths to padded slots, for the sources ``begin`` to ``end - 1``.
+
+    Args:
+        begin, end: range of sources.
+        packed: (B, P) values.
+        scan: P paths of D demands; the paths of a demand are consecutive.
+        padded: (B, D, K) values (written); slots without a path stay unchanged.
+    """
     for s in range(begin, end):
         for b in range(len(packed)):
             path = scan.path_ptr[s]

@@ -45,14 +45,16 @@ def exponentials(arguments: Float32Array, bits: IntArray, count: int) -> None:
     with an error below 1e-7.  Compilers vectorise these loops, but not calls of the library's exp.
 
     Args:
-        arguments: x, replaced by the results.
-        bits: scratch memory of at least ``count`` entries, for the exponents of 2^n.
+        arguments: x (overwritten by the results).
+        bits: int32 scratch memory of at least ``count`` entries, for the bit patterns of 2^n.
         count: number of entries.
     """
+    # Bit patterns of the float32 2^n: exponent n + 127, mantissa 0.
     powers = bits.view(np.float32)
     for i in range(count):
         exponent = math.floor(max(arguments[i], np.float32(-80)) * np.float32(1.44269504))
         bits[i] = (np.int32(exponent) + np.int32(127)) << np.int32(23)
+    # Polynomial p(f), by Horner's scheme, times 2^n.
     for i in range(count):
         x = max(arguments[i], np.float32(-80)) * np.float32(1.44269504)
         x -= np.float32(math.floor(x))
@@ -67,14 +69,14 @@ def exponentials(arguments: Float32Array, bits: IntArray, count: int) -> None:
 
 
 class Responding(NamedTuple):
-    """Demands and paths of B matrices, as kernel arguments.
+    """Demands of B matrices and sizes of scratch buffers, as kernel arguments.
 
     Attributes:
         demand: (B, D) Gbit/s.
-        value: (D,) values u.
-        block_ptr: (blocks + 1,) first source of each block.
+        value: (D,) values u, in the unit of the link weights.
+        block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         max_slots: maximum number of trie nodes of a source, including the source itself.
-        max_shares: maximum number of demands and paths of a source.
+        max_shares: maximum number of demands plus paths of a source.
     """
 
     demand: Float32Array
@@ -86,88 +88,101 @@ class Responding(NamedTuple):
 
 @inner_kernel
 def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair):  # type: ignore[no-untyped-def]
-    """Compute the response of one block of sources; arguments as in :meth:`Responses.at`.
+    """Compute splits, link loads and elasticities of one block of sources at given link weights.
+
+    For each demand d, with a(d, k) the sum of the weights along path k:
+
+        w[d, k] = exp(q (u[d] - a(d, k))) / (1 + sum_j exp(q (u[d] - a(d, j)))),
+        load[e] += sum of demand w,    elasticity[e] += sum of q demand w (1 - w),
+
+    the sums over the paths through link e.
 
     Args:
         block: index of the block.
         weight: (B, E) link weights.
-        sharpness: q, float32.
-        demands: a :class:`Responding`.
-        scan: paths, source by source.
-        sums: (blocks, B, 2 E); receives the loads and elasticities of the block.
-        splits: (B, D, K), or without entries.
-        pair: tuple of two numbers; its length is the number of lanes (load and elasticity).
+        sharpness: q, float32, 1/weight.
+        demands: rates (B, D), values u (D,) and ranges of sources per block.
+        scan: candidate paths, as one trie (prefix tree) per source.  Source s has the trie nodes
+            ``node_ptr[s]:node_ptr[s + 1]``, the demands ``demand_ptr[s]:demand_ptr[s + 1]`` and the
+            paths from ``path_ptr[s]``, ``path_count[d]`` per demand; path p ends at node
+            ``end_node[p]`` (nodes are numbered from 1 within a source, 0 is the source).
+        sums: (blocks, B, 2 E) load (Gbit/s) in entry 2 e and elasticity in entry 2 e + 1 of link e
+            (row ``block`` is written).
+        splits: (B, D, K) w (written), or (B, 0, 0) if not wanted.
+        pair: tuple of two numbers; its length is the number of SIMD lanes (load and elasticity).
     """
     demand = demands.demand
     value = demands.value
     block_ptr = demands.block_ptr
     batch = len(weight)
     is_storing = splits.shape[1] > 0
-    # Path weight of each node, times the sharpness.
+    # (max_slots,) weight of the path to each trie node of a source, times the sharpness.
     path_weight = np.zeros(demands.max_slots, dtype=np.float32)
-    # Load and elasticity of each node.
+    # (max_slots, 2) load and elasticity of each node.
     flow = np.empty(2 * demands.max_slots, dtype=np.float32)
-    # Shares of each demand: the unserved share, then one share a path.
+    # Unnormalised shares of a source's demands, one after the other: the unserved share, then one
+    # share per path.
     share = np.empty(demands.max_shares, dtype=np.float32)
     bits = np.empty(demands.max_shares, dtype=np.int32)
     sums[block] = 0
-    for s in range(block_ptr[block], block_ptr[block + 1]):
-        first = scan.node_ptr[s]
-        num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+    for source in range(block_ptr[block], block_ptr[block + 1]):
+        first_node = scan.node_ptr[source]
+        num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
         for b in range(batch):
-            # Path weights, top down; shares before normalisation.
+            # Path weights, from the root downwards.
             for i in range(num_nodes):
-                parent = scan.parent[first + i]
-                link = scan.link[first + i]
+                parent = scan.parent[first_node + i]
+                link = scan.link[first_node + i]
                 path_weight[i + 1] = path_weight[parent] + sharpness * weight[b, link]
+            # Exponents of the softmax, minus the largest one: q (u - a) per path, 0 for unserved.
             offset = 0
-            path = scan.path_ptr[s]
-            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+            path = scan.path_ptr[source]
+            for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
                 largest = np.float32(0)
                 num_paths = scan.path_count[d]
                 scaled_value = sharpness * value[d]
                 # The common case: a loop of unknown length costs more than its body.
                 if num_paths == 2:
-                    x = scaled_value - path_weight[scan.end_node[path]]
-                    y = scaled_value - path_weight[scan.end_node[path + 1]]
-                    largest = max(largest, max(x, y))
-                    share[offset + 1] = x - largest
-                    share[offset + 2] = y - largest
+                    first_term = scaled_value - path_weight[scan.end_node[path]]
+                    second_term = scaled_value - path_weight[scan.end_node[path + 1]]
+                    largest = max(largest, max(first_term, second_term))
+                    share[offset + 1] = first_term - largest
+                    share[offset + 2] = second_term - largest
                 else:
                     for k in range(num_paths):
-                        x = scaled_value - path_weight[scan.end_node[path + k]]
-                        share[offset + 1 + k] = x
-                        largest = max(largest, x)
+                        first_term = scaled_value - path_weight[scan.end_node[path + k]]
+                        share[offset + 1 + k] = first_term
+                        largest = max(largest, first_term)
                     for k in range(num_paths):
                         share[offset + 1 + k] -= largest
                 share[offset] = -largest
                 offset += num_paths + 1
                 path += num_paths
             exponentials(share, bits, offset)
-            # Normalise the shares; load and elasticity of the end nodes.
+            # Normalise the shares; set load and elasticity of the paths' end nodes.
             block_sums = sums[block, b]
             flow[: 2 * (num_nodes + 1)] = 0
             offset = 0
-            path = scan.path_ptr[s]
-            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+            path = scan.path_ptr[source]
+            for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
                 rate = demand[b, d]
                 num_paths = scan.path_count[d]
                 if num_paths == 2:
-                    x = share[offset + 1]
-                    y = share[offset + 2]
-                    inverse_total = np.float32(1) / (share[offset] + x + y)
-                    x = x * inverse_total
-                    y = y * inverse_total
+                    first_term = share[offset + 1]
+                    second_term = share[offset + 2]
+                    inverse_total = np.float32(1) / (share[offset] + first_term + second_term)
+                    first_term = first_term * inverse_total
+                    second_term = second_term * inverse_total
                     node = 2 * scan.end_node[path]
                     second_node = 2 * scan.end_node[path + 1]
-                    flow[node] = rate * x
-                    flow[second_node] = rate * y
+                    flow[node] = rate * first_term
+                    flow[second_node] = rate * second_term
                     slope = sharpness * rate
-                    flow[node + 1] = slope * x * (np.float32(1) - x)
-                    flow[second_node + 1] = slope * y * (np.float32(1) - y)
+                    flow[node + 1] = slope * first_term * (np.float32(1) - first_term)
+                    flow[second_node + 1] = slope * second_term * (np.float32(1) - second_term)
                     if is_storing:
-                        splits[b, d, 0] = x
-                        splits[b, d, 1] = y
+                        splits[b, d, 0] = first_term
+                        splits[b, d, 1] = second_term
                 else:
                     total = share[offset]
                     for k in range(num_paths):
@@ -182,11 +197,11 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
                             splits[b, d, k] = split
                 offset += num_paths + 1
                 path += num_paths
-            # Sum loads and elasticities bottom up, and add them to the links.
+            # Sum loads and elasticities from the leaves upwards, and add them to the links.
             for j in range(num_nodes):
                 i = num_nodes - 1 - j
-                link = scan.link[first + i]
-                parent = scan.parent[first + i]
+                link = scan.link[first_node + i]
+                parent = scan.parent[first_node + i]
                 node_flow = load(flow, i + 1, pair)
                 store(block_sums, link, load(block_sums, link, pair) + node_flow)
                 store(flow, parent, load(flow, parent, pair) + node_flow)
@@ -204,6 +219,18 @@ def _respond(
     splits: Float32Array,
     pair: tuple[int, int],
 ) -> None:
+    """Compute the response of the blocks ``begin`` to ``end - 1`` of sources, one after the other.
+
+    Args:
+        begin, end: range of blocks.
+        weight: (B, E) link weights.
+        sharpness: q.
+        demands: rates (B, D), values (D,) and ranges of sources per block.
+        scan: candidate paths, as one trie per source.
+        sums: (blocks, B, 2 E) load and elasticity of each link, side by side (written).
+        splits: (B, D, K) splits (written), or (B, 0, 0).
+        pair: tuple of two numbers; its length is the number of SIMD lanes.
+    """
     for block in range(begin, end):
         respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair)
 
@@ -219,7 +246,7 @@ class Responses:
     Attributes:
         demands: demands and values, as kernel arguments.
         scan: packed paths.
-        sums: (blocks, B, 2 E) memory for the loads and elasticities of :meth:`at`.
+        sums: (blocks, B, 2 E) loads and elasticities of the last pass, side by side.
         no_splits: (B, 0, 0) placeholder where no splits are requested.
         operations: approximate number of scalar operations of a pass.
     """
@@ -227,7 +254,7 @@ class Responses:
     def __init__(self, paths: PathSet, demand: Tensor, value: Tensor) -> None:
         packed = paths.packed
         block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
-        # One entry a path, one a demand.
+        # Scratch entries before each source: one per path, and one per demand.
         shares_before_source = packed.scan.path_ptr + packed.scan.demand_ptr
         max_shares = int(np.diff(shares_before_source).max(initial=0))
         self.demands = Responding(
@@ -245,16 +272,17 @@ class Responses:
     def at(
         self, weight: AnyArray, sharpness: float, splits: AnyArray | None = None
     ) -> Float32Array:
-        """Compute loads and elasticities: (blocks, B, 2 E), to be summed over the blocks; the next
-        call overwrites them.
+        """Compute link loads and elasticities of the demands' response to link weights.
 
-        Entries 2 e and 2 e + 1 of the last axis are load and elasticity of link e, in Gbit/s and
-        Gbit/s per unit of weight.
+        Returns (blocks, B, 2 E) partial sums, which the caller adds up over the blocks; the next
+        call overwrites them.  Entries 2 e and 2 e + 1 of the last axis are load and elasticity of
+        link e, in Gbit/s and Gbit/s per unit of weight.
 
         Args:
             weight: (B, E) link weights a, float32, :data:`FAILED_WEIGHT` on a failed link.
-            sharpness: q.
-            splits: (B, D, K) float32, 0 where there is no path; receives w if given.
+            sharpness: q, the inverse softmax temperature, 1/weight.
+            splits: (B, D, K) float32, 0 where there is no path (w is written to the paths); None
+                if not wanted.
         """
         splits = self.no_splits if splits is None else splits
         with threads_for(self.operations):

@@ -28,10 +28,10 @@ from teal.pathops.segment_passes import SegmentPasses
 
 
 class _SegmentBackend:
-    """The three operations on plain tensors.
+    """Path operations over segment lists on plain tensors, without gradients.
 
     Args:
-        lists: candidate lists, the columns.
+        lists: candidate segment lists, the K columns of each of D demands.
     """
 
     name = "segments"
@@ -40,27 +40,35 @@ class _SegmentBackend:
         self._passes = SegmentPasses(lists.dag)
         self._num_nodes = lists.dag.topology.num_nodes
         self._num_links = lists.dag.topology.num_links
-        self._segment = torch.from_numpy(lists.segments)  # (D, K, M + 1)
+        # (D, K, M + 1) segments of each list as t N + u for the traffic from node u to node t; N^2
+        # for none.
+        self._segment = torch.from_numpy(lists.segments)
+        # (D, K, M) links of adjacency segments; E for none.
         adjacency = np.where((lists.link >= 0) & lists.mask[..., None], lists.link, self._num_links)
-        self._link = torch.from_numpy(adjacency.astype(np.int64))  # (D, K, M), E for none
+        self._link = torch.from_numpy(adjacency.astype(np.int64))
 
     def path_sum(self, link_values: Tensor) -> Tensor:
-        """Sums along lists, as in :meth:`OpsBackend.path_sum`."""
+        """Sum link values along each segment list: (B, E, F) -> (B, D, K, F)."""
+        # One row of link values per matrix and feature.
         rows = _rows(link_values)
+        # (B F, N^2 + 1) segment sums and (B F, E + 1) link values; the last entry, for none, is 0.
         segment = self._by_segment(self._passes.segment_sum(rows.numpy()), 0.0)
         link = torch.cat([rows, rows.new_zeros(len(rows), 1)], 1)
         total = segment[:, self._segment].sum(-1) + link[:, self._link].sum(-1)
         return _batch(total, link_values)
 
     def link_sum(self, path_values: Tensor) -> Tensor:
-        """Sums over lists, as in :meth:`OpsBackend.link_sum`."""
+        """Sum the flows of segment lists over each link: (B, D, K, F) -> (B, E, F)."""
         rows = _rows(path_values)
         num_segments = self._num_nodes**2
         volume = rows.new_zeros(len(rows), num_segments + 1)
         load = rows.new_zeros(len(rows), self._num_links + 1)
+        # Add the flow of each list to its segments and adjacency links; the last entries collect
+        # those for none.
         for result, index in ((volume, self._segment), (load, self._link)):
             for position in range(index.shape[-1]):
                 result.index_add_(1, index[..., position].reshape(-1), rows)
+        # Loads of the segments under ECMP.
         shape = len(rows), self._num_nodes, self._num_nodes
         total = load[:, :-1] + torch.from_numpy(
             self._passes.segment_load(volume[:, :-1].reshape(shape).numpy())
@@ -68,9 +76,14 @@ class _SegmentBackend:
         return _batch(total, path_values)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """Maxima along lists, as in :meth:`OpsBackend.path_max`; ties are broken arbitrarily."""
+        """Compute the largest link value along each list, and its link: (B, E) -> (B, D, K) each.
+
+        0 and -1 where a demand has no k-th list.  Of links with equal values any is returned.
+        """
         rows = link_values.detach().to("cpu", torch.float64)
         largest, first = self._passes.segment_max(rows.numpy())
+        # (B, D, K, 2 M + 1) maximum and link of each segment and adjacency; minus infinity and -1
+        # for none.
         value = torch.cat(
             [
                 self._by_segment(largest, -torch.inf)[:, self._segment],
@@ -95,13 +108,15 @@ class _SegmentBackend:
         )
 
     def _by_segment(self, values: object, default: float) -> Tensor:
-        """Flatten values (L, N, N) of segments, destination first, to (L, N^2 + 1), the last one
-        for no segment.
+        """Flatten segment values (L, N, N), destination first, to (L, N^2 + 1).
+
+        The last column is ``default``, the value for no segment.
         """
         return _with_column(torch.as_tensor(values).reshape(-1, self._num_nodes**2), default)
 
 
 def _with_column(values: Tensor, last: float) -> Tensor:
+    """Append a column of the value ``last``: (L, n) -> (L, n + 1)."""
     return torch.cat([values, values.new_full((len(values), 1), last)], 1)
 
 
@@ -125,11 +140,10 @@ def _batch(rows: Tensor, like: Tensor) -> Tensor:
 
 
 class SegmentOps(PathOps):
-    """Operations over segment lists, as in :class:`teal.pathops.PathOps`, with fractional
-    incidences.
+    """Differentiable path operations over segment lists, which put fractions of a Gbit/s on links.
 
     Args:
-        lists: candidate lists, the columns.
+        lists: candidate segment lists, the K columns of each of D demands.
         device: device of the tensors; the passes run on the CPU.
     """
 
@@ -139,7 +153,7 @@ class SegmentOps(PathOps):
         # CandidateLists has the attributes of a path set that the base class reads.
         super().__init__(cast(ProblemPaths, lists), _SegmentBackend(lists), device)
         ones = torch.ones(1, lists.dag.topology.num_links, dtype=torch.float64, device=device)
-        # Mean number of links.
+        # Mean number of links of a list, weighted by the traffic on its ECMP paths.
         self.hops = torch.where(self.mask, self.path_sum(ones)[0], 0)
 
     @override

@@ -26,7 +26,7 @@ from teal.network.ecmp import Dags, EcmpDag
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 
-# Maximum number of blocks of destinations; each has its own loads, so that sums do not depend on
+# Maximum number of blocks of destinations; each has separate loads, so that sums do not depend on
 # the number of threads.
 MAX_BLOCKS = 16
 # Approximate scalar operations for each arc.
@@ -37,7 +37,19 @@ _OPERATIONS_PER_ARC = 4
 def sum_outwards(
     row: int, head: IntArray, dags: Dags, link_value: FloatArray, result: FloatArray
 ) -> None:
-    """segment_sum of one destination: fills ``result`` (N,)."""
+    """Sum link values along the ECMP paths from every node to one destination.
+
+    result[u] = sum over the next hops (u, v) of share (x[(u, v)] + result[v]), nearest nodes first.
+
+    Args:
+        row: row of ``dags``, the destination.
+        head: (E,) node where each link ends.
+        dags: DAGs towards all destinations: the reachable nodes ``order[row]``, nearest first; arcs
+            of the i-th of them are links ``arc[row, arc_start[row, i]:arc_start[row, i + 1]]`` with
+            the traffic splits ``share``.
+        link_value: (E,) x.
+        result: (N,) sums (written); 0 at the destination, infinite without a path.
+    """
     order = dags.order[row]
     arc_start = dags.arc_start[row]
     arc = dags.arc[row]
@@ -57,15 +69,17 @@ def sum_outwards(
 def load_inwards(
     row: int, head: IntArray, dags: Dags, volume: FloatArray, load: FloatArray
 ) -> None:
-    """segment_load of one destination: adds to ``load`` (E,).
+    """Add the loads of all traffic to one destination, routed by ECMP, farthest nodes first.
 
     Args:
-        row: row of ``dags``.
+        row: row of ``dags``, the destination.
         head: (E,) node where each link ends.
-        dags: DAGs towards all destinations.
-        volume: (N,) Gbit/s from each node to the destination; replaced by the traffic through each
-            node.
-        load: (E,) Gbit/s.
+        dags: DAGs towards all destinations: the reachable nodes ``order[row]``, nearest first; arcs
+            of the i-th of them are links ``arc[row, arc_start[row, i]:arc_start[row, i + 1]]`` with
+            the traffic splits ``share``.
+        volume: (N,) Gbit/s from each node to the destination (overwritten by the traffic through
+            each node).
+        load: (E,) Gbit/s (increased).
     """
     order = dags.order[row]
     arc_start = dags.arc_start[row]
@@ -78,18 +92,27 @@ def load_inwards(
             continue
         for arc_index in range(arc_start[i], arc_start[i + 1]):
             link = arc[arc_index]
-            part = node_traffic * share[arc_index]
-            load[link] += part
-            volume[head[link]] += part
+            link_traffic = node_traffic * share[arc_index]
+            load[link] += link_traffic
+            volume[head[link]] += link_traffic
 
 
 @partitioned_kernel("dags", lambda dags: len(dags.reached))
 def _segment_sum(
     begin: int, end: int, head: IntArray, dags: Dags, link_value: FloatArray, result: FloatArray
 ) -> None:
-    for t in range(begin, end):
+    """Sum link values along ECMP paths to the destinations ``begin`` to ``end - 1``.
+
+    Args:
+        begin, end: range of destinations.
+        head: (E,) node where each link ends.
+        dags: DAGs towards all destinations.
+        link_value: (L, E).
+        result: (L, N, N) sums, destination first (written).
+    """
+    for target in range(begin, end):
         for i in range(len(link_value)):
-            sum_outwards(t, head, dags, link_value[i], result[i, t])
+            sum_outwards(target, head, dags, link_value[i], result[i, target])
 
 
 @partitioned_kernel("dags", lambda dags: len(dags.reached))
@@ -102,6 +125,21 @@ def _segment_max(
     result: FloatArray,
     first: IntArray,
 ) -> None:
+    """Compute the largest link value on ECMP paths to the destinations ``begin`` to ``end - 1``.
+
+    Nearest nodes first: the maximum over a node's next hops of link value and downstream maximum.
+
+    Args:
+        begin, end: range of destinations.
+        head: (E,) node where each link ends.
+        dags: DAGs towards all destinations: the reachable nodes ``order[target]``, nearest first;
+            arcs of the i-th of them are links
+            ``arc[target, arc_start[target, i]:arc_start[target, i + 1]]``.
+        link_value: (L, E).
+        result: (L, N, N) maximum, destination first (written); minus infinity at the destination,
+            infinite without a path.
+        first: (L, N, N) first link with that value (written); -1 for none.
+    """
     for target in range(begin, end):
         order = dags.order[target]
         arc_start = dags.arc_start[target]
@@ -132,9 +170,19 @@ def _segment_max(
 def _segment_load(
     begin: int, end: int, head: IntArray, dags: Dags, volume: FloatArray, load: FloatArray
 ) -> None:
+    """Route the traffic of the blocks ``begin`` to ``end - 1`` of destinations by ECMP.
+
+    Args:
+        begin, end: range of blocks; N destinations are divided evenly over all blocks.
+        head: (E,) node where each link ends.
+        dags: DAGs towards all destinations.
+        volume: (L, N, N) Gbit/s, destination first.
+        load: (blocks, L, E) Gbit/s of each block (increased).
+    """
     blocks = len(load)
     nodes = volume.shape[1]
     for block in range(begin, end):
+        # (N,) traffic of each node to one destination, Gbit/s.
         node_traffic = np.empty(nodes)
         for target in range(nodes * block // blocks, nodes * (block + 1) // blocks):
             for i in range(len(volume)):
@@ -144,7 +192,7 @@ def _segment_load(
 
 
 class SteeredTraffic(NamedTuple):
-    """Traffic of M matrices on segments.
+    """Traffic of M matrices on the segments of their segment lists.
 
     Attributes:
         volume: (M, N, N) Gbit/s of every segment along shortest paths, destination first.
@@ -158,7 +206,13 @@ class SteeredTraffic(NamedTuple):
 
 
 def volumes(pairs: IntArray, demand: FloatArray, nodes: int) -> FloatArray:
-    """Return (M, N, N) Gbit/s, destination first, of demands (M, D) between pairs (D, 2)."""
+    """Return traffic between all nodes, (M, N, N) in Gbit/s, destination first.
+
+    Args:
+        pairs: (D, 2) source and destination of each demand; demands of equal pairs are added up.
+        demand: (M, D) Gbit/s.
+        nodes: N.
+    """
     volume = np.zeros((len(demand), nodes, nodes))
     for m, row in enumerate(demand):
         np.add.at(volume[m], (pairs[:, 1], pairs[:, 0]), row)
@@ -166,10 +220,12 @@ def volumes(pairs: IntArray, demand: FloatArray, nodes: int) -> FloatArray:
 
 
 class SegmentPasses:
-    """Passes over one set of DAGs.
+    """Sums, maxima and loads of shortest-path segments, under ECMP.
+
+    A segment is the traffic between two nodes along shortest paths.
 
     Args:
-        dag: DAGs towards all destinations.
+        dag: shortest-path DAGs towards all destinations.
     """
 
     def __init__(self, dag: EcmpDag) -> None:
@@ -177,7 +233,11 @@ class SegmentPasses:
         self._operations = _OPERATIONS_PER_ARC * dag.num_arcs
 
     def segment_sum(self, link_value: FloatArray) -> FloatArray:
-        """Sum link values along the ECMP paths of each segment: (L, E) -> (L, N, N)."""
+        """Sum link values along the ECMP paths of each segment: (L, E) -> (L, N, N).
+
+        Destination first; the mean over the paths, weighted by their traffic; infinite without a
+        path.
+        """
         nodes = self.dag.topology.num_nodes
         result = np.empty((len(link_value), nodes, nodes))
         with threads_for(self._operations * len(link_value)):
@@ -187,7 +247,10 @@ class SegmentPasses:
         return result
 
     def segment_load(self, volume: FloatArray) -> FloatArray:
-        """Sum the traffic of all segments over each link: (L, N, N) Gbit/s -> (L, E) Gbit/s."""
+        """Sum the traffic of all segments over each link: (L, N, N) -> (L, E), in Gbit/s.
+
+        Volumes have the destination first; traffic without a path is dropped.
+        """
         nodes = self.dag.topology.num_nodes
         load = np.zeros((min(nodes, MAX_BLOCKS), len(volume), self.dag.topology.num_links))
         with threads_for(self._operations * len(volume)):
@@ -195,8 +258,10 @@ class SegmentPasses:
         return np.asarray(load.sum(0))
 
     def segment_max(self, link_value: FloatArray) -> tuple[FloatArray, IntArray]:
-        """(L, E) -> maximum (L, N, N), minus infinity at the destination, and its link, -1 for
-        none.
+        """Compute the largest link value on the ECMP paths of each segment, and its link.
+
+        (L, E) -> twice (L, N, N), destination first.  At the destination minus infinity and -1,
+        without a path infinity and -1.
         """
         nodes = self.dag.topology.num_nodes
         result = np.empty((len(link_value), nodes, nodes))

@@ -15,8 +15,8 @@ from teal.learning.network_pool import (
     CONGESTED,
     NetworkPool,
     draw_problem,
-    family_of,
     group_of,
+    network_family,
     pool_network,
     topohub_pool,
 )
@@ -41,7 +41,9 @@ def test_no_family_of_networks_is_both_trained_on_and_held_out() -> None:
     parts = topohub_pool()
     assert len(parts.held_out) >= 40
     assert len(parts.train) > 100
-    assert not {family_of(n) for n in parts.train} & {family_of(n) for n in parts.held_out}
+    assert not {network_family(n) for n in parts.train} & {
+        network_family(n) for n in parts.held_out
+    }
     for name in ("topozoo/Geant2012", "sndlib/geant", "sndlib/abilene", "sndlib/germany50"):
         assert name in parts.held_out
 

@@ -385,7 +385,7 @@ def test_the_time_budget_of_a_training_includes_earlier_runs(tmp_path: Path) -> 
 
 def test_a_training_with_other_settings_or_damaged_state_cannot_resume(tmp_path: Path) -> None:
     _trainer(tmp_path, max_steps=2).train(tmp_path, progress=False)
-    with pytest.raises(InputError, match=r"seed: expected the setting of the run, 0, found 1"):
+    with pytest.raises(InputError, match=r"seed: the run has 0, the command 1"):
         _trainer(tmp_path, seed=1).resume(tmp_path)
     with pytest.raises(InputError, match="path_value"):
         _trainer(tmp_path, demand_value=2.0).resume(tmp_path)
@@ -413,12 +413,12 @@ def test_a_checkpoint_holds_the_model_and_no_pickle(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        ("model.safetensors", b"garbage", "damaged file"),
+        ("model.safetensors", b"garbage", "damaged safetensors file"),
         ("model.safetensors", None, "no such file"),
-        ("model.json", b"{", "damaged file"),
+        ("model.json", b"{", "damaged JSON"),
         ("model.json", b"[]", "a JSON object"),
         ("model.json", b'{"format": 99}', "format: expected 1, found 99"),
-        ("model.json", b'{"format": 1, "model": {"num_paths": 4}}', "the description of a model"),
+        ("model.json", b'{"format": 1, "model": {"num_paths": 4}}', "weights_sha256"),
         (
             "model.json",
             b'{"format": 1, "model": {"num_paths": 0}, "weights_sha256": ""}',
@@ -448,18 +448,18 @@ def test_files_of_two_saves_and_unusable_weights_are_refused(tmp_path: Path) -> 
     (tmp_path / "a" / "model.safetensors").write_bytes(
         (tmp_path / "b" / "model.safetensors").read_bytes()
     )
-    with pytest.raises(InputError, match=r"the weights that belong to model\.json"):
+    with pytest.raises(InputError, match=r"not those of model\.json"):
         load_flow_gnn(tmp_path / "a")
     (tmp_path / "a" / "model.safetensors").write_bytes(weights)
     card = json.loads((tmp_path / "a" / "model.json").read_text())
     card["model"]["width"] = 8
     (tmp_path / "a" / "model.json").write_text(json.dumps(card))
-    with pytest.raises(InputError, match="the weights of model"):
+    with pytest.raises(InputError, match="the weights do not fit model"):
         load_flow_gnn(tmp_path / "a")
     with torch.no_grad():
         next(trainer.model.parameters()).fill_(float("nan"))
     trainer.task.save(tmp_path / "c")
-    with pytest.raises(InputError, match="finite weights"):
+    with pytest.raises(InputError, match="infinite or NaN weights"):
         load_flow_gnn(tmp_path / "c")
 
 

@@ -12,7 +12,7 @@ from teal.network import PathSet
 from teal.network.path_changes import first_columns
 from teal.nn.flow_gnn import FlowGNN, IncidenceConv, TealModel, hetero_data
 from teal.nn.flow_gnn_config import FEEDBACK, FORMS_OF_K, FlowGnnConfig
-from teal.nn.policy import FIRST_RAW_PRICE, action_splits, price_of
+from teal.nn.policy import FIRST_RAW_PRICE, action_splits, price_softplus
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem import Problem
 from teal.testing import random_problem
@@ -187,7 +187,7 @@ def test_prices_are_softplus_with_a_projected_gradient(maximises_value: bool) ->
     """Where a price should rise, its slope is at least that of the first prices; under a balanced
     program, and where it should fall, the slope is that of softplus."""
     raw = torch.tensor([-40.0, -10.0, FIRST_RAW_PRICE, 0.0, 3.0], dtype=torch.float64)
-    price = price_of(raw.requires_grad_(), maximises_value=maximises_value)
+    price = price_softplus(raw.requires_grad_(), maximises_value=maximises_value)
     torch.testing.assert_close(price, torch.nn.functional.softplus(raw))
     (rising,) = torch.autograd.grad(price, raw, -torch.ones_like(price), retain_graph=True)
     (falling,) = torch.autograd.grad(price, raw, torch.ones_like(price))

@@ -143,10 +143,10 @@ def test_in_a_balanced_program_what_links_see_of_the_paths_does_not_depend_on_th
     for factor in (1, 1000):
         scaled = problem.with_demand(factor * problem.demand)
         links = _Links(scaled, TorchPasses(scaled, LOGIT_CLAMP))
-        links.take(
+        links.set_sums(
             price, factor * sums
         )  # load, elasticity and sums of states, all of them weighted by demand
-        seen.append(torch.cat([links.static, links.dynamic(), links.of_paths], -1))
+        seen.append(torch.cat([links.static, links.dynamic(), links.path_means], -1))
     torch.testing.assert_close(seen[0], seen[1])
 
 

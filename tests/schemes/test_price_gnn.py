@@ -12,7 +12,7 @@ import torch
 
 import teal
 from baselines.lp_all import LpAll
-from teal.learning.network_pool import family_of, topohub_pool
+from teal.learning.network_pool import network_family, topohub_pool
 from teal.nn.checkpoint import load_price_gnn
 from teal.runtime.storage import model_folder
 from teal.schemes.models import load_model
@@ -24,7 +24,7 @@ NETWORKS = ("topohub:sndlib/geant", "topohub:sndlib/abilene", "b4")
 def test_the_card_of_price_gnn_lists_the_held_out_networks() -> None:
     _, card = load_price_gnn(model_folder(DEFAULT_CHECKPOINT))
     assert set(card.held_out) >= set(topohub_pool().held_out)
-    held_out_families = {family_of(name) for name in card.held_out}
+    held_out_families = {network_family(name) for name in card.held_out}
     assert {"geant", "abilene", "germany"} <= held_out_families
 
 

@@ -38,21 +38,24 @@ from teal.solvers.projection import MIN_SPLIT_SUM
 _LIVE_PROFIT = -FAILED_PRICE / 10
 # Gbit/s, larger than any capacity: unused capacity before the first link of a path.
 _UNLIMITED = FAILED_PRICE
-_MIN_CAPACITY = 1e-30  # Gbit/s, replaces 0 as a divisor
-_MIN_DEMAND = 1e-300  # Gbit/s; 1 / demand would overflow below it
+# Gbit/s, replaces an unused capacity of 0 as a divisor.
+_MIN_CAPACITY = 1e-30
+# Gbit/s; below it 1 / demand would overflow.
+_MIN_DEMAND = 1e-300
 
 
 class Measurements(NamedTuple):
-    """Results of :func:`measure`.
+    """Constants of the program of L matrices, all written by :func:`measure`.
 
     Attributes:
-        inverse_capacity_sum: (D, L), or (D, 1) if all matrices have the same capacities: h,
+        inverse_capacity_sum: (D, L) h, largest sum of 1 / capacity along a path of the demand,
             1/(Gbit/s); 1 where it would be 0.
         live_demand: (D, L) Gbit/s, 0 where no path is live.
-        full_load: (blocks, E, L) load with all of its demand on every live path, Gbit/s.
+        full_load: (blocks, E, L) load if every live path carried all of its demand, Gbit/s.
         trial_load: (blocks, E, L) load of a trial routing over live paths, Gbit/s, for
             :func:`teal.solvers.pdhg.engine.guess_dual`.
-        demand_value_sum: (blocks, L) demands' part of the dual bound at zero prices, value.
+        demand_value_sum: (blocks, L) demands' part of the dual bound at zero prices, in units of
+            the objective.
     """
 
     inverse_capacity_sum: FloatArray
@@ -77,51 +80,73 @@ def measure(
     out: Measurements,
     lanes: Lanes,
 ) -> None:
-    """Compute the constants of a program (:class:`Measurements`): inverse capacities of the paths,
-    live demand, loads of the full and of the trial routing, and the dual bound at zero prices.
+    """Compute the constants of a program for one block of sources (:class:`Measurements`).
+
+    For each demand: h, the largest sum of 1 / capacity along a path; the demand if a path is live,
+    else 0; its term demand * max(0, max_k(value - path cost)) in the dual bound at zero prices.
+    For each link: its load if every live path carried all of its demand, and its load under a trial
+    routing.  An array of shape (X, L) is flat, and ``load(array, i, lanes)`` reads its row i.
 
     Args:
-        scan, block_ptr, max_slots: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
+        block: index of the block.
+        scan: candidate paths, as one trie (prefix tree) per source.  Source s has the trie nodes
+            ``node_ptr[s]:node_ptr[s + 1]``, the demands ``demand_ptr[s]:demand_ptr[s + 1]`` and the
+            paths from ``path_ptr[s]``, ``path_count[d]`` per demand; path p ends at node
+            ``end_node[p]`` (nodes are numbered from 1 within a source, 0 is the source).
+        block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
+        max_slots: largest number of trie nodes of a source, plus one for the source.
         demand: (D, L) Gbit/s.
-        inverse_capacity: (E, L) 1 / c, 0 for a failed link.
+        inverse_capacity: (E, L) 1 / capacity, 0 for a failed link.
         cost: (E, L) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
-        demand_value: values of the demands, in float64.
-        curve: utility of the demands; None for linear values.
+        demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) or (1, C)
+            and ``end`` (D, C, L), path caps ``cap`` (P, L); float64; ``end`` and ``cap`` are (0,)
+            if unused.
+        curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
+            values.
         is_even: whether the trial routing splits each demand evenly over its live paths; otherwise
             it uses the first path, if that is live.
-        out: receives the results; ``full_load`` and ``trial_load`` must be 0 before the call.
-        lanes: array of length L.
+        out: results (written); ``full_load`` and ``trial_load`` must be 0 before the call.
+        lanes: tuple of length L, the number of matrices computed side by side.
     """
     width = len(lanes)
     has_distinct_values = len(demand_value.first) > 1
     has_steps = demand_value.drop.shape[1] > 1
     drop = demand_value.drop
     end = demand_value.end
+    # (L,) work array, and factors of the values.
     lane_scratch = np.empty(width)
     ones = np.ones(width)
     if curve is not None:
         full_share_value = curve.full_share_value
         alpha = curve.alpha[0]
+    # (max_slots, L) per trie node of a source: sum of 1 / capacity and cost of the path to it, and
+    # flows of the path that ends there.
     inverse_capacity_sum = np.zeros(max_slots * width)
     path_cost = np.zeros(max_slots * width)
     full_flow = np.empty(max_slots * width)
     trial_flow = np.empty(max_slots * width)
-    unit = fill(1.0, lanes)
-    zero = unit - unit
+    one = fill(1.0, lanes)
+    zero = one - one
     live_profit = fill(_LIVE_PROFIT, lanes)
-    total = zero
-    for s in range(block_ptr[block], block_ptr[block + 1]):
-        first = scan.node_ptr[s]
-        nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+    value_sum = zero
+    for source in range(block_ptr[block], block_ptr[block + 1]):
+        first_node = scan.node_ptr[source]
+        num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
         prices_down(
-            first, nodes, scan.parent, scan.link, inverse_capacity, inverse_capacity_sum, lanes
+            first_node,
+            num_nodes,
+            scan.parent,
+            scan.link,
+            inverse_capacity,
+            inverse_capacity_sum,
+            lanes,
         )
-        prices_down(first, nodes, scan.parent, scan.link, cost, path_cost, lanes)
-        full_flow[: (nodes + 1) * width] = 0
-        trial_flow[: (nodes + 1) * width] = 0
-        p = scan.path_ptr[s]
-        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            # Live paths, h and the best profit of the demand.
+        prices_down(first_node, num_nodes, scan.parent, scan.link, cost, path_cost, lanes)
+        full_flow[: (num_nodes + 1) * width] = 0
+        trial_flow[: (num_nodes + 1) * width] = 0
+        p = scan.path_ptr[source]
+        for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
+            # Number of live paths, h and the best profit of the demand.
             h = zero
             live_paths = zero
             best_profit = zero
@@ -130,11 +155,12 @@ def measure(
                 node = scan.end_node[k]
                 profit = value - load(path_cost, node, lanes)
                 best_profit = larger(best_profit, profit)
-                live_paths = live_paths + where_above(profit, live_profit, unit, zero)
+                live_paths = live_paths + where_above(profit, live_profit, one, zero)
                 h = larger(h, load(inverse_capacity_sum, node, lanes))
-            store(out.inverse_capacity_sum, d, where_above(h, zero, h, unit))
+            store(out.inverse_capacity_sum, d, where_above(h, zero, h, one))
             live_rate = where_above(live_paths, zero, load(demand, d, lanes), zero)
             store(out.live_demand, d, live_rate)
+            # Demand's term in the dual bound.
             if curve is not None:
                 unit_value = demand_value.first[d if has_distinct_values else 0]
                 best_profit = lane_curve_profit(
@@ -142,21 +168,26 @@ def measure(
                 )
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
+            value_sum = value_sum + live_rate * best_profit
             # Flows of the full and of the trial routing.
-            total = total + live_rate * best_profit
-            even_flow = live_rate / larger(live_paths, unit)
+            even_flow = live_rate / larger(live_paths, one)
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
-                is_live = where_above(value - load(path_cost, node, lanes), live_profit, unit, zero)
+                is_live = where_above(value - load(path_cost, node, lanes), live_profit, one, zero)
                 store(full_flow, node, is_live * live_rate)
                 if is_even:
                     store(trial_flow, node, is_live * even_flow)
                 elif k == p:
                     store(trial_flow, node, is_live * live_rate)
             p += scan.path_count[d]
-        flows_up(first, nodes, scan.parent, scan.link, full_flow, out.full_load[block], lanes)
-        flows_up(first, nodes, scan.parent, scan.link, trial_flow, out.trial_load[block], lanes)
-    store(out.demand_value_sum[block], 0, total)
+        # Link loads of both routings.
+        flows_up(
+            first_node, num_nodes, scan.parent, scan.link, full_flow, out.full_load[block], lanes
+        )
+        flows_up(
+            first_node, num_nodes, scan.parent, scan.link, trial_flow, out.trial_load[block], lanes
+        )
+    store(out.demand_value_sum[block], 0, value_sum)
 
 
 @parallel_kernel("block_ptr", num_ranges)
@@ -177,27 +208,41 @@ def certify(
     profits: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Compute the demands' part of the dual bound, and flows and loads of the splits.
+    """Compute the demands' part of the dual bound for one block of sources, and flows and loads.
 
-    That part is sum_d demand[d] max(0, max_k(value[d] - path_price[d, k])); in a balanced program,
-    which must carry all demand, without the max with 0; piecewise constant marginal values:
-    :mod:`teal.problem.steps`.
+    Dual bound: sum_d demand[d] max(0, max_k(value[d] - path_price[d, k])), without the max with 0
+    in a balanced program, which must carry all demand.  Under value steps, path caps or a utility
+    the maximum is over all allocations of the demand (value_profit, capped_profit, curve_profit).
+
+    Flows: demand times repaired split.  The repair sets splits of paths with a failed link to 0 and
+    scales those of a demand to a sum of at most 1; if ``carries_all`` to exactly 1, evenly over the
+    live paths where all splits are 0.  An array of shape (X, L) is flat, and
+    ``load(array, i, lanes)`` and ``store`` access its row i.
 
     Args:
-        scan, block_ptr, max_slots, lanes: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
+        block: index of the block.
+        scan: candidate paths, as one trie (prefix tree) per source.  Source s has the trie nodes
+            ``node_ptr[s]:node_ptr[s + 1]``, the demands ``demand_ptr[s]:demand_ptr[s + 1]`` and the
+            paths from ``path_ptr[s]``, ``path_count[d]`` per demand; path p ends at node
+            ``end_node[p]`` (nodes are numbered from 1 within a source, 0 is the source).
+        block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
+        max_slots: largest number of trie nodes of a source, plus one for the source.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: values of the demands, in float64.
-        curve: utility of the demands; None for linear values.
-        price_plus_cost: (E, L) value per Gbit/s; ``FAILED_PRICE`` for a failed link.
+        demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) or (1, C)
+            and ``end`` (D, C, L), path caps ``cap`` (P, L); float64; ``end`` and ``cap`` are (0,)
+            if unused.
+        curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
+            values.
+        price_plus_cost: (E, L) price plus cost of each link, value per Gbit/s; ``FAILED_PRICE`` for
+            a failed link.
         carries_all: whether all demand must be carried.
         is_repairing: whether to overwrite ``splits`` with the repaired splits.
-        splits: (P, L) shares, repaired before use: 0 on paths with a failed link, then scaled to
-            sums of at most 1 per demand; if ``carries_all`` to exactly 1, evenly over live paths
-            where all are 0.
-        flows: receives (P, L) Gbit/s.
-        loads: receives (blocks, E, L) Gbit/s.
-        profits: receives (blocks, L) the terms of the sum above; a demand without a live path adds
-            0.
+        splits: (P, L) shares of the demand (written if ``is_repairing``).
+        flows: (P, L) Gbit/s (written).
+        loads: (blocks, E, L) Gbit/s (row ``block`` is written).
+        profits: (blocks, L) demands' part of the dual bound (row ``block`` is written); a demand
+            without a live path adds 0.
+        lanes: tuple of length L, the number of matrices computed side by side.
     """
     loads[block] = 0
     width = len(lanes)
@@ -207,14 +252,18 @@ def certify(
     end = demand_value.end
     cap = demand_value.cap
     has_caps = len(demand_value.cap) > 0
+    # (K, L) profits of a demand's paths, and (K,) flags: work arrays of capped_profit.
     path_profit = np.empty(MAX_PATHS * width if has_caps else 0)
     is_used = np.empty(MAX_PATHS if has_caps else 0, np.bool_)
+    # (L,) result of one demand, and factors of the values.
     lane_scratch = np.empty(width)
     ones = np.ones(width)
+    # (max_slots, L) per trie node of a source: price of the path to it, flow of the path that ends
+    # there.
     path_price = np.zeros(max_slots * width)
     flow = np.empty(max_slots * width)
-    unit = fill(1.0, lanes)
-    zero = unit - unit
+    one = fill(1.0, lanes)
+    zero = one - one
     live_profit = fill(_LIVE_PROFIT, lanes)
     tiny = fill(MIN_SPLIT_SUM, lanes)
     # In a balanced program the floor is below every live profit, so that a demand without a live
@@ -225,22 +274,25 @@ def certify(
         alpha = curve.alpha[0]
         floor = fill(2 * _LIVE_PROFIT, lanes)
     profit_sum = zero
-    for s in range(block_ptr[block], block_ptr[block + 1]):
-        first = scan.node_ptr[s]
-        nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
-        prices_down(first, nodes, scan.parent, scan.link, price_plus_cost, path_price, lanes)
-        flow[: (nodes + 1) * width] = 0
-        p = scan.path_ptr[s]
-        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+    for source in range(block_ptr[block], block_ptr[block + 1]):
+        first_node = scan.node_ptr[source]
+        num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
+        # Prices of all paths of the source.
+        prices_down(
+            first_node, num_nodes, scan.parent, scan.link, price_plus_cost, path_price, lanes
+        )
+        flow[: (num_nodes + 1) * width] = 0
+        p = scan.path_ptr[source]
+        for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
             rate = load(demand, d, lanes)
             value = fill(demand_value.first[d if has_distinct_values else 0], lanes)
-            # Best profit, and the sum of the shares on live paths.
+            # Best profit, and the sum of the splits on live paths, at most their caps.
             best_profit = floor
-            total = zero
+            split_sum = zero
             live_paths = zero
             for k in range(p, p + scan.path_count[d]):
                 profit = value - load(path_price, scan.end_node[k], lanes)
-                is_live = where_above(profit, live_profit, unit, zero)
+                is_live = where_above(profit, live_profit, one, zero)
                 best_profit = larger(best_profit, profit)
                 live_paths = live_paths + is_live
                 share = widen(load(splits, k, lanes))
@@ -248,7 +300,8 @@ def certify(
                     store(path_profit, k - p, profit)
                     max_share = load(cap, k, lanes)
                     share = where_above(share, max_share, max_share, share)
-                total = total + is_live * share
+                split_sum = split_sum + is_live * share
+            # Demand's term in the dual bound.
             if has_caps:
                 capped_profit(path_profit, cap, p, scan.path_count[d], lanes, is_used, lane_scratch)
                 best_profit = load(lane_scratch, 0, lanes)
@@ -262,17 +315,15 @@ def certify(
             profit_sum = profit_sum + where_above(
                 best_profit, live_profit, rate * best_profit, zero
             )
-            # Scale shares to a sum of at most 1; in a balanced program to 1, evenly without splits.
-            scale = unit / larger(total, unit)
+            # Scale splits to a sum of at most 1; in a balanced program to 1, evenly if all are 0.
+            scale = one / larger(split_sum, one)
             even_share = zero
             if carries_all:
-                scale = where_above(total, tiny, unit / larger(total, tiny), zero)
-                even_share = where_above(total, tiny, zero, unit / larger(live_paths, unit))
+                scale = where_above(split_sum, tiny, one / larger(split_sum, tiny), zero)
+                even_share = where_above(split_sum, tiny, zero, one / larger(live_paths, one))
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
-                is_live = where_above(
-                    value - load(path_price, node, lanes), live_profit, unit, zero
-                )
+                is_live = where_above(value - load(path_price, node, lanes), live_profit, one, zero)
                 share = widen(load(splits, k, lanes))
                 if has_caps:
                     max_share = load(cap, k, lanes)
@@ -284,7 +335,8 @@ def certify(
                 store(flows, k, path_flow)
                 store(flow, node, path_flow)
             p += scan.path_count[d]
-        flows_up(first, nodes, scan.parent, scan.link, flow, loads[block], lanes)
+        # Link loads of the source's flows.
+        flows_up(first_node, num_nodes, scan.parent, scan.link, flow, loads[block], lanes)
     store(profits[block], 0, profit_sum)
 
 
@@ -308,27 +360,43 @@ def project_round(
     values: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Run one round of the projection (:func:`teal.solvers.projection.project`).
+    """Run one round of the projection of flows onto the capacities, for one block of sources.
 
-    Scale each path's request so that no link overflows and add it to the path's flow; then request
-    the unserved demand from its paths, in proportion to their unused capacity.
+    First round: divide each path's flow by max(1, largest load / capacity along the path).  Later
+    rounds: add to it the path's request, divided by max(1, largest requested load / residual
+    capacity along the path).  Afterwards no link is overloaded.  Then request the unserved demand
+    of each demand from its paths, in proportion to the smallest unused capacity along each path
+    (under path caps at most the remaining cap):
+
+        request[k] = unused[k] min(1, unserved / sum_j unused[j]).
+
+    An array of shape (X, L) is flat, and ``load(array, i, lanes)`` and ``store`` access its row i.
 
     Args:
-        scan, block_ptr, max_slots, lanes: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
+        block: index of the block.
+        scan: candidate paths, as one trie (prefix tree) per source.  Source s has the trie nodes
+            ``node_ptr[s]:node_ptr[s + 1]``, the demands ``demand_ptr[s]:demand_ptr[s + 1]`` and the
+            paths from ``path_ptr[s]``, ``path_count[d]`` per demand; path p ends at node
+            ``end_node[p]`` (nodes are numbered from 1 within a source, 0 is the source).
+        block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
+        max_slots: largest number of trie nodes of a source, plus one for the source.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: values of the demands, in float64.
-        curve: utility of the demands; None for linear values.
+        demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) or (1, C)
+            and ``end`` (D, C, L), path caps ``cap`` (P, L); float64; ``end`` and ``cap`` are (0,)
+            if unused.
+        curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
+            values.
         load_ratio: (E, L) load of ``flows`` over capacity in the first round, load of ``requests``
-            over residual capacity in the others; 0 on links without load.  A path's flow is divided
-            by the largest ratio along the path, if above 1.
+            over residual capacity in the others; 0 on links without load.
         unused: (E, L) capacity open to requests, Gbit/s; 0 on failed links.
-        is_first: whether to cut ``flows`` instead of granting ``requests``.
-        is_last: whether to skip new requests.
-        flows: (P, L) Gbit/s, in place.
-        requests: (P, L) Gbit/s, in place.
-        loads: receives (blocks, E, L) of the flows, Gbit/s.
-        requested_loads: receives (blocks, E, L) of the new requests, Gbit/s.
-        values: receives (blocks, L) value of the flows without link costs.
+        is_first: whether this is the first round, which has no requests to grant.
+        is_last: whether this is the last round, which makes no new requests.
+        flows: (P, L) Gbit/s (written).
+        requests: (P, L) requests of the last round, Gbit/s (overwritten by the new requests).
+        loads: (blocks, E, L) load of the flows, Gbit/s (row ``block`` is written).
+        requested_loads: (blocks, E, L) load of the new requests, Gbit/s (row ``block`` is written).
+        values: (blocks, L) value of the flows without link costs (row ``block`` is written).
+        lanes: tuple of length L, the number of matrices computed side by side.
     """
     loads[block] = 0
     requested_loads[block] = 0
@@ -339,24 +407,27 @@ def project_round(
     end = demand_value.end
     cap = demand_value.cap
     has_caps = len(demand_value.cap) > 0
+    # (L,) carried rate of one demand, which curve_value replaces by its value.
     lane_scratch = np.empty(width)
+    # (max_slots, L) per trie node of a source: largest load ratio and smallest unused capacity on
+    # the path to it; flow and request of the path that ends there.
     path_ratio = np.zeros(max_slots * width)
     path_unused = np.empty(max_slots * width)
     flow = np.empty(max_slots * width)
     requested_flow = np.empty(max_slots * width)
-    unit = fill(1.0, lanes)
-    zero = unit - unit
+    one = fill(1.0, lanes)
+    zero = one - one
     tiny = fill(_MIN_CAPACITY, lanes)
     unlimited = fill(_UNLIMITED, lanes)
-    value = zero
+    value_sum = zero
     store(path_unused, 0, unlimited)
-    for s in range(block_ptr[block], block_ptr[block + 1]):
-        base = scan.node_ptr[s]
-        nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+    for source in range(block_ptr[block], block_ptr[block + 1]):
+        first_node = scan.node_ptr[source]
+        num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
         # Largest load ratio and smallest unused capacity along the path to each node.
-        for i in range(nodes):
-            parent_row = scan.parent[base + i]
-            e = scan.link[base + i]
+        for i in range(num_nodes):
+            parent_row = scan.parent[first_node + i]
+            e = scan.link[first_node + i]
             store(
                 path_ratio,
                 i + 1,
@@ -369,16 +440,16 @@ def project_round(
                 i + 1,
                 where_above(upstream_unused, link_unused, link_unused, upstream_unused),
             )
-        flow[: (nodes + 1) * width] = 0
-        requested_flow[: (nodes + 1) * width] = 0
-        p = scan.path_ptr[s]
-        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            # Grant requests, cut by the load ratio.
-            total = zero
+        flow[: (num_nodes + 1) * width] = 0
+        requested_flow[: (num_nodes + 1) * width] = 0
+        p = scan.path_ptr[source]
+        for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
+            # Scale the flows down, or grant the requests; sum the unused capacities of the paths.
+            served = zero
             demand_unused = zero
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
-                divisor = larger(load(path_ratio, node, lanes), unit)
+                divisor = larger(load(path_ratio, node, lanes), one)
                 path_flow = (
                     load(flows, k, lanes) / divisor
                     if is_first
@@ -386,7 +457,7 @@ def project_round(
                 )
                 store(flows, k, path_flow)
                 store(flow, node, path_flow)
-                total = total + path_flow
+                served = served + path_flow
                 available = load(path_unused, node, lanes)
                 if has_caps:
                     remaining_cap = larger(
@@ -394,20 +465,23 @@ def project_round(
                     )
                     available = where_above(available, remaining_cap, remaining_cap, available)
                 demand_unused = demand_unused + available
-            valued_flow = total
+            # Value of the carried rate: under value steps converted to Gbit/s of the first step.
+            valued_flow = served
             if has_steps:
-                valued_flow = total - value_lost(drop, end, d, total, load(demand, d, lanes), lanes)
+                valued_flow = served - value_lost(
+                    drop, end, d, served, load(demand, d, lanes), lanes
+                )
             if curve is not None:
-                store(lane_scratch, 0, total)
+                store(lane_scratch, 0, served)
                 curve_value(lane_scratch, demand, curve.full_share_value, curve.alpha[0], d, lanes)
-                value = value + load(lane_scratch, 0, lanes)
+                value_sum = value_sum + load(lane_scratch, 0, lanes)
             else:
-                value = value + valued_flow * fill(
+                value_sum = value_sum + valued_flow * fill(
                     demand_value.first[d if has_distinct_values else 0], lanes
                 )
             # Request unserved demand in proportion to unused capacity.
             if not is_last:
-                unserved = larger(load(demand, d, lanes) - total, zero)
+                unserved = larger(load(demand, d, lanes) - served, zero)
                 share = unserved / larger(demand_unused, tiny)
                 for k in range(p, p + scan.path_count[d]):
                     node = scan.end_node[k]
@@ -418,16 +492,23 @@ def project_round(
                             zero,
                         )
                         available = where_above(available, remaining_cap, remaining_cap, available)
-                    request = available * where_above(share, unit, unit, share)
+                    request = available * where_above(share, one, one, share)
                     store(requests, k, request)
                     store(requested_flow, node, request)
             p += scan.path_count[d]
-        flows_up(base, nodes, scan.parent, scan.link, flow, loads[block], lanes)
+        # Link loads of flows and requests.
+        flows_up(first_node, num_nodes, scan.parent, scan.link, flow, loads[block], lanes)
         if not is_last:
             flows_up(
-                base, nodes, scan.parent, scan.link, requested_flow, requested_loads[block], lanes
+                first_node,
+                num_nodes,
+                scan.parent,
+                scan.link,
+                requested_flow,
+                requested_loads[block],
+                lanes,
             )
-    store(values[block], 0, value)
+    store(values[block], 0, value_sum)
 
 
 def _num_sources(scan: PathScan) -> int:
@@ -438,19 +519,28 @@ def _num_sources(scan: PathScan) -> int:
 def pack_splits(
     source: int, scan: PathScan, splits: FloatArray, out: AnyArray, lanes: Lanes
 ) -> None:
-    """Convert splits (B, D, K) to path rows (P, L).
+    """Convert the splits of one source's demands from (B, D, K) to path rows (P, L).
 
     Entries that are negative, infinite or NaN become 0, and so do lanes B to L - 1, which hold no
     matrix.
+
+    Args:
+        source: index of the source; its demands are ``demand_ptr[source]:demand_ptr[source + 1]``
+            and its paths start at ``path_ptr[source]``, ``path_count[d]`` consecutive paths per
+            demand d.
+        scan: P paths of D demands.
+        splits: (B, D, K) shares of the demands; columns past the number of paths are not read.
+        out: (P, L) splits, flat (written).
+        lanes: tuple of length L.
     """
     width = len(lanes)
     batch = len(splits)
     p = scan.path_ptr[source]
     for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
         for k in range(scan.path_count[d]):
-            for l in range(width):
-                share = splits[l, d, k] if l < batch else 0
-                out[p * width + l] = share if 0 < share < np.inf else 0
+            for lane in range(width):
+                share = splits[lane, d, k] if lane < batch else 0
+                out[p * width + lane] = share if 0 < share < np.inf else 0
             p += 1
 
 
@@ -463,24 +553,29 @@ def unpack_splits(
     out: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Convert path rows to splits.
+    """Convert path rows (P, L) of one source's demands to splits (B, D, K).
 
     Args:
-        scan, lanes: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
-        rows: (P, L) flows in Gbit/s, or splits.
+        source: index of the source; its demands are ``demand_ptr[source]:demand_ptr[source + 1]``
+            and its paths start at ``path_ptr[source]``, ``path_count[d]`` consecutive paths per
+            demand d.
+        scan: P paths of D demands.
+        rows: (P, L) flows in Gbit/s, or splits, flat.
         demand: (B, D) Gbit/s, the divisor of flows; shape (B, 0) if ``rows`` are splits.
-        out: receives (B, D, K); 0 for a demand of 0 and for missing paths.
+        out: (B, D, K) splits (written); 0 for a demand of 0 and for missing paths.
+        lanes: tuple of length L.
     """
     width = len(lanes)
     is_dividing = demand.shape[1] > 0
-    for l in range(len(out)):
+    for b in range(len(out)):
         p = scan.path_ptr[source]
         for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
             scale = 1.0
             if is_dividing:
-                scale = 1 / demand[l, d] if demand[l, d] > _MIN_DEMAND else 0.0
+                scale = 1 / demand[b, d] if demand[b, d] > _MIN_DEMAND else 0.0
             for k in range(scan.path_count[d]):
-                out[l, d, k] = rows[p * width + l] * scale
+                out[b, d, k] = rows[p * width + b] * scale
                 p += 1
+            # Columns without a path.
             for k in range(scan.path_count[d], out.shape[2]):
-                out[l, d, k] = 0
+                out[b, d, k] = 0

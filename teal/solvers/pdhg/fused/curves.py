@@ -22,16 +22,20 @@ from teal.runtime.lanes import load, store
 from teal.runtime.parallel import inlined_kernel, inner_kernel, kernel
 from teal.solvers.pdhg.fused.simplex import LOWEST
 
-_MAX_NEWTON_STEPS = 60  # usually 3 to 8, monotone from below
-_STEP_TOLERANCE = 1e-15  # relative step below which Newton's method has converged
-_MIN_DIVISOR = 1e-300  # replaces 0 as a divisor
+# Newton's method usually takes 3 to 8 steps; from a lower bound it increases to the root.
+_MAX_NEWTON_STEPS = 60
+# Relative step below which Newton's method has converged.
+_STEP_TOLERANCE = 1e-15
+# Smallest divisor, instead of 0.
+_MIN_DIVISOR = 1e-300
 
 
 class CurveRows(NamedTuple):
-    """The utility of D demands of L matrices.
+    """Alpha-fair utility of D demands of L matrices, sum_d W u(share), as flat arrays.
 
     Attributes:
-        full_share_value: (D, L) marginal value per Gbit/s at share 1; 0 for demands without weight.
+        full_share_value: (D, L) W / demand, marginal value per Gbit/s at share 1; 0 for demands
+            without weight.
         alpha: (1,) exponent of the utility.
     """
 
@@ -39,30 +43,34 @@ class CurveRows(NamedTuple):
     alpha: FloatArray
 
 
-def curve_rows(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> CurveRows | None:
-    """Return the utility of a problem; ``rows_of`` converts (B, n) to flat rows of lanes (n *
-    L,).
+def curve_rows(problem: Problem, to_lane_rows: Callable[[Tensor], FloatArray]) -> CurveRows | None:
+    """Return the utility of a problem in the layout of the kernels; None for linear values.
+
+    Args:
+        problem: B matrices.
+        to_lane_rows: converts a tensor (B, n) to flat rows of lanes (n * L,).
     """
     utility = problem.utility
     return (
         None
         if utility is None
-        else CurveRows(rows_of(utility.unit_value), np.array([utility.curve.alpha]))
+        else CurveRows(to_lane_rows(utility.unit_value), np.array([utility.curve.alpha]))
     )
 
 
 @inner_kernel
 def _utility(share, alpha):
-    """Return u(s) + 1 for the share s."""
+    """Return u(s) + 1 = (s^(1 - alpha) - 1) / (1 - alpha) + 1 for the share s of a demand."""
     share = max(share, _MIN_DIVISOR)
     if alpha == 1.0:
         return np.log(share) + 1.0
+    # expm1 is accurate for alpha near 1 and shares near 1.
     return np.expm1((1.0 - alpha) * np.log(share)) / (1.0 - alpha) + 1.0
 
 
 @inner_kernel
 def _inverse_power(z, alpha):
-    """Return z^-alpha; special cases avoid a power, the slowest operation of an iteration."""
+    """Return z^-alpha.  Special cases avoid a power, the slowest operation of an iteration."""
     if alpha == 1.0:
         return 1.0 / z
     if alpha == 2.0:
@@ -76,43 +84,57 @@ def _inverse_power(z, alpha):
 
 @inner_kernel
 def _utility_root(total, strength, alpha):
-    """Solve z = Y + a z^-alpha for z > 0, with Y = ``total`` and a = ``strength``, by Newton's
-    method.
+    """Solve z = Y + a z^-alpha for z > 0, with Y = ``total`` and a = ``strength`` >= 0.
+
+    It is the optimality condition of the primal prox under an alpha-fair utility, for the sum z of
+    a demand's splits.  Closed forms for alpha 0 and 1, else Newton's method from a lower bound.
     """
     if alpha == 0.0:
         return total + strength
     if alpha == 1.0:
+        # Quadratic equation.
         root = np.sqrt(total * total + 4.0 * strength)
         # For negative Y avoid the cancellation of the quadratic formula.
         return (
             (total + root) / 2.0 if total >= 0 else 2.0 * strength / max(root - total, _MIN_DIVISOR)
         )
-    # Lower bound of the root, from which Newton's steps increase to it.
-    size = max(strength, _MIN_DIVISOR) ** (1.0 / (1.0 + alpha))
+    # Lower bound of the root, from which Newton's steps increase to it.  The root is at least Y and
+    # the root for Y = 0; for negative Y the root for Y = 0 bounds z in a z^-alpha = z - Y.
+    zero_root = max(strength, _MIN_DIVISOR) ** (1.0 / (1.0 + alpha))
     if total >= 0:
-        z = max(total, size)
+        z = max(total, zero_root)
     else:
         z = min(
-            max(strength / max(size - total, _MIN_DIVISOR), _MIN_DIVISOR) ** (1.0 / alpha), size
+            max(strength / max(zero_root - total, _MIN_DIVISOR), _MIN_DIVISOR) ** (1.0 / alpha),
+            zero_root,
         )
     z = max(z, _MIN_DIVISOR)
+    # Newton's method on z - Y - a z^-alpha.
     for _ in range(_MAX_NEWTON_STEPS):
-        pull = strength * _inverse_power(z, alpha)
-        step = -(z - total - pull) / (1.0 + alpha * pull / z)
-        if not (step > _STEP_TOLERANCE * z and step < np.inf):
+        power_term = strength * _inverse_power(z, alpha)
+        newton_step = -(z - total - power_term) / (1.0 + alpha * power_term / z)
+        if not (newton_step > _STEP_TOLERANCE * z and newton_step < np.inf):
             break
-        z += step
+        z += newton_step
     return z
 
 
 @inlined_kernel
 def lane_curve_profit(profit, lane_scratch, full_share_value, alpha, scale, first, d, lanes):
-    """Apply :func:`curve_profit` to one value per lane.
+    """Return a demand's term in the dual bound under a utility, per Gbit/s of demand, lane by lane.
+
+    The term is max over shares s in (0, 1] of scale V (u(s) + 1) - price s, with the marginal value
+    V at share 1 and the price of the cheapest path, ``first`` * scale - profit.
 
     Args:
-        profit: profit of the best path, in units of 1 / ``scale``.
+        profit: profit of the demand's best path, one value per lane, times ``scale``.
         lane_scratch: (L,) work array.
-        full_share_value, alpha, scale, first, d, lanes: as in :func:`curve_profit`.
+        full_share_value: (D, L) V, marginal value per Gbit/s at share 1.
+        alpha: exponent of the utility.
+        scale: (L,) factor on values, 1 / S or 1.
+        first: value per Gbit/s that the profit assumes.
+        d: index of the demand.
+        lanes: tuple of length L.
     """
     store(lane_scratch, 0, profit)
     curve_profit(lane_scratch, full_share_value, alpha, scale, first, d, lanes)
@@ -121,16 +143,20 @@ def lane_curve_profit(profit, lane_scratch, full_share_value, alpha, scale, firs
 
 @inlined_kernel
 def curve_profit(best, full_share_value, alpha, scale, first, d, lanes):
-    """Replace the best profits of demand ``d`` by its part of the dual bound, per Gbit/s of demand.
+    """Replace the best path profits of demand ``d`` by its term in the dual bound, per Gbit/s.
+
+    The term is max over shares s in (0, 1] of V (u(s) + 1) - price s, with V = scale *
+    full_share_value and price = scale * first - best: at s = 1 if price <= V, else at
+    s = (price / V)^(-1 / alpha).
 
     Args:
-        best: (L,) profit of the best path, in units of 1 / ``scale``; in place.
+        best: (L,) profit of the best path, times ``scale`` (overwritten by the term).
         full_share_value: (D, L) marginal value per Gbit/s at share 1.
         alpha: exponent of the utility.
-        scale: (L,) factor on values.
-        first: value per Gbit/s that profits assume.
+        scale: (L,) factor on values, 1 / S or 1.
+        first: value per Gbit/s that the profits assume.
         d: index of the demand.
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     width = len(lanes)
     for lane in range(width):
@@ -139,6 +165,7 @@ def curve_profit(best, full_share_value, alpha, scale, first, d, lanes):
         if lane_value <= 0:
             best[lane] = 0.0
         elif price <= lane_value:
+            # Fully served: u(1) + 1 = 1.
             best[lane] = lane_value - price
         elif alpha == 1.0:
             best[lane] = -lane_value * np.log(price / lane_value)
@@ -151,23 +178,34 @@ def curve_profit(best, full_share_value, alpha, scale, first, d, lanes):
 
 @inlined_kernel
 def curve_shift(unprojected, n, full_share_value, alpha, scale, step, first, d, lanes):
-    """Replace the step sizes by the shifts t for which max(0, unprojected - t) are the new splits.
+    """Compute the primal prox of demand ``d`` under a utility, as a shift t of its splits.
+
+    The new splits max(0, v - t) minimise |w - v'|^2 / 2 - tau V u(sum w) over {w >= 0,
+    sum w <= 1}, where v are splits after a gradient step with the linear value ``first`` and v'
+    those without it.  So t = tau (scale first - V z^-alpha) for the sum z of the new splits, if
+    z < 1.
+    The active set is found as for a simplex (Michelot 1986): drop splits below t, repeat.
 
     Args:
-        unprojected: (K, L) splits of the n paths after a gradient step with the value ``first``.
+        unprojected: (K, L) v, splits of the n paths after a gradient step.
         n: number of paths.
-        full_share_value, alpha, scale, first, d, lanes: as in :func:`curve_profit`.
-        step: (L,) step sizes; receives t.
+        full_share_value: (D, L) marginal value per Gbit/s at share 1; V is ``scale`` times it.
+        alpha: exponent of the utility.
+        scale: (L,) factor on values, 1 / S.
+        step: (L,) step sizes tau (overwritten by t).
+        first: value per Gbit/s that the gradient step assumes.
+        d: index of the demand.
+        lanes: tuple of length L.
     """
     width = len(lanes)
     num_paths = np.int64(n)
     for lane in range(width):
-        unit = scale[lane] * step[lane]
-        base = first * unit
-        strength = full_share_value[d * width + lane] * unit
+        scaled_step = scale[lane] * step[lane]
+        linear_shift = first * scaled_step
+        strength = full_share_value[d * width + lane] * scaled_step
+        # Shift to a sum of 1: drop splits below the mean excess, repeat (Michelot 1986).
         full_share_shift = LOWEST
         last_active = np.int64(-1)
-        # Shift to a sum of 1: drop rows below the mean excess, repeat (Michelot 1986).
         for _ in range(num_paths):
             total, active = _sum_above(unprojected, num_paths, full_share_shift, width, lane)
             if active == last_active or active == 0:
@@ -176,24 +214,34 @@ def curve_shift(unprojected, n, full_share_value, alpha, scale, step, first, d, 
             last_active = active
         step[lane] = full_share_shift
         # The marginal utility at share 1 decides: a fully served demand needs no root.
-        if base - strength <= full_share_shift:
+        if linear_shift - strength <= full_share_shift:
             continue
         shift = full_share_shift
         last_active = np.int64(-1)
-        # Same iteration with the utility, whose marginal value falls as the sum rises.
+        # Same iteration with the utility, whose marginal value falls as the sum z rises.
         for _ in range(num_paths):
             total, active = _sum_above(unprojected, num_paths, shift, width, lane)
             if active == last_active or active == 0:
                 break
-            z = max(_utility_root(total - active * base, active * strength, alpha), _MIN_DIVISOR)
-            shift = base - strength * _inverse_power(z, alpha)
+            z = max(
+                _utility_root(total - active * linear_shift, active * strength, alpha), _MIN_DIVISOR
+            )
+            shift = linear_shift - strength * _inverse_power(z, alpha)
             last_active = active
         step[lane] = max(full_share_shift, shift)
 
 
 @inner_kernel
 def _sum_above(unprojected, num_paths, shift, width, lane):
-    """Return sum and number of the rows of one lane above ``shift``."""
+    """Return the sum and the number of a demand's splits above ``shift``, in one lane.
+
+    Args:
+        unprojected: (K, L) splits, flat with L = ``width``; the first ``num_paths`` rows count.
+        num_paths: number of paths.
+        shift: threshold.
+        width: L.
+        lane: index of the matrix.
+    """
     total = 0.0
     active = np.int64(0)
     for k in range(num_paths):
@@ -205,12 +253,15 @@ def _sum_above(unprojected, num_paths, shift, width, lane):
 
 @kernel
 def curve_value(flow, demand, full_share_value, alpha, d, lanes):
-    """Replace the served Gbit/s of demand ``d`` by their value W (u(s) + 1).
+    """Replace the carried rates of demand ``d`` by their value W (u(share) + 1).
 
     Args:
-        served: (L,) Gbit/s; in place.
+        flow: (L,) carried rate, Gbit/s (overwritten by the value).
         demand: (D, L) Gbit/s.
-        full_share_value, alpha, d, lanes: as in :func:`curve_profit`.
+        full_share_value: (D, L) W / demand, marginal value per Gbit/s at share 1.
+        alpha: exponent of the utility.
+        d: index of the demand.
+        lanes: tuple of length L.
     """
     width = len(lanes)
     for lane in range(width):

@@ -23,7 +23,9 @@ from teal.solvers.pdhg.fused.simplex import LOWEST, simplex_shift
 
 
 class DemandValue(NamedTuple):
-    """Marginal values of D demands of L matrices in C steps, and caps of the paths.
+    """Marginal values of D demands of L matrices in C value steps, and caps of the paths.
+
+    A Gbit/s of demand d in step c has the value ``first[d] (1 - drop[d, c])``.
 
     Attributes:
         first: (D,) value per Gbit/s in the first step, or (1,) if equal for all demands.
@@ -44,13 +46,22 @@ class DemandValue(NamedTuple):
 
 
 def one_step(value: FloatArray) -> DemandValue:
-    """Return linear values (D,) or (1,)."""
+    """Return linear demand values, without path caps.
+
+    Args:
+        value: value per Gbit/s, (D,), or (1,) if equal for all demands.
+    """
     return DemandValue(value, np.zeros((1, 1)), np.zeros(0), np.zeros(0))
 
 
-def demand_value_rows(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> DemandValue:
-    """Return the values of a problem; ``rows_of`` converts (B, n) to flat rows of lanes (n *
-    L,).
+def demand_value_rows(
+    problem: Problem, to_lane_rows: Callable[[Tensor], FloatArray]
+) -> DemandValue:
+    """Return the demand values of a problem in the layout of the kernels, without path caps.
+
+    Args:
+        problem: B matrices of D demands.
+        to_lane_rows: converts a tensor (B, n) to flat rows of lanes (n * L,).
     """
     value = problem.demand_value.numpy()
     # One entry if all demands have the same value: the kernels then read no value for each demand.
@@ -59,21 +70,25 @@ def demand_value_rows(problem: Problem, rows_of: Callable[[Tensor], FloatArray])
     if steps is None:
         return one_step(value)
     drop = 1 - steps.level.numpy().astype(np.float64)
-    end = rows_of(steps.end.flatten(1))
+    end = to_lane_rows(steps.end.flatten(1))
     return one_step(value)._replace(drop=drop, end=end)
 
 
 @inlined_kernel
 def value_profit(drop, end, d, best, value, lanes):
-    """Return the part of demand ``d`` in the dual bound, per Gbit/s of demand.
+    """Return the term of demand ``d`` in the dual bound under value steps, per Gbit/s of demand.
+
+    sum_c (end[d, c] - end[d, c - 1]) max(0, best - value drop[d, c]), with end[d, -1] = 0.
 
     Args:
-        drop, end: as in DemandValue, of several steps; arrays, since Numba counts a reference to
-            each array that is read from a tuple inside a loop, and threads share counts.
+        drop: (D, C) or (1, C), loss of value per Gbit/s in each step as a share of ``value``.
+        end: (D, C, L) share of the demand at the end of each step, flat.  ``drop`` and ``end`` are
+            separate arguments, since Numba counts a reference to each array that is read from a
+            tuple inside a loop, and threads share counts.
         d: index of the demand.
-        best: profit of the best path in the first step.
-        value: value of the first step, in the units of ``best``.
-        lanes: array of length L.
+        best: profit of the best path in the first step, one value per lane.
+        value: value per Gbit/s in the first step, in the unit of ``best``, one value per lane.
+        lanes: tuple of length L.
     """
     num_steps = drop.shape[1]
     row = d if drop.shape[0] > 1 else 0
@@ -88,37 +103,44 @@ def value_profit(drop, end, d, best, value, lanes):
 
 @inlined_kernel
 def value_lost(drop, end, d, served_flow, demand, lanes):
-    """Return the loss of value of served flow in later steps, in Gbit/s of the first step.
+    """Return the value that a carried rate loses in later value steps, in Gbit/s of the first step.
+
+    sum over c >= 1 of (drop[d, c] - drop[d, c - 1]) max(0, served_flow - end[d, c - 1] demand).
 
     Args:
-        drop, end: as in DemandValue, of several steps.
+        drop: (D, C) or (1, C), loss of value per Gbit/s in each step as a share of the first value.
+        end: (D, C, L) share of the demand at the end of each step, flat.
         d: index of the demand.
-        served: served flow, Gbit/s.
-        demand: Gbit/s.
-        lanes: array of length L.
+        served_flow: carried rate, Gbit/s, one value per lane.
+        demand: Gbit/s, one value per lane.
+        lanes: tuple of length L.
     """
     num_steps = drop.shape[1]
     row = d if drop.shape[0] > 1 else 0
     total = zero = demand - demand
     for c in range(1, num_steps):
-        beyond = larger(served_flow - load(end, d * num_steps + c - 1, lanes) * demand, zero)
-        total = total + fill(drop[row, c] - drop[row, c - 1], lanes) * beyond
+        # Part of the carried rate in step c and later ones.
+        later_flow = larger(served_flow - load(end, d * num_steps + c - 1, lanes) * demand, zero)
+        total = total + fill(drop[row, c] - drop[row, c - 1], lanes) * later_flow
     return total
 
 
 @inlined_kernel
 def step_shift(drop, end, d, unprojected, n, value, lanes):
-    """Return the t for which max(0, moved - t) are the new splits
+    """Return the shift t of the primal prox under value steps: the new splits are max(0, v - t).
+
+    t = min_c max(t_c, value drop[d, c]), where max(0, v - t_c) sums to end[d, c]
     (:func:`teal.problem.prox.project_steps`).
 
     Args:
-        drop, end: as in DemandValue, of several steps.
+        drop: (D, C) or (1, C), loss of value per Gbit/s in each step as a share of the first value.
+        end: (D, C, L) share of the demand at the end of each step, flat.
         d: index of the demand.
-        unprojected: (K, L) splits of the n paths after a gradient step with the value of the first
-            step.
+        unprojected: (K, L) v, splits of the n paths after a gradient step with the value of the
+            first step.
         n: number of paths.
-        value: value of the first step times the step size.
-        lanes: array of length L.
+        value: value of the first step times the step size, one value per lane.
+        lanes: tuple of length L.
     """
     num_steps = drop.shape[1]
     row = d if drop.shape[0] > 1 else 0
@@ -132,15 +154,20 @@ def step_shift(drop, end, d, unprojected, n, value, lanes):
 
 @inlined_kernel
 def step_shift_of_two(drop, end, d, x, y, value, lanes):
-    """Return :func:`step_shift` for one or two paths, the most frequent case, without a loop.
+    """Return the shift t of the primal prox under value steps, for a demand with one or two paths.
+
+    The new splits are max(0, x - t) and max(0, y - t) with t = min_c max(t_c, value drop[d, c]);
+    t_c, for which they sum to end[d, c], has a closed form: the larger of
+    (x + y - end[d, c]) / 2 (both paths in use) and max(x, y) - end[d, c] (one path in use).
 
     Args:
-        drop, end: as in DemandValue, of several steps.
+        drop: (D, C) or (1, C), loss of value per Gbit/s in each step as a share of the first value.
+        end: (D, C, L) share of the demand at the end of each step, flat.
         d: index of the demand.
-        x, y: splits after a gradient step with the value of the first step; y = x - 1 for a demand
-            with one path.
-        value: value of the first step times the step size.
-        lanes: array of length L.
+        x, y: splits after a gradient step with the value of the first step, one value per lane;
+            y = x - 1 for a demand with one path.
+        value: value of the first step times the step size, one value per lane.
+        lanes: tuple of length L.
     """
     num_steps = drop.shape[1]
     row = d if drop.shape[0] > 1 else 0
@@ -159,18 +186,19 @@ def step_shift_of_two(drop, end, d, x, y, value, lanes):
 
 @kernel
 def capped_profit(profit, cap, first, n, lanes, is_used, out):
-    """Compute the part of a demand with capped paths in the dual bound, per Gbit/s.
+    """Compute the term of a demand with capped paths in the dual bound, per Gbit/s of demand.
 
-    Greedy: the most profitable paths first, up to their caps.
+    max over w of sum_k profit[k] w[k], subject to 0 <= w <= cap and sum w <= 1.  Greedy: fill the
+    most profitable paths first, up to their caps.
 
     Args:
         profit: (K, L) profits of the n paths.
-        cap: (P, L) as in DemandValue.
-        first: index of the first path.
+        cap: (P, L) largest share of a demand on each path; row ``first + k`` is that of path k.
+        first: index of the demand's first path.
         n: number of paths.
-        lanes: array of length L.
+        lanes: tuple of length L.
         is_used: (K,) work array.
-        out: receives (L,).
+        out: (L,) term of each matrix (written).
     """
     width = len(lanes)
     num_paths = np.int64(n)
@@ -179,6 +207,7 @@ def capped_profit(profit, cap, first, n, lanes, is_used, out):
         total = 0.0
         is_used[:num_paths] = False
         while remaining_share > 0:
+            # Most profitable path among the unused ones.
             best = np.int64(-1)
             best_profit = 0.0
             for k in range(num_paths):
@@ -196,24 +225,30 @@ def capped_profit(profit, cap, first, n, lanes, is_used, out):
 
 @kernel
 def capped_shift(unprojected, cap, first, n, lanes, out):
-    """Compute the smallest t >= 0 for which the sum of max(0, min(cap, moved - t)) is at most 1.
+    """Compute the shift t of the projection onto {0 <= w <= cap, sum w <= 1}, lane by lane.
 
-    The sum is piecewise linear in t, with 2 n breakpoints where an entry reaches a bound; the two
-    breakpoints around the sum 1 give t.
+    t is the smallest t >= 0 for which the sum of max(0, min(cap, v - t)) is at most 1.  The sum is
+    piecewise linear in t, with 2 n breakpoints v[k] and v[k] - cap[k] where an entry reaches a
+    bound; interpolation between the two breakpoints around the sum 1 gives t.
 
     Args:
-        unprojected: (K, L) splits of the n paths after a gradient step.
-        cap, first, n, lanes: as in :func:`capped_profit`.
-        out: receives (L,) t.
+        unprojected: (K, L) v, splits of the n paths after a gradient step.
+        cap: (P, L) largest share of a demand on each path; row ``first + k`` is that of path k.
+        first: index of the demand's first path.
+        n: number of paths.
+        lanes: tuple of length L.
+        out: (L,) t of each matrix (written).
     """
     width = len(lanes)
     num_paths = np.int64(n)
     for lane in range(width):
         cap_offset = first * width + lane
+        # Bracket of t, and the sum at its lower end.
         low = 0.0
         high = np.inf
         low_sum = _capped_sum(unprojected, cap, cap_offset, num_paths, width, lane, 0.0)
         if low_sum > 1:
+            # Breakpoints v[k], then v[k] - cap[k].
             for i in range(2 * num_paths):
                 k = i % num_paths
                 t = unprojected[k * width + lane] - (
@@ -226,8 +261,8 @@ def capped_shift(unprojected, cap, first, n, lanes, out):
                         low_sum = total
                     else:
                         high = t
-            num_free = 0
             # Entries strictly between their bounds decrease with slope 1.
+            num_free = 0
             for k in range(num_paths):
                 row = unprojected[k * width + lane]
                 if row - cap[cap_offset + k * width] <= low and row >= high:
@@ -238,7 +273,17 @@ def capped_shift(unprojected, cap, first, n, lanes, out):
 
 @inner_kernel
 def _capped_sum(unprojected, cap, cap_offset, num_paths, width, lane, t):
-    """Return the sum of max(0, min(cap, unprojected - t)) of one lane."""
+    """Return the sum over a demand's paths of max(0, min(cap, unprojected - t)), in one lane.
+
+    Args:
+        unprojected: (K, L) splits, flat with L = ``width``.
+        cap: (P, L) largest share of a demand on each path, flat.
+        cap_offset: position in ``cap`` of the first path's cap in this lane.
+        num_paths: number of paths.
+        width: L.
+        lane: index of the matrix.
+        t: shift.
+    """
     total = 0.0
     for k in range(num_paths):
         total += max(0.0, min(cap[cap_offset + k * width], unprojected[k * width + lane] - t))

@@ -1,5 +1,4 @@
-"""CPU engine of PDHG: up to 16 matrices in SIMD lanes, one parallel loop over sources per
-iteration.
+"""CPU engine of PDHG: up to 16 matrices in SIMD lanes, a parallel loop over sources per iteration.
 
 :class:`FusedEngine` holds the arrays over links and delegates all work over paths to
 :class:`teal.solvers.pdhg.fused.passes.Passes`; it also starts from sampled demands
@@ -27,7 +26,8 @@ from teal.solvers.pdhg.fused.state import NO_UTILISATION, Control, Dual, ScaledP
 from teal.solvers.pdhg.samples.sample import SampleAnswer
 from teal.solvers.result import PdhgState
 
-MAX_LANES = 16  # largest number of matrices that are solved together
+# Largest number of matrices that are solved together.
+MAX_LANES = 16
 # Lane counts for which kernels are compiled; a batch is padded to the next one.
 LANES = (
     1,
@@ -48,15 +48,17 @@ def lanes_of(dtype: torch.dtype) -> tuple[int, ...]:
 
 
 class FusedEngine:
-    """PDHG in compiled kernels, a :class:`teal.solvers.pdhg.engine.PdhgEngine`; equals PlainEngine
-    up to rounding.
+    """CPU engine of PDHG in compiled kernels, a :class:`teal.solvers.pdhg.engine.PdhgEngine`.
 
-    The engine holds arrays over links; the passes hold arrays over paths.
+    Its iterates equal those of PlainEngine up to rounding.  The engine holds arrays over links, the
+    passes those over paths.  Link arrays are flat, (E * L,), with the L lanes of a link side by
+    side; lane b holds matrix b, lanes past B no demand.  z is the iterate (splits w, dual variables
+    y), T(z) the result of a PDHG step from z.
 
     Args:
         problem: at most as many matrices as ``lanes_of(dtype)`` has lanes.
         state: warm start; None for w = 0 and y = 0 (in a balanced program equal y on all live
-            links).
+            links).  w are the splits, y the dual variables.
         dtype: type of the splits in the iteration, float32 or float64; gap checks are in float64.
         passes: passes over other paths than those of ``problem``, which then has no demands and
             B = 1; None for passes over the paths of ``problem``.
@@ -64,13 +66,13 @@ class FusedEngine:
 
     @staticmethod
     def accepts(problem: Problem) -> bool:
-        """Whether the kernels support the program: columns are paths, no bounds under a utility, on
-        the CPU.
+        """Whether the kernels support a program: its columns are paths, it is on the CPU, and a
+        utility has no path caps.
         """
         # The CUDA backend may be simulated on the CPU.
         is_on_cpu = problem.ops.device.type == "cpu" and problem.ops.backend.name != "cuda"
-        has_limits = problem.utility is not None and problem.largest_share is not None
-        return problem.ops.is_over_paths and is_on_cpu and not has_limits
+        has_capped_utility = problem.utility is not None and problem.largest_share is not None
+        return problem.ops.is_over_paths and is_on_cpu and not has_capped_utility
 
     def __init__(
         self,
@@ -91,7 +93,8 @@ class FusedEngine:
         self._control = Control(
             primal_weight, primal_weight.copy(), *(np.zeros(width) for _ in range(6))
         )
-        self._control.first_error[:] = -1  # no error has been measured in this cycle
+        # -1: no fixed-point error has been measured in this restart cycle.
+        self._control.first_error[:] = -1
         self._incumbent_prices = torch.zeros(
             problem.batch, len(self._capacity) // width, dtype=torch.float64
         )
@@ -100,14 +103,14 @@ class FusedEngine:
         self._passes.compile(self._program, self._dual, self._control)
 
     def _link_rows(self) -> tuple[FloatArray, FloatArray]:
-        """Return (E * L,) capacities and costs of the links."""
+        """Return (E * L,) capacities in Gbit/s, and (E * L,) costs in value per Gbit/s."""
         problem = self._problem
         return self._lane_rows(problem.capacity), self._lane_rows(
             problem.link_cost.expand(problem.batch, -1)
         )
 
     def _limits(self) -> tuple[FloatArray, int]:
-        """Return scenario limits and scenario width of :class:`ScaledProgram`; none here."""
+        """Return ``limits`` and ``scenario_width`` of the scaled program: no scenarios."""
         return np.zeros(0), 1
 
     def _make_passes(self, dtype: torch.dtype) -> PathPasses:
@@ -138,8 +141,9 @@ class FusedEngine:
         return value._replace(cap=self._lane_rows(largest.to(torch.float64)[:, problem.ops.mask]))
 
     def _lane_rows(self, values: Tensor) -> FloatArray:
-        """Convert (B, n) to flat rows of lanes, (n * L,); lanes past B repeat the first matrix
-        (without demand).
+        """Convert (B, n) to flat rows of lanes, (n * L,), in float64.
+
+        Lanes past B repeat the first matrix; the passes give them no demand.
         """
         width = len(self._lanes)
         padded = (
@@ -150,20 +154,26 @@ class FusedEngine:
         return padded.to(torch.float64).t().contiguous().numpy().reshape(-1)
 
     def _matrices_from_lanes(self, rows: AnyArray) -> Tensor:
-        """Convert flat rows of lanes (n * L,) to (B, n)."""
+        """Convert flat rows of lanes (n * L,) to (B, n), in float64."""
         return torch.from_numpy(
             rows.reshape(-1, len(self._lanes)).T[: self._problem.batch].astype(np.float64)
         )
 
     def _scaled_program(self) -> tuple[ScaledProgram, FloatArray]:
-        """Return the scaled program and the first primal weights (L,)."""
+        """Return the scaled program, and the first primal weight of each matrix, (L,).
+
+        The scale S makes the objective of order 1: the value of all routable demand (under a
+        utility times a factor), or in a balanced program the largest utilisation of the even
+        splits.  The first primal weight is omega = |y| / |w| for y estimated from a trial routing.
+        """
         width = len(self._lanes)
+        # Inverse capacities, 0 for failed links, and sums over the demands.
         live = self._capacity > 0
         inverse_capacity = np.where(live, 1 / np.where(live, self._capacity, 1), 0.0)
         sums = self._passes.measure(
             inverse_capacity, np.where(live, self._cost, kernels.FAILED_PRICE)
         )
-        # S, and distances for the first primal weight.
+        # S, m and the squared primal distance |w|^2.
         full_utilisation = sums.full_load * inverse_capacity
         total = sums.total
         squared_primal_distance = sums.squared_primal_distance
@@ -174,17 +184,21 @@ class FusedEngine:
         )
         # (L,) value of all routable demand.
         self._routable_value = np.zeros(width) if self._on_simplex else scale
+        # Under a utility marginal values exceed those at share 1: a factor from the utilisation of
+        # the trial routing.  Lanes past B hold no demands.
         if self._problem.utility is not None:
-            batch = self._problem.batch  # lanes past it hold no demands
+            batch = self._problem.batch
             utilisation = (sums.trial_load * inverse_capacity).reshape(-1, width).max(0)[:batch]
             scale = scale.copy()
             scale[:batch] *= self._problem.utility.value_scale(
                 torch.from_numpy(utilisation)
             ).numpy()
-        scale = self._scale = np.where(scale > 0, scale, 1.0)  # (L,) S
+        # S of each matrix, (L,) and repeated for every link, (E * L,).
+        scale = self._scale = np.where(scale > 0, scale, 1.0)
         link_scale = self._per_link(scale)
         load_factor = inverse_capacity
         mean_scaled_value: Tensor | None = None
+        # In a balanced program loads, and with them utilisations, are over S.
         if self._on_simplex:
             full_utilisation = full_utilisation / link_scale
             squared_primal_distance = squared_primal_distance / scale
@@ -194,10 +208,10 @@ class FusedEngine:
             # total demand.
             mean_scaled_value = torch.from_numpy(1 / np.where(total > 0, total, 1.0))[:, None]
         capacity, trial, full_path_utilisation = (
-            torch.from_numpy(a.reshape(-1, width).T.copy())
-            for a in (self._capacity, sums.trial_load, full_utilisation)
+            torch.from_numpy(link_array.reshape(-1, width).T.copy())
+            for link_array in (self._capacity, sums.trial_load, full_utilisation)
         )
-        # First primal weight, from a trial routing.
+        # First primal weight, from the loads of the trial routing; link arrays are (L, E) here.
         guess = guess_dual(capacity, trial, mean_scaled_value)
         primal_weight = initial_primal_weight(
             full_path_utilisation, guess, torch.from_numpy(squared_primal_distance)
@@ -218,11 +232,19 @@ class FusedEngine:
         return program, primal_weight.numpy().copy()
 
     def _start(self, state: PdhgState | None) -> None:
-        """Set the first iterate from ``state``, or to zero splits and prices."""
+        """Set T(z), from which the first iteration restarts, to ``state`` or to w = 0 and y = 0.
+
+        In a balanced program y is scaled to the sum 1; a matrix whose y are all 0 gets equal y on
+        all live links.
+
+        Args:
+            state: splits (B, D, K) and prices (B, E); None for w = 0 and y = 0.
+        """
         width = len(self._lanes)
         dual = self._dual
         if state is not None:
             self._passes.set_splits(np.ascontiguousarray(state.splits.numpy()))
+            # y = price * capacity, over S unless the program is balanced.
             prices = self._lane_rows(state.prices.to(torch.float64).clamp(min=0))
             dual.stepped[:] = prices * self._capacity
             if not self._on_simplex:
@@ -241,7 +263,7 @@ class FusedEngine:
         self._init_iterates(is_repairing=True)
 
     def restart(self, state: PdhgState, weight_factor: float = 1.0, iterations: int = 0) -> None:
-        """Restart from another state; the incumbent stays.
+        """Restart the iteration from another state; the incumbent stays.
 
         Args:
             state: splits (B, D, K) and prices (B, E), on the CPU.
@@ -258,18 +280,28 @@ class FusedEngine:
         self._start(state)
 
     def _normalise_dual(self) -> None:
-        """Scale the y of T(z) to a sum of 1, in a balanced program."""
+        """Scale the dual variables y of T(z) to the sum 1 per matrix, for a balanced program."""
         rows = self._dual.stepped.reshape(-1, len(self._lanes))
-        rows /= np.maximum(rows.sum(0), 1e-300)  # a sum is 0 where all links have failed
+        # The sum is 0 where all links have failed.
+        rows /= np.maximum(rows.sum(0), 1e-300)
 
     def _dual_size(self, capacity_value: FloatArray) -> FloatArray:
-        """Return (L,) sums of price times capacity (E * L,), the divisor of a balanced program's
-        bound.
+        """Return (L,) sums over the links of price times capacity.
+
+        They are a term of the dual bound, and in a balanced program its divisor.
+
+        Args:
+            capacity_value: (E * L,) price times capacity of each link.
         """
         return capacity_value.reshape(-1, len(self._lanes)).sum(0)
 
     def _init_iterates(self, *, is_repairing: bool) -> None:
-        """Make T(z) the first iterate and anchor."""
+        """Certify T(z), then copy its dual variables and loads to the iterate and the anchor.
+
+        Args:
+            is_repairing: whether to overwrite the splits of T(z) with repaired ones: 0 on paths
+                with a failed link, sums of at most 1, in a balanced program of exactly 1.
+        """
         dual = self._dual
         self._certify_splits(is_repairing=is_repairing)
         self._is_certified = True
@@ -281,21 +313,25 @@ class FusedEngine:
         dual.anchor_load[:] = dual.stepped_load
 
     def respond(self, answers: Sequence[SampleAnswer], corrections: int = 0) -> None:
-        """Restart from the response of all demands to the prices of a sample's solution.
+        """Restart from the response of all demands to the prices of sampled programs.
+
+        Each demand is divided over its paths by a softmax of their profits at these prices.
 
         Args:
-            answers: sample solution of each matrix.
-            corrections: Newton steps on the prices before the response; y keeps the prices of
-                ``answers``, since these steps improve the allocation but not the bound.
+            answers: prices of the solved sample of each matrix, and fixed splits.
+            corrections: number of Newton steps on the prices before the response; y keeps the
+                prices of ``answers``, since these steps improve the allocation but not the bound.
         """
         dual = self._dual
         width = len(self._lanes)
         for lane, first_answer in enumerate(answers):
             answer = first_answer
             capacity = self._capacity[lane::width]
+            # Newton steps on the prices, towards loads equal to the capacities.
             for _ in range(corrections):
                 load, elasticity = self._respond(answer, lane, is_summing=True)
                 answer = answer.corrected(load, elasticity, capacity)
+            # Splits of T(z) at the corrected prices, y at the first ones.
             self._respond(answer, lane, is_summing=False)
             dual.stepped[lane::width] = np.where(capacity > 0, first_answer.prices * capacity, 0)
         if self._on_simplex:
@@ -307,7 +343,12 @@ class FusedEngine:
     def _respond(
         self, answer: SampleAnswer, lane: int, *, is_summing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Compute one matrix's response, with loads and elasticities (E,) where ``is_summing``."""
+        """Set one matrix's splits of T(z) to the softmax response to the prices of ``answer``.
+
+        Returns:
+            (E,) link loads, Gbit/s, and (E,) elasticities, derivatives of the loads by the prices;
+            of length 0 if not ``is_summing``.
+        """
         width = len(self._lanes)
         live = self._capacity[lane::width] > 0
         cost = np.where(live, answer.prices + self._cost[lane::width], kernels.FAILED_PRICE).astype(
@@ -323,7 +364,10 @@ class FusedEngine:
         )
 
     def advance(self, num_iterations: int) -> Tensor:
-        """Iterate (:meth:`PdhgEngine.advance`)."""
+        """Run ``num_iterations`` iterations.
+
+        Returns (B,) dual bounds at the y before the last iteration, with rounding errors.
+        """
         # Not in _start: the search may stop after a gap check of the start.
         if not self._has_advanced:
             self._passes.restart()
@@ -333,43 +377,56 @@ class FusedEngine:
         return self._as_value(self._per_matrix(self._control.bound))
 
     def _per_link(self, lanes: FloatArray) -> FloatArray:
-        """Repeat (L,) for every link: (E * L,)."""
+        """Repeat (L,) values of the matrices for every link: (E * L,)."""
         return np.tile(lanes, len(self._capacity) // len(lanes))
 
     def _per_matrix(self, lanes: FloatArray) -> Tensor:
-        """Return (L,) values as (B,)."""
+        """Return the first B of (L,) values, as a tensor."""
         return torch.from_numpy(lanes[: self._problem.batch].copy())
 
     def _as_value(self, score: Tensor) -> Tensor:
-        """Convert scores (B,) of the maximisation to objective values: equivalent shares under a
-        utility.
+        """Convert scores (B,) to objective values: under a utility to equivalent common shares.
+
+        The score is the quantity that the engine maximises: sum of demand weight times
+        (utility + 1).  Other programs have no conversion.
         """
         utility = self._problem.utility
         return score if utility is None else utility.equivalent(score)
 
     def _prices(self) -> FloatArray:
-        """Return (E * L,) prices of T(z), value per Gbit/s."""
+        """Return (E * L,) link prices of T(z), S y / capacity, value per Gbit/s.
+
+        Without S in a balanced program.
+        """
         prices = self._dual.stepped * self._program.inverse_capacity
         return prices if self._on_simplex else prices * self._per_link(self._scale)
 
     def _certify_splits(self, *, is_repairing: bool = False) -> None:
-        """Compute the demands' part of the bound, and flows and loads of T(z).
+        """Compute the demands' part of the dual bound, and the loads of T(z), for :meth:`certify`.
 
         Args:
-            is_repairing: see :func:`teal.solvers.pdhg.fused.certificates.certify`.
+            is_repairing: whether to overwrite the splits of T(z) with repaired ones: 0 on paths
+                with a failed link, sums of at most 1, in a balanced program of exactly 1.
         """
         prices = np.where(self._program.live > 0, self._prices() + self._cost, kernels.FAILED_PRICE)
         self._load, self._profit = self._passes.certify(prices, is_repairing=is_repairing)
 
     def trivial_bound(self) -> Tensor:
-        """Return the bound at zero prices (:meth:`PdhgEngine.trivial_bound`)."""
+        """Return (B,) the dual bound at zero prices: the value of all routable demand; 0 for a
+        balanced program.
+        """
         return self._as_value(self._per_matrix(self._routable_value))
 
     def certify(self) -> Tensor:
-        """Return the bound of the last iteration (:meth:`PdhgEngine.certify`)."""
+        """Return (B,) certified dual bounds at the prices of T(z).
+
+        sum_e price capacity + sum_d demand max(0, best profit); in a balanced program
+        -(sum_d demand best profit) / sum_e price capacity.
+        """
         if not self._is_certified:
             self._certify_splits()
-        self._is_certified = False  # a check overwrites the flows
+        # The next check overwrites the flows.
+        self._is_certified = False
         capacity_value = self._dual_size(self._prices() * self._capacity)
         if self._on_simplex:
             has_prices = capacity_value > 0
@@ -379,7 +436,15 @@ class FusedEngine:
         return self._as_value(self._per_matrix(capacity_value + self._profit))
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Compute value and bound of the last iteration (:meth:`PdhgEngine.check`)."""
+        """Check the gap: return (B,) values of the splits of T(z), made feasible, and dual bounds.
+
+        The flows are projected onto the capacities; in a balanced program the value is the largest
+        utilisation.
+
+        Args:
+            refill: largest number of rounds that allocate unused capacity to unserved demand.
+            sufficient_ratio: value over bound of all matrices at which the rounds end early.
+        """
         bound = self.certify()
         live = self._program.live > 0
         if self._on_simplex:
@@ -392,12 +457,14 @@ class FusedEngine:
         return value, bound
 
     def _max_utilisation(self, utilisation: FloatArray) -> FloatArray:
-        """Return (L,) values of a balanced program, from the utilisation of all links (E * L,)."""
+        """Return the largest utilisation of each matrix, (L,), from that of all links, (E * L,)."""
         return utilisation.reshape(-1, len(self._lanes)).max(0)
 
     def _projected(self, refill: int) -> Iterator[Tensor]:
-        """Project the flows onto the capacities; yields their values (B,) after each refill
-        round.
+        """Project the flows onto the capacities; yield their values (B,) after each round.
+
+        Round 0 scales the flows down; the ``refill`` further rounds allocate unused capacity to
+        unserved demand.
         """
         # First round: load over capacity; later rounds: requested load over residual capacity.
         load_ratio = self._load * self._program.inverse_capacity
@@ -406,6 +473,7 @@ class FusedEngine:
             self._load, requested, flow_value = self._passes.project_round(
                 load_ratio, unused, is_first=round_index == 0, is_last=round_index == refill
             )
+            # Ratios and unused capacity of the next round.
             residual = np.maximum(self._capacity - self._load, 0)
             load_ratio = np.where(requested > 0, requested / np.maximum(residual, 1e-300), 0.0)
             unused = np.maximum(residual - requested, 0)
@@ -413,8 +481,12 @@ class FusedEngine:
             yield self._as_value(self._per_matrix(flow_value - cost))
 
     def shed(self, refill: int) -> None:
-        """Project the incumbent flows onto the capacities: for max_concurrent_flow, after the
-        search.
+        """Project the incumbent flows onto the capacities, and make the result the incumbent.
+
+        For max_concurrent_flow, after the search.
+
+        Args:
+            refill: number of rounds that allocate unused capacity to unserved demand.
         """
         self._load = self._passes.recall()
         for _ in self._projected(refill):
@@ -422,17 +494,22 @@ class FusedEngine:
         self._passes.keep(list(range(self._problem.batch)))
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
-        """Update the incumbent (:meth:`PdhgEngine.keep`)."""
+        """Replace the incumbent by results of the last check.
+
+        Args:
+            is_best_allocation: (B,) bool, matrices with a new incumbent allocation.
+            is_best_prices: (B,) bool, matrices with new incumbent prices.
+        """
         rows = is_best_prices.nonzero()[:, 0]
         self._incumbent_prices[rows] = self._matrices_from_lanes(self._prices())[rows]
         self._passes.keep(is_best_allocation.nonzero()[:, 0].tolist())
 
     def incumbent(self) -> tuple[Tensor, Tensor]:
-        """Return the incumbent (:meth:`PdhgEngine.incumbent`)."""
+        """Return the incumbent splits (B, D, K) and prices (B, E), in float64."""
         return torch.from_numpy(self._passes.best_splits()), self._incumbent_prices
 
     def state(self) -> PdhgState:
-        """Return T(z) of the last iteration (:meth:`PdhgEngine.state`)."""
+        """Return splits and prices of T(z) of the last iteration, feasible or not."""
         return PdhgState(
             torch.from_numpy(self._passes.stepped_splits()),
             self._matrices_from_lanes(self._prices()),

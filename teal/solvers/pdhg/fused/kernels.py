@@ -53,8 +53,20 @@ _MAX_PATHS_PER_DEMAND = 256
 
 @inlined_kernel
 def prices_down(first, nodes, parent, link, price, value, lanes):  # type: ignore[no-untyped-def]
-    """Compute the price of the path to each node in rows 1.. of ``value``; row 0, the source,
-    is 0.
+    """Compute the price of the path to every node of one source's trie, from the root downwards.
+
+    value[node] <- value[parent of node] + price[link into node], L matrices at once.
+
+    Args:
+        first: index of the source's first node in ``parent`` and ``link``.
+        nodes: number of the source's nodes, n.
+        parent: parent of each node as a row of ``value``: 0 for the root, j + 1 for the j-th node
+            of the source.
+        link: link that leads into each node.
+        price: (E, L) price of each link.
+        value: (max_slots, L) prices of the paths; row 0, the root, is read (the callers set it to
+            0), and rows 1 to n are written.
+        lanes: tuple of length L.
     """
     for i in range(nodes):
         store(
@@ -66,31 +78,63 @@ def prices_down(first, nodes, parent, link, price, value, lanes):  # type: ignor
 
 @inlined_kernel
 def flows_up(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no-untyped-def]
-    """Add the flow of every path to the loads of its links; overwrites ``flow``."""
+    """Add the flows of all paths of one source to the loads of their links, leaves first.
+
+    Every node passes its flow, and that of the nodes below it, to its parent.
+
+    Args:
+        first: index of the source's first node in ``parent`` and ``link``.
+        nodes: number of the source's nodes, n.
+        parent: parent of each node as a row of ``flow``: 0 for the root, j + 1 for the j-th node
+            of the source.
+        link: link that leads into each node.
+        flow: (max_slots, L) flow of the path that ends at each node, 0 without one, in rows 1 to
+            n; row 0 is the root (overwritten by the flow through each node).
+        loads: (E, L) load of each link, in the unit of ``flow`` (increased).
+        lanes: tuple of length L.
+    """
     for j in range(nodes):
         i = nodes - 1 - j
-        passing = load(flow, i + 1, lanes)
+        transit_flow = load(flow, i + 1, lanes)
         parent_row = parent[first + i]
         e = link[first + i]
-        store(loads, e, load(loads, e, lanes) + passing)
-        store(flow, parent_row, load(flow, parent_row, lanes) + passing)
+        store(loads, e, load(loads, e, lanes) + transit_flow)
+        store(flow, parent_row, load(flow, parent_row, lanes) + transit_flow)
 
 
 @kernel
 def begin_iteration(
     program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
 ) -> bool:
-    """Set prices and weights of the next iteration.  Returns whether any matrix restarts in it."""
+    """Set the link prices and Halpern weights of the next iteration.
+
+    The next iterate is a T(z) + b z + c z_0 with a = 2 (n + 1) / (n + 2), b = -(n + 1) / (n + 2)
+    and c = 1 / (n + 2) in iteration n of a restart cycle, and T(z) at a restart.  Link prices are
+    y / c + cost / S, and ``FAILED_PRICE`` on failed links.
+
+    Args:
+        program: costs, capacities and failed links, (E, L) each.
+        dual: ``current`` (E, L), y.
+        control: iterations of the cycle, restarts and primal weights, (L,) each.
+        scratch: receives ``price`` (E, L), ``halpern`` (4, L: a, b, c, and 1 at a restart) and
+            ``inverse_weight`` (L,).
+        width: L.
+
+    Returns:
+        Whether any matrix restarts in this iteration.
+    """
     is_restarting = False
-    for l in range(width):
-        halpern_weight = (control.cycle_iterations[l] + 1) / (control.cycle_iterations[l] + 2)
-        is_restart = control.restart_due[l] > 0
+    # Halpern weights of each matrix.
+    for lane in range(width):
+        halpern_weight = (control.cycle_iterations[lane] + 1) / (control.cycle_iterations[lane] + 2)
+        is_restart = control.restart_due[lane] > 0
         is_restarting = is_restarting or is_restart
-        scratch.halpern[l] = 1.0 if is_restart else 2 * halpern_weight
-        scratch.halpern[width + l] = 0.0 if is_restart else -halpern_weight
-        scratch.halpern[2 * width + l] = 0.0 if is_restart else 1 - halpern_weight
-        scratch.halpern[3 * width + l] = 1.0 if is_restart else 0.0
-        scratch.inverse_weight[l] = 1 / control.primal_weight[l]
+        scratch.halpern[lane] = 1.0 if is_restart else 2 * halpern_weight
+        scratch.halpern[width + lane] = 0.0 if is_restart else -halpern_weight
+        scratch.halpern[2 * width + lane] = 0.0 if is_restart else 1 - halpern_weight
+        scratch.halpern[3 * width + lane] = 1.0 if is_restart else 0.0
+        scratch.inverse_weight[lane] = 1 / control.primal_weight[lane]
+    # Link prices.
     for i in range(len(program.inverse_capacity)):
         live = program.live[i] > 0
         price = dual.current[i] * program.inverse_capacity[i] + program.scaled_cost[i]
@@ -102,11 +146,21 @@ def begin_iteration(
 def end_iteration(
     program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
 ) -> None:
-    """Dual step, fixed-point error, Halpern average of y, restart decision."""
+    """Finish an iteration on the links: dual step, fixed-point error, Halpern average, restart.
+
+    The paths' part of the iteration (:func:`step`) must have written ``scratch`` before.
+
+    Args:
+        program: scaled program of L matrices, arrays (E, L).
+        dual: y and loads, (E, L) each (``stepped`` becomes T(z), ``current`` the next iterate).
+        control: (L,) state of each matrix (written).
+        scratch: loads and sums of the new splits per block, and the Halpern weights.
+        width: L.
+    """
     dual_step = dual_gradient_step(program, dual, control, scratch, width)
     if program.on_simplex:
-        for l in range(width):
-            dual_simplex(dual.stepped, dual_step, program.live, l, width)
+        for lane in range(width):
+            dual_simplex(dual.stepped, dual_step, program.live, lane, width)
     average_and_restart(program, dual, control, scratch, width)
 
 
@@ -114,17 +168,31 @@ def end_iteration(
 def dual_gradient_step(
     program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
 ) -> FloatArray:
-    """Compute the y of T(z) (before the projection of a balanced program) and loads; returns the
-    step sizes (E, L).
+    """Compute the dual step of T(z): y' <- max(0, y + omega (2 load' - load - 1) / m).
+
+    Loads are utilisations: ``load`` of the splits before, ``load'`` of those after the primal step.
+    A balanced program has the gradient 2 load' - load without the 1, and its caller projects y'
+    onto the simplex instead of the max with 0.
+
+    Args:
+        program: ``load_factor``, ``full_path_utilisation`` (m) and ``live``, (E, L) each.
+        dual: (E, L) ``current`` is y, ``current_load`` its load (``stepped``, y', and
+            ``stepped_load`` are written).
+        control: ``primal_weight`` (L,), omega.
+        scratch: ``block_load`` (blocks, E, L), loads of the new splits by block, Gbit/s.
+        width: L.
+
+    Returns:
+        (E, L) step sizes omega / m.
     """
     links = len(program.inverse_capacity) // width
     blocks = len(scratch.block_load)
     dual_step = np.empty(links * width)
     for i in range(links * width):
-        total = 0.0
+        load_sum = 0.0
         for b in range(blocks):
-            total += scratch.block_load[b, i]
-        dual.stepped_load[i] = total * program.load_factor[i]
+            load_sum += scratch.block_load[b, i]
+        dual.stepped_load[i] = load_sum * program.load_factor[i]
         dual_step[i] = control.primal_weight[i % width] / program.full_path_utilisation[i]
         reflected_load = 2 * dual.stepped_load[i] - dual.current_load[i]
         gradient = reflected_load if program.on_simplex else reflected_load - 1
@@ -141,26 +209,46 @@ def dual_gradient_step(
 def average_and_restart(
     program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
 ) -> None:
-    """Compute fixed-point error, bound and Halpern average of y, and decide on a restart."""
+    """Compute the next y of each matrix: a restart at T(z), or the Halpern average of T(z), z, z_0.
+
+    Per matrix, with the splits w, the loads of w, and z = (w, y):
+
+    - dual bound: S (sum y + sum_d demand max(0, best profit)); in a balanced program
+      -(sum_d demand best profit) / sum y;
+    - fixed-point error ||T(z) - z|| in the norm of the step sizes, with the square
+      omega |w' - w|^2 - 2 <y' - y, load' - load> + |y' - y|^2 / omega;
+    - at a restart: anchor z_0 <- T(z), omega <- sqrt(omega |y' - y_0| / |w' - w_0|), clamped;
+    - otherwise: y <- max(0, a y' + b y + c y_0), and PDLP's restart criteria (Applegate et al.
+      2021) decide whether the next iteration restarts.
+
+    Args:
+        program: scaled program; ``full_path_utilisation`` (E, L) weights the distances of y.
+        dual: (E, L) y and loads of z, T(z) and z_0 (z is written, z_0 at a restart).
+        control: (L,) state of each matrix (written).
+        scratch: ``block_sums`` (blocks, 3, L), sums of demand times best profit, of |w' - w|^2 and
+            of |w' - w_0|^2; ``halpern`` (4, L), the weights a, b, c.
+        width: L.
+    """
     links = len(program.inverse_capacity) // width
     blocks = len(scratch.block_load)
-    for l in range(width):
+    for lane in range(width):
+        # Sums over the demands, added up over the blocks.
         profit_sum = 0.0
         step_distance = 0.0
         anchor_distance = 0.0
         for b in range(blocks):
-            profit_sum += scratch.block_sums[b, l]
-            step_distance += scratch.block_sums[b, width + l]
-            anchor_distance += scratch.block_sums[b, 2 * width + l]
+            profit_sum += scratch.block_sums[b, lane]
+            step_distance += scratch.block_sums[b, width + lane]
+            anchor_distance += scratch.block_sums[b, 2 * width + lane]
         if program.on_simplex:
-            step_distance *= program.inverse_scale[l]
-            anchor_distance *= program.inverse_scale[l]
-        # Distances of y, and their coupling with the loads.
+            step_distance *= program.inverse_scale[lane]
+            anchor_distance *= program.inverse_scale[lane]
+        # Squared distances of y, and the inner product of the changes of y and of the loads.
         dual_sum = 0.0
         coupling = 0.0
         dual_step_distance = 0.0
         dual_anchor_distance = 0.0
-        for i in range(l, links * width, width):
+        for i in range(lane, links * width, width):
             dual_sum += dual.current[i]
             difference = dual.stepped[i] - dual.current[i]
             coupling += difference * (dual.stepped_load[i] - dual.current_load[i])
@@ -168,38 +256,42 @@ def average_and_restart(
             dual_anchor_distance += (
                 program.full_path_utilisation[i] * (dual.stepped[i] - dual.anchor[i]) ** 2
             )
+        # Dual bound at the y before this iteration.
         if program.on_simplex:
-            control.bound[l] = -profit_sum / max(dual_sum, 1e-300)
+            control.bound[lane] = -profit_sum / max(dual_sum, 1e-300)
         else:
-            control.bound[l] = (dual_sum + profit_sum) / program.inverse_scale[l]
+            control.bound[lane] = (dual_sum + profit_sum) / program.inverse_scale[lane]
         # Fixed-point error in the norm of the step sizes.
-        weight = control.primal_weight[l]
+        weight = control.primal_weight[lane]
         error = np.sqrt(
             max(0.0, weight * step_distance - 2 * coupling + dual_step_distance / weight)
         )
-        # Restart at T(z) with a new primal weight, or average.
-        control.total_iterations[l] += 1
-        if control.restart_due[l] > 0:
-            for i in range(l, links * width, width):
+        control.total_iterations[lane] += 1
+        if control.restart_due[lane] > 0:
+            # Restart: iterate and anchor become T(z).
+            for i in range(lane, links * width, width):
                 dual.current[i] = dual.anchor[i] = dual.stepped[i]
                 dual.current_load[i] = dual.anchor_load[i] = dual.stepped_load[i]
+            # Primal weight: half way to the ratio of the distances, in logarithms.
             if (
                 anchor_distance > MIN_SQUARED_DISTANCE
                 and dual_anchor_distance > MIN_SQUARED_DISTANCE
             ):
                 weight = np.sqrt(weight * np.sqrt(dual_anchor_distance / anchor_distance))
-            first_weight = control.first_primal_weight[l]
+            first_weight = control.first_primal_weight[lane]
             min_weight = first_weight / MAX_WEIGHT_CHANGE
             max_weight = first_weight * MAX_WEIGHT_CHANGE
-            control.primal_weight[l] = min(max(weight, min_weight), max_weight)
-            control.cycle_iterations[l] = 0
-            control.restart_due[l] = 0
-            control.first_error[l] = -1.0
+            control.primal_weight[lane] = min(max(weight, min_weight), max_weight)
+            control.cycle_iterations[lane] = 0
+            control.restart_due[lane] = 0
+            # -1: no error has been measured in the new cycle.
+            control.first_error[lane] = -1.0
         else:
-            stepped_weight = scratch.halpern[l]
-            current_weight = scratch.halpern[width + l]
-            anchor_weight = scratch.halpern[2 * width + l]
-            for i in range(l, links * width, width):
+            # Halpern average of y and of the loads, which are linear in the splits.
+            stepped_weight = scratch.halpern[lane]
+            current_weight = scratch.halpern[width + lane]
+            anchor_weight = scratch.halpern[2 * width + lane]
+            for i in range(lane, links * width, width):
                 average = (
                     stepped_weight * dual.stepped[i]
                     + current_weight * dual.current[i]
@@ -211,17 +303,20 @@ def average_and_restart(
                     + current_weight * dual.current_load[i]
                     + anchor_weight * dual.anchor_load[i]
                 )
-            control.cycle_iterations[l] += 1
-            first_error = control.first_error[l]
+            control.cycle_iterations[lane] += 1
+            # Restart criteria: sufficient decrease of the error; necessary decrease while the
+            # error grows; or a long cycle.
+            first_error = control.first_error[lane]
             if first_error < 0:
-                control.first_error[l] = error
+                control.first_error[lane] = error
             elif (
                 error <= RESTART_SUFFICIENT * first_error
-                or (error <= RESTART_NECESSARY * first_error and error > control.last_error[l])
-                or control.cycle_iterations[l] >= RESTART_ARTIFICIAL * control.total_iterations[l]
+                or (error <= RESTART_NECESSARY * first_error and error > control.last_error[lane])
+                or control.cycle_iterations[lane]
+                >= RESTART_ARTIFICIAL * control.total_iterations[lane]
             ):
-                control.restart_due[l] = 1
-        control.last_error[l] = error
+                control.restart_due[lane] = 1
+        control.last_error[lane] = error
 
 
 @parallel_kernel("block_ptr", num_ranges)
@@ -241,20 +336,48 @@ def step(
     is_storing: bool,
     lanes: Lanes,
 ) -> None:
-    """Compute new splits for the prices and weights in ``scratch``, and their loads: the path-sized
-    part of one iteration.
+    """Compute the primal step of one PDHG iteration for one block of sources: new splits and loads.
+
+    For each demand d with the splits w over its paths, the link prices in ``scratch.price`` and
+    the step size tau = 1 / (omega h[d]):
+
+        w' = Proj(w + tau (value[d] / S - path price)),
+        w <- a w' + b w + c w_0    (Halpern average; a = 1, b = c = 0 at a restart),
+
+    where Proj is the projection onto {w >= 0, sum w <= 1} (sum w = 1 if ``carries_all``), in the
+    form max(0, . - shift).  L matrices are computed side by side: an array of shape (X, L) is
+    flat, and ``load(array, i, lanes)`` and ``store`` access its row i, one value per matrix.
 
     Args:
-        scan, block_ptr, max_slots, demands, value, curve, primal, lanes: as in
-            :func:`iterate`.
-        scratch: prices and weights; ``block_load`` and ``block_sums`` receive the results.
+        block: index of the block.
+        scan: candidate paths, as one trie (prefix tree) per source.  Source s has the trie nodes
+            ``node_ptr[s]:node_ptr[s + 1]``, the demands ``demand_ptr[s]:demand_ptr[s + 1]`` and the
+            paths from ``path_ptr[s]``, ``path_count[d]`` per demand; path p ends at node
+            ``end_node[p]``.  Nodes are numbered from 1 within a source, 0 is the source;
+            ``parent`` and ``link`` hold each node's parent and the link into it.
+        block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
+        max_slots: largest number of trie nodes of a source, plus one for the source.
+        demands: ``demand`` (D, L) rates in Gbit/s, and ``inverse_capacity_sum`` (D, L) h.
+        value: ``first`` (D,) or (1,) value per Gbit/s; for value steps ``drop`` (D, C) or (1, C)
+            and ``end`` (D, C, L); for path caps ``cap`` (P, L); ``end`` and ``cap`` are (0,) if
+            unused.
+        curve: concave utility, ``full_share_value`` (D, L) and ``alpha`` (1,); None for linear
+            values.
+        primal: splits (P, L): ``current`` w (written), ``anchor`` w_0 (written at a restart) and
+            ``stepped`` w' (written if ``is_storing``).
+        scratch: ``price`` (E, L), ``halpern`` (4, L; a, b, c, and 1 for matrices that restart) and
+            ``inverse_weight`` (L,; 1 / omega) are read.  Row ``block`` of ``block_load`` receives
+            the (E, L) loads of w', Gbit/s, and that of ``block_sums`` (3, L) sums over the demands:
+            demand times best profit, and squared distances |w' - w|^2 and |w' - w_0|^2.
         inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands
             have no value.
-        carries_all: as in the program.
+        carries_all: whether all demand must be carried.
         is_restarting: whether any matrix restarts in this iteration.
-        is_storing: whether to store the splits of T(z).
+        is_storing: whether to store w'.
+        lanes: tuple of length L.
     """
     real = scratch.price.dtype.type
+    # Lower bound of profits and of the shift: none where all demand must be carried, else 0.
     floor = real(LOWEST) if carries_all else real(0)
     loads = scratch.block_load[block]
     sums = scratch.block_sums[block]
@@ -265,10 +388,11 @@ def step(
     has_caps = len(value.cap) > 0
     cap = value.cap
     objective_scales = inverse_scale
+    # (L,) step sizes of a demand; under a utility curve_shift replaces them by the shifts.
     step_scratch = np.empty(width, scratch.price.dtype)
     # Locals: Numba counts a reference to each array that is read from a tuple inside a loop, and
     # threads share counts.
-    point = primal.current
+    current = primal.current
     anchor = primal.anchor
     stepped = primal.stepped
     rates = demands.demand
@@ -287,62 +411,67 @@ def step(
     end_node = scan.end_node
     path_count = scan.path_count
     price = scratch.price
+    # (max_slots, L) per trie node of a source: price of the path to it, flow of the path that ends
+    # there.
     path_price = np.empty(max_slots * width, price.dtype)
     flow = np.empty(max_slots * width, price.dtype)
-    # Scratch for the paths of a demand: splits after the gradient step; with caps also profits,
-    # used paths, and one value per lane.
+    # (K, L) per path of a demand: splits after the gradient step; with caps also profits.
     unprojected = np.empty(_MAX_PATHS_PER_DEMAND * width, price.dtype)
     profits = np.empty(_MAX_PATHS_PER_DEMAND * width if has_caps else 0, price.dtype)
+    # Work arrays of capped_profit, (K,), and of results with one value per lane, (L,).
     is_used = np.empty(_MAX_PATHS_PER_DEMAND, np.bool_)
     lane_scratch = np.empty(width, price.dtype)
-    unit = fill(real(1), lanes)
+    # Constants and per-matrix scalars in all lanes.
+    one = fill(real(1), lanes)
     half = fill(real(0.5), lanes)
     floor = fill(floor, lanes)
-    zero = unit - unit
+    zero = one - one
     inverse_scale = load(inverse_scale, 0, lanes)
     inverse_weight = load(scratch.inverse_weight, 0, lanes)
     stepped_weight = load(scratch.halpern, 0, lanes)
     current_weight = load(scratch.halpern, 1, lanes)
     anchor_weight = load(scratch.halpern, 2, lanes)
     restarts = load(scratch.halpern, 3, lanes)
-    is_special = is_restarting or is_storing
+    writes_more_splits = is_restarting or is_storing
     path_price[:width] = 0
     profit_sum = zero
     step_distance = zero
     anchor_distance = zero
-    for s in range(block_ptr[block], block_ptr[block + 1]):
-        first = node_ptr[s]
-        nodes = node_ptr[s + 1] - node_ptr[s]
-        prices_down(first, nodes, parent, link, price, path_price, lanes)
-        flow[: (nodes + 1) * width] = 0
-        p = path_ptr[s]
-        for d in range(demand_ptr[s], demand_ptr[s + 1]):
-            n = path_count[d]
-            if n == 0:
+    for source in range(block_ptr[block], block_ptr[block + 1]):
+        first_node = node_ptr[source]
+        num_nodes = node_ptr[source + 1] - node_ptr[source]
+        # Prices of all paths of the source.
+        prices_down(first_node, num_nodes, parent, link, price, path_price, lanes)
+        flow[: (num_nodes + 1) * width] = 0
+        p = path_ptr[source]
+        for d in range(demand_ptr[source], demand_ptr[source + 1]):
+            num_paths = path_count[d]
+            if num_paths == 0:
                 continue
             demand = load(rates, d, lanes)
             scaled_value = fill(first_value[d if has_distinct_values else 0], lanes) * inverse_scale
             h = load(inverse_sums, d, lanes)
+            # Step size tau, and the weight of the squared distances.
             primal_step = inverse_weight / h
             metric = demand * h
             scaled_step = scaled_value * primal_step
-            # Gradient step, best profit (for the bound) and the shift of the projection; the cases
-            # of one and two paths are closed forms.
+            # Gradient step w + tau * profit, best profit (for the dual bound) and shift of the
+            # projection.  One and two paths have closed forms.
             if has_caps:
-                for k in range(n):
-                    g = scaled_value - load(path_price, end_node[p + k], lanes)
-                    store(profits, k, g)
-                    store(unprojected, k, load(point, p + k, lanes) + primal_step * g)
-                capped_profit(profits, cap, p, n, lanes, is_used, lane_scratch)
+                for k in range(num_paths):
+                    profit = scaled_value - load(path_price, end_node[p + k], lanes)
+                    store(profits, k, profit)
+                    store(unprojected, k, load(current, p + k, lanes) + primal_step * profit)
+                capped_profit(profits, cap, p, num_paths, lanes, is_used, lane_scratch)
                 best_profit = load(lane_scratch, 0, lanes)
-                capped_shift(unprojected, cap, p, n, lanes, lane_scratch)
+                capped_shift(unprojected, cap, p, num_paths, lanes, lane_scratch)
                 shift = load(lane_scratch, 0, lanes)
             elif curve is not None:
                 best_profit = fill(real(LOWEST), lanes)
-                for k in range(n):
-                    g = scaled_value - load(path_price, end_node[p + k], lanes)
-                    best_profit = larger(g, best_profit)
-                    store(unprojected, k, load(point, p + k, lanes) + primal_step * g)
+                for k in range(num_paths):
+                    profit = scaled_value - load(path_price, end_node[p + k], lanes)
+                    best_profit = larger(profit, best_profit)
+                    store(unprojected, k, load(current, p + k, lanes) + primal_step * profit)
                 unit_value = first_value[d if has_distinct_values else 0]
                 best_profit = lane_curve_profit(
                     best_profit,
@@ -357,7 +486,7 @@ def step(
                 store(step_scratch, 0, primal_step)
                 curve_shift(
                     unprojected,
-                    n,
+                    num_paths,
                     full_share_value,
                     alpha,
                     objective_scales,
@@ -367,43 +496,55 @@ def step(
                     lanes,
                 )
                 shift = load(step_scratch, 0, lanes)
-            elif n == 1:
-                g = scaled_value - load(path_price, end_node[p], lanes)
-                x = load(point, p, lanes) + primal_step * g
-                store(unprojected, 0, x)
-                best_profit = larger(g, floor)
+            elif num_paths == 1:
+                profit = scaled_value - load(path_price, end_node[p], lanes)
+                first_split = load(current, p, lanes) + primal_step * profit
+                store(unprojected, 0, first_split)
+                best_profit = larger(profit, floor)
                 if has_steps:
-                    shift = step_shift_of_two(drop, end, d, x, x - unit, scaled_step, lanes)
+                    shift = step_shift_of_two(
+                        drop, end, d, first_split, first_split - one, scaled_step, lanes
+                    )
                 else:
-                    shift = larger(x - unit, floor)
-            elif n == 2:
-                g = scaled_value - load(path_price, end_node[p], lanes)
-                g2 = scaled_value - load(path_price, end_node[p + 1], lanes)
-                x = load(point, p, lanes) + primal_step * g
-                y = load(point, p + 1, lanes) + primal_step * g2
-                store(unprojected, 0, x)
-                store(unprojected, 1, y)
-                best_profit = larger(larger(g, g2), floor)
+                    shift = larger(first_split - one, floor)
+            elif num_paths == 2:
+                profit = scaled_value - load(path_price, end_node[p], lanes)
+                second_profit = scaled_value - load(path_price, end_node[p + 1], lanes)
+                first_split = load(current, p, lanes) + primal_step * profit
+                second_split = load(current, p + 1, lanes) + primal_step * second_profit
+                store(unprojected, 0, first_split)
+                store(unprojected, 1, second_split)
+                best_profit = larger(larger(profit, second_profit), floor)
                 if has_steps:
-                    shift = step_shift_of_two(drop, end, d, x, y, scaled_step, lanes)
+                    shift = step_shift_of_two(
+                        drop, end, d, first_split, second_split, scaled_step, lanes
+                    )
                 else:
-                    shift = larger(larger(half * (x + y - unit), larger(x, y) - unit), floor)
+                    # Larger of the shifts with both paths active and with one.
+                    shift = larger(
+                        larger(
+                            half * (first_split + second_split - one),
+                            larger(first_split, second_split) - one,
+                        ),
+                        floor,
+                    )
             else:
                 best_profit = floor
-                for k in range(n):
-                    g = scaled_value - load(path_price, end_node[p + k], lanes)
-                    best_profit = larger(g, best_profit)
-                    store(unprojected, k, load(point, p + k, lanes) + primal_step * g)
+                for k in range(num_paths):
+                    profit = scaled_value - load(path_price, end_node[p + k], lanes)
+                    best_profit = larger(profit, best_profit)
+                    store(unprojected, k, load(current, p + k, lanes) + primal_step * profit)
                 if has_steps:
-                    shift = step_shift(drop, end, d, unprojected, n, scaled_step, lanes)
+                    shift = step_shift(drop, end, d, unprojected, num_paths, scaled_step, lanes)
                 else:
-                    shift = larger(simplex_shift(unprojected, n, unit, lanes), floor)
+                    shift = larger(simplex_shift(unprojected, num_paths, one, lanes), floor)
+            # Demand's term in the dual bound.
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, scaled_value, lanes)
             profit_sum = profit_sum + where_above(demand, zero, demand * best_profit, zero)
             # Projection, Halpern average, and distances for the restart criteria.
-            for k in range(n):
-                old = load(point, p, lanes)
+            for k in range(num_paths):
+                old = load(current, p, lanes)
                 new = larger(load(unprojected, k, lanes) - shift, zero)
                 if has_caps:
                     max_share = load(cap, p, lanes)
@@ -412,20 +553,22 @@ def step(
                 store(flow, end_node[p], demand * new)
                 step_distance = step_distance + metric * (new - old) * (new - old)
                 store(
-                    point,
+                    current,
                     p,
                     stepped_weight * new + current_weight * old + anchor_weight * anchor_split,
                 )
-                if is_special:
+                if writes_more_splits:
                     if is_storing:
                         store(stepped, p, new)
                     if is_restarting:
                         anchor_distance = anchor_distance + metric * (new - anchor_split) * (
                             new - anchor_split
                         )
+                        # The anchor moves in the lanes that restart (1 > half) only.
                         store(anchor, p, where_above(restarts, half, new, anchor_split))
                 p += 1
-        flows_up(first, nodes, parent, link, flow, loads, lanes)
+        # Link loads of the source's new flows.
+        flows_up(first_node, num_nodes, parent, link, flow, loads, lanes)
     store(sums, 0, profit_sum)
     store(sums, 1, step_distance)
     store(sums, 2, anchor_distance)
@@ -433,7 +576,9 @@ def step(
 
 @kernel
 def value_scale(program: ScaledProgram, scratch: Scratch) -> AnyArray:
-    """Return (L,) factors of demand values in the scaled program, in the type of the splits."""
+    """Return (L,) factors of demand values in the scaled program, in the type of the splits: 1 / S,
+    and 0 for a balanced program, whose demands have no value.
+    """
     scale = program.inverse_scale * 0 if program.on_simplex else program.inverse_scale
     return scale.astype(scratch.price.dtype)
 
@@ -457,10 +602,30 @@ def _iterate(  # type: ignore[no-untyped-def]
     scratch,
     lanes,
 ):
-    """Run the loop of :func:`iterate`."""
+    """Run at most ``num_iterations`` PDHG iterations of L matrices; return the number done.
+
+    Each iteration sets link prices, computes new splits in parallel over the blocks of sources, and
+    then updates the dual variables.  Under a utility (``curve``) the loop ends before an iteration
+    in which a matrix restarts, so that the caller can update its step sizes.
+
+    Args:
+        num_iterations: largest number of iterations.
+        scan, block_ptr, max_slots: candidate paths, ranges of sources per block, and the largest
+            number of trie nodes of a source plus one.
+        program: scaled program: costs, inverse capacities, live links and step sizes, (E, L) each.
+        demands: rates in Gbit/s and h, (D, L) each.
+        value: value per Gbit/s (D,) or (1,), value steps (D, C), path caps (P, L) or (0,).
+        curve: marginal value at share 1 (D, L) and exponent (1,) of a utility, or None.
+        primal: splits (P, L) of z, z_0 and T(z) (written).
+        dual: dual variables and loads (E, L) of z, z_0 and T(z) (written).
+        control: (L,) primal weight, iterations and fixed-point errors of each matrix (written).
+        scratch: link prices (E, L), Halpern weights (4, L), loads and sums per block (written).
+        lanes: tuple of length L.
+    """
     inverse_scale = value_scale(program, scratch)
     for i in range(num_iterations):
         is_restarting = begin_iteration(program, dual, control, scratch, as_int64(len(lanes)))
+        # The splits of T(z) are stored in the last iteration only.
         arguments = (
             scan,
             block_ptr,
@@ -498,25 +663,29 @@ def iterate(
     scratch: Scratch,
     lanes: Lanes,
 ) -> int:
-    """Run at most ``num_iterations`` iterations of all lanes; return the number done.
+    """Run at most ``num_iterations`` PDHG iterations of L matrices; return the number done.
 
-    T(z) of the last iteration is in ``primal.stepped`` and ``dual.stepped``.  Under a utility the
-    loop ends before a matrix restarts, so that the caller can update its step sizes.
+    T(z) of the last iteration, the result of its PDHG step, is in ``primal.stepped`` and
+    ``dual.stepped``.  Under a utility the loop ends before a matrix restarts, so that the caller
+    can update its step sizes.
 
     Args:
         num_iterations: largest number of iterations.
-        scan: the paths.
-        block_ptr: (blocks + 1,) sources of each block.
-        max_slots: largest number of trie nodes of a source, plus one.
-        program: the scaled program.
-        demands: demands of the scaled program.
-        value: values of the demands, in the type of the splits.
-        curve: utility of the demands; None for linear values.
-        primal: splits, in place.
-        dual: dual variables and loads, in place.
-        control: state of each matrix, in place.
-        scratch: work arrays.
-        lanes: a tuple of length L.
+        scan: candidate paths of D demands, as one trie per source.
+        block_ptr: (blocks + 1,) block b, a unit of parallel work, has the sources
+            ``block_ptr[b]:block_ptr[b + 1]``.
+        max_slots: largest number of trie nodes of a source, plus one for the source.
+        program: scaled program: costs, inverse capacities, live links and step sizes, (E, L) each.
+        demands: rates in Gbit/s and h, (D, L) each.
+        value: value per Gbit/s (D,) or (1,), value steps (D, C), path caps (P, L) or (0,), in the
+            type of the splits.
+        curve: marginal value at share 1 (D, L) and exponent (1,) of a utility; None for linear
+            values.
+        primal: splits (P, L) of iterate, anchor and T(z) (written).
+        dual: dual variables and loads (E, L) of iterate, anchor and T(z) (written).
+        control: (L,) primal weight, iterations and fixed-point errors of each matrix (written).
+        scratch: link prices (E, L), Halpern weights (4, L), loads and sums per block (written).
+        lanes: tuple of length L.
     """
     num_done: int = _iterate(
         num_iterations,

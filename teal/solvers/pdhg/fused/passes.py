@@ -41,14 +41,16 @@ OPERATIONS_PER_ENTRY = 4
 
 
 class ProgramSums(NamedTuple):
-    """Constants of a program, summed over the demands.
+    """Constants of a program of L matrices, summed over the demands.
 
     Attributes:
-        full_load: (E * L,) load with all of its demand on every live path, Gbit/s.
-        trial_load: (E * L,) load of a trial routing (see :func:`certificates.measure`), Gbit/s.
+        full_load: (E * L,) load if every live path carried all of its demand, Gbit/s.
+        trial_load: (E * L,) load of a trial routing, Gbit/s: each demand on its first path if that
+            is live; in a balanced program, split evenly over its live paths.
         demand_value_sum: (L,) value of all routable demand.
-        total: (L,) demand that has a live path, Gbit/s.
-        squared_primal_distance: (L,) sum of demand * h.
+        total: (L,) sum of the demands with a live path, Gbit/s.
+        squared_primal_distance: (L,) sum_d demand[d] h[d], the squared distance from 0 to splits
+            that send each demand on one path.
     """
 
     full_load: FloatArray
@@ -59,26 +61,32 @@ class ProgramSums(NamedTuple):
 
 
 class Passes(Protocol):
-    """Interface of the passes over the paths that
-    :class:`teal.solvers.pdhg.fused.engine.FusedEngine` calls.
+    """Path-sized work of :class:`teal.solvers.pdhg.fused.engine.FusedEngine`, behind link arrays.
+
+    E links, L matrices in SIMD lanes, B matrices of the batch, D demands with at most K paths.
+    T(z) is the result of the last PDHG step.
     """
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
         """Compile the kernels of :meth:`iterate` and :meth:`project_round`, by calls without
-        effect.
+        effect on the iterates.
         """
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """Compute the constants of the program; the first pass.
+        """Compute the constants of the program; must precede all other passes.
 
         Args:
-            inverse_capacity: (E * L,) 1 / c, 0 for a failed link.
-            cost: (E * L,) value per Gbit/s; ``FAILED_PRICE`` for a failed link.
+            inverse_capacity: (E * L,) 1 / capacity, 1/(Gbit/s); 0 for a failed link.
+            cost: (E * L,) link costs, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
         """
         ...
 
     def set_splits(self, splits: FloatArray) -> None:
-        """Set the splits of T(z) to (B, D, K)."""
+        """Set the splits of T(z).
+
+        Args:
+            splits: (B, D, K) share of each demand on each path.
+        """
 
     def respond(
         self,
@@ -90,50 +98,90 @@ class Passes(Protocol):
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Set one matrix's splits of T(z) to its response to prices; arguments as in
-        :func:`sample.respond`.
+        """Set one matrix's splits of T(z) to its response to prices.
+
+        Each demand is divided over its paths by a softmax of their profits.
+
+        Args:
+            price_plus_cost: (E,) price plus cost of each link, value per Gbit/s; ``FAILED_PRICE``
+                for a failed link.
+            sharpness: q, inverse temperature of the softmax, 1/(value per Gbit/s).
+            fixed_demands: (n,) indices of the demands with fixed splits, ascending.
+            fixed_splits: (n, K) splits of these demands.
+            lane: index of the matrix.
+            is_summing: whether to return loads and elasticities.
 
         Returns:
-            (E,) loads and (E,) elasticities; of length 0 if not ``is_summing``.
+            (E,) link loads, Gbit/s, and (E,) elasticities, derivatives of the loads by the prices;
+            of length 0 if not ``is_summing``.
         """
         ...
 
     def restart(self) -> None:
-        """Restart the splits from the last PDHG step: set those of z and z_0 to those of T(z)."""
+        """Restart from T(z): copy its splits to those of the iterate z and of the anchor z_0."""
 
     def iterate(
         self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
     ) -> None:
-        """Run ``num_iterations`` iterations (:func:`kernels.iterate`)."""
+        """Run PDHG iterations on links and paths.
+
+        Args:
+            num_iterations: number of iterations.
+            program: scaled program, arrays (E, L).
+            dual: dual variables and loads of z, z_0 and T(z), (E, L) each (written).
+            control: (L,) state of each matrix (written).
+        """
 
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Compute the demands' part of the dual bound (:func:`certificates.certify`).
+        """Compute the demands' part of the dual bound, and flows and loads of T(z).
+
+        The part is sum_d demand[d] max(0, best profit of a path), without the max with 0 in a
+        balanced program, which must carry all demand.
+
+        Args:
+            price_plus_cost: (E * L,) price plus cost of each link, value per Gbit/s;
+                ``FAILED_PRICE`` for a failed link.
+            is_repairing: whether to repair the splits of T(z): 0 on paths with a failed link, then
+                scaled to sums of at most 1, in a balanced program to exactly 1.
 
         Returns:
-            (E * L,) loads of the splits of T(z), and (L,) the demands' part of the dual bound.
+            (E * L,) loads of the repaired splits, Gbit/s, and (L,) the demands' part of the bound.
         """
         ...
 
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Run one round of the projection onto the capacities (:func:`certificates.project_round`).
+        """Run one round of the projection of the flows onto the capacities.
+
+        The first round scales the flows down so that no link is overloaded.  Later rounds grant the
+        requests of the last round, scaled down to the residual capacities.  Each round but the last
+        then requests unused capacity for unserved demand.
+
+        Args:
+            load_ratio: (E * L,) load over capacity in the first round, requested load over residual
+                capacity in the others; 0 on links without load.
+            unused: (E * L,) capacity open to requests, Gbit/s.
+            is_first: whether this is the first round.
+            is_last: whether this is the last round.
 
         Returns:
-            (E * L,) loads, (E * L,) requested loads, and (L,) value of the flows without link
-            costs.
+            (E * L,) loads and (E * L,) requested loads, Gbit/s, and (L,) value of the flows without
+            link costs.
         """
         ...
 
     def keep(self, lanes: list[int]) -> None:
-        """Make the flows of the last certificate or projection the incumbent of some matrices; the
-        first call stores all.
+        """Make the flows of the last certificate or projection the incumbent of some matrices.
+
+        Args:
+            lanes: indices of the matrices; the first call stores all matrices.
         """
 
     def recall(self) -> FloatArray:
-        """Reload the incumbent flows for another projection; returns their loads, (E * L,)."""
+        """Reload the incumbent flows to project them again; return (E * L,) loads, Gbit/s."""
         ...
 
     def best_splits(self) -> FloatArray:
@@ -167,22 +215,23 @@ class InMemory:
 
 
 class PathPasses:
-    """Passes over paths in memory, or in mapped files.
+    """Passes over paths whose arrays are in memory, or in mapped files.
 
     Memory for each path and lane: 12 bytes for the iteration in float32 (24 in float64) and 24 for
-    gap checks; for each demand and lane 16 (24 in float64).
+    gap checks; for each demand and lane 16 (24 in float64).  The flows of the last check and of the
+    incumbent are in two buffers, "flows0" and "flows1", which swap when the incumbent changes.
 
     Args:
-        packed: the paths of D demands.
-        num_paths: K.
-        batch: B.
-        lanes: a tuple of length L; lanes past B hold no demand.
+        packed: candidate paths of D demands.
+        num_paths: K, largest number of paths of a demand.
+        batch: B, number of matrices.
+        lanes: tuple of length L; lanes past B hold no demand.
         demand_value: values of the demands, in float64.
         carries_all: whether all demand must be carried.
-        real: NumPy type of the iteration.
-        arrays: storage of all that has the size of the paths or demands.
-        best: buffer, 0 or 1, of the incumbent flows of an earlier object with the same ``arrays``;
-            -1 without an incumbent.
+        dtype: NumPy type of the iteration.
+        arrays: storage of the arrays over paths and demands.
+        incumbent_buffer: buffer, 0 or 1, of the incumbent flows of an earlier object with the same
+            ``arrays``; -1 without an incumbent.
         curve: utility of the demands, for an iteration in float64; None for linear values.
     """
 
@@ -217,22 +266,26 @@ class PathPasses:
         self._num_links = packed.num_links
         self._num_entries = packed.num_paths * width
         self._dtype = dtype
-        # Loads of each block, Gbit/s.
+        # (blocks, E * L) loads of the flows and of the requests, Gbit/s; (blocks, L) sums over
+        # demands.
         self._block_loads, self._block_requested = np.zeros((2, blocks, self._num_links * width))
         self._block_sums = np.zeros((blocks, width))
+        # (D, L) demands with a live path, Gbit/s, and the same in the type of the iteration.
         self._live_demand = arrays("live_demand", demands * width, np.float64)
         self._demands = DemandRows(
             demand=arrays("demand", demands * width, dtype),
             inverse_capacity_sum=arrays("inverse_capacity_sum", demands * width, dtype),
         )
         self._iteration_value = demand_value.astype(dtype)
+        # (P, L) splits, and requests and flows of the projection in Gbit/s.
         self._primal = Primal(*(arrays(name, self._num_entries, dtype) for name in Primal._fields))
         self._requests = arrays("requests", self._num_entries, np.float64)
         self._flows = arrays(
             "flows1" if incumbent_buffer == 0 else "flows0", self._num_entries, np.float64
         )
         self._scratch: Scratch | None = None
-        # Share metric of a utility: h of the first iteration, and r; (D, L).
+        # Step sizes under a utility: (D, L) h of the first iteration, and its divisor r; None until
+        # the first restart.
         self._initial_inverse_capacity_sum: FloatArray | None = None
         self._share_scale: FloatArray | None = None
 
@@ -251,7 +304,7 @@ class PathPasses:
         return self._scratch
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """Compile by calls without iterations and without sources (:meth:`Passes.compile`)."""
+        """Compile the kernels by calls with no iterations and no sources."""
         self.iterate(0, program, dual, control)
         zeros = program.inverse_capacity
         with threads_for(self._operations):
@@ -275,11 +328,11 @@ class PathPasses:
             )
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """Compute the constants of the program (:meth:`Passes.measure`)."""
+        """Compute the constants of the program, and store the live demands and their h."""
         width = len(self._lanes)
         blocks = len(self._block_ptr) - 1
         demands = len(self._live_demand) // width
-        # In place: each entry is read before it is written.
+        # The kernel reads each demand before it writes the live demand to the same array.
         out = certificates.Measurements(
             inverse_capacity_sum=np.empty(demands * width),
             live_demand=self._live_demand,
@@ -314,7 +367,9 @@ class PathPasses:
         )
 
     def set_splits(self, splits: FloatArray) -> None:
-        """Set the splits of T(z) (:meth:`Passes.set_splits`)."""
+        """Set the splits of T(z) from (B, D, K); negative, infinite and NaN entries become
+        0.
+        """
         with threads_for(self._operations):
             certificates.pack_splits(self._scan, splits, self._primal.stepped, self._lanes)
 
@@ -328,12 +383,17 @@ class PathPasses:
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Set splits to the response to prices (:meth:`Passes.respond`)."""
+        """Set one matrix's splits of T(z) to its softmax response to link prices (E,).
+
+        Returns (E,) loads, Gbit/s, and (E,) elasticities; of length 0 if not ``is_summing``.
+        """
         scan = self._scan
         width = len(self._lanes)
+        # (blocks, 2 E): load and elasticity of each link, side by side.
         sums = np.zeros(
             (len(self._block_ptr) - 1, 2 * self._num_links if is_summing else 0), np.float32
         )
+        # Largest number of paths and value steps of a source's demands.
         max_shares = np.diff(scan.path_ptr + self._value.drop.shape[1] * scan.demand_ptr).max(
             initial=0
         )
@@ -366,17 +426,17 @@ class PathPasses:
         self._primal.stepped[:] = 0
 
     def restart(self) -> None:
-        """Restart the splits from the last PDHG step (:meth:`Passes.restart`)."""
+        """Copy the splits of T(z) to those of the iterate z and of the anchor z_0."""
         self._primal.current[:] = self._primal.stepped
         self._primal.anchor[:] = self._primal.stepped
 
     def iterate(
         self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
     ) -> None:
-        """Iterate all paths (:meth:`Passes.iterate`)."""
+        """Run PDHG iterations; under a utility, update the step sizes before each restart."""
         num_done = 0
         with threads_for(self._operations):
-            # At least once: a call without iterations compiles the kernels.
+            # At least one call: without iterations it compiles the kernels.
             while True:
                 if self._curve is not None and control.restart_due.any():
                     self._update_share_scale(program, control.restart_due)
@@ -399,7 +459,15 @@ class PathPasses:
                     return
 
     def _update_share_scale(self, program: ScaledProgram, restarts: FloatArray) -> None:
-        """Scale step sizes by the current shares (:mod:`teal.solvers.pdhg.fused.share_metric`)."""
+        """Scale the step sizes of the matrices that restart by the served shares of their demands.
+
+        h <- h_1 / r with r <- sqrt(r share), and m <- sum of demand r / capacity over the paths
+        through each link.
+
+        Args:
+            program: scaled program (``full_path_utilisation``, m, is written).
+            restarts: (L,) above 0 for the matrices that restart.
+        """
         h = self._demands.inverse_capacity_sum
         if self._share_scale is None:
             self._initial_inverse_capacity_sum = h.copy()
@@ -430,11 +498,19 @@ class PathPasses:
         is_restarting: bool,
         is_storing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Compute the paths' part of one iteration, for given prices and weights
-        (:func:`kernels.step`).
+        """Compute the paths' part of one iteration: new splits and their loads.
+
+        Args:
+            price: (E * L,) link prices of the scaled program, 1/(Gbit/s).
+            halpern: (4 * L,) weights of T(z), z and z_0 in the next iterate, and 1 at a restart.
+            inverse_weight: (L,) 1 / omega.
+            inverse_scale: (L,) 1 / S; 0 for a balanced program.
+            is_restarting: whether any matrix restarts in this iteration.
+            is_storing: whether to store the splits of T(z).
 
         Returns:
-            (E * L,) loads of the new splits, and (3 * L,) the sums of ``Scratch.block_sums``.
+            (E * L,) loads of the new splits, Gbit/s, and (3 * L,) sums over the demands: demand
+            times best profit, and the squared distances from the new splits to z and to z_0.
         """
         memory = self.scratch()
         scratch = Scratch(price, halpern, inverse_weight, memory.block_load, memory.block_sums)
@@ -461,7 +537,10 @@ class PathPasses:
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Compute the paths' part of a certificate (:meth:`Passes.certify`)."""
+        """Compute the demands' part of the dual bound, and flows and loads of T(z).
+
+        Returns (E * L,) loads, Gbit/s, and (L,) the demands' part of the bound.
+        """
         with threads_for(self._operations):
             certificates.certify(
                 self._scan,
@@ -484,7 +563,11 @@ class PathPasses:
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Run a round of the projection (:meth:`Passes.project_round`)."""
+        """Run one round of the projection of the flows onto the capacities.
+
+        Returns (E * L,) loads and requested loads, Gbit/s, and (L,) value of the flows without link
+        costs.
+        """
         with threads_for(self._operations):
             certificates.project_round(
                 self._scan,
@@ -507,8 +590,9 @@ class PathPasses:
         return self._block_loads.sum(0), self._block_requested.sum(0), self._block_sums.sum(0)
 
     def keep(self, lanes: list[int]) -> None:
-        """Update the incumbent flows (:meth:`Passes.keep`)."""
+        """Make the flows of the last check the incumbent of the matrices ``lanes``."""
         width = len(self._lanes)
+        # All matrices: swap the buffers instead of copying.
         if self.incumbent_buffer < 0 or len(lanes) == self._batch:
             self.incumbent_buffer = 0 if self.incumbent_buffer != 0 else 1
             self._flows = self._arrays(
@@ -520,17 +604,22 @@ class PathPasses:
             best[lane::width] = self._flows[lane::width]
 
     def recall(self) -> FloatArray:
-        """Reload the incumbent flows (:meth:`Passes.recall`)."""
+        """Reload the incumbent flows; return their (E * L,) loads, Gbit/s."""
         self._flows[:] = self._arrays(
             f"flows{self.incumbent_buffer}", self._num_entries, np.float64
         )
+        # A round of the projection at load ratios of 0 changes no flow and sums the loads.
         zeros = np.zeros(self._num_links * len(self._lanes))
         return self.project_round(zeros, zeros, is_first=True, is_last=True)[0]
 
     def best_splits(self) -> FloatArray:
-        """Return the incumbent splits (:meth:`Passes.best_splits`)."""
+        """Return (B, D, K) splits of the incumbent flows.
+
+        Raises:
+            RuntimeError: no incumbent has been stored by :meth:`keep`.
+        """
         if self.incumbent_buffer < 0:
-            raise RuntimeError("best_splits() needs a call of keep() first")
+            raise RuntimeError("best_splits(): no incumbent flows; call keep() first")
         demand = self._live_demand.reshape(-1, len(self._lanes)).T[: self._batch]
         return self._unpacked_splits(
             self._arrays(f"flows{self.incumbent_buffer}", self._num_entries, np.float64),
@@ -538,11 +627,16 @@ class PathPasses:
         )
 
     def stepped_splits(self) -> FloatArray:
-        """Return the splits of T(z) (:meth:`Passes.stepped_splits`)."""
+        """Return (B, D, K) splits of T(z)."""
         return self._unpacked_splits(self._primal.stepped, np.zeros((self._batch, 0)))
 
     def _unpacked_splits(self, rows: AnyArray, demand: FloatArray) -> FloatArray:
-        """Convert path rows (P, L) to splits (B, D, K) (:func:`certificates.unpack_splits`)."""
+        """Convert path rows to splits (B, D, K).
+
+        Args:
+            rows: (P, L) flows in Gbit/s, or splits.
+            demand: (B, D) Gbit/s, the divisor of flows; (B, 0) for splits.
+        """
         splits = np.empty((self._batch, len(self._scan.path_count), self._num_paths))
         with threads_for(self._operations):
             certificates.unpack_splits(self._scan, rows, demand, splits, self._lanes)
@@ -550,12 +644,12 @@ class PathPasses:
 
 
 def operations(packed: PackedPaths, num_lanes: int) -> int:
-    """Estimate the scalar operations of an iteration with ``num_lanes`` lanes."""
+    """Return the approximate scalar operations of an iteration with ``num_lanes`` lanes."""
     return OPERATIONS_PER_ENTRY * num_lanes * (packed.num_nodes + packed.num_paths)
 
 
 def make_scratch(num_links: int, num_blocks: int, num_lanes: int, dtype: Any) -> Scratch:
-    """Allocate the work arrays of an iteration whose loads are summed in ``num_blocks`` blocks."""
+    """Allocate the work arrays of an iteration, with one row of loads and sums per block."""
     return Scratch(
         price=np.zeros(num_links * num_lanes, dtype),
         halpern=np.zeros(4 * num_lanes, dtype),

@@ -24,8 +24,10 @@ from teal.solvers.pdhg.fused.passes import InMemory, PathPasses
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
 from teal.solvers.pdhg.search import Search
 
-_WARM_UP_ITERATIONS = 8  # enough for a gap check, a restart and a refill
-_UNLIMITED_DEMANDS = 1_000_000_000  # number of demands that permits every sample size
+# Enough for a gap check, a restart and a refill.
+_WARM_UP_ITERATIONS = 8
+# Number of demands that permits every sample size.
+_UNLIMITED_DEMANDS = 1_000_000_000
 
 
 def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
@@ -33,12 +35,14 @@ def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
 
     Args:
         problem: B matrices.
-        gap: target.
+        gap: target of the relative gap between value and dual bound; with the size of the network
+            it decides whether the engine starts from sampled demands.
         dtype: type of the splits in the iteration.
     """
     paths = problem.paths
     batch = problem.batch
     widths = lanes_of(dtype)
+    # Sizes of the parts into which the batch is split, and their numbers of lanes.
     sizes = {min(batch, widths[-1]), batch % widths[-1]} - {0}
     for width in sorted({next(lanes for lanes in widths if lanes >= size) for size in sizes}):
         rehearse(
@@ -50,7 +54,9 @@ def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
 
 
 def _objective_with_same_kernels(problem: Problem) -> ObjectiveName:
-    """Return the objective of :func:`rehearse` with the same kernels as a problem's."""
+    """Return total_flow, max_link_utilisation or proportional_fair, whichever uses the same kernels
+    as the problem.
+    """
     if problem.utility is not None:
         return ObjectiveName.PROPORTIONAL_FAIR
     carries_all = (
@@ -67,10 +73,10 @@ def rehearse(
     *,
     is_sampled: bool = False,
 ) -> None:
-    """Compile or load every kernel of one kind of program.
+    """Compile or load every kernel of one kind of program: solve a triangle cold, then warm.
 
     Args:
-        width: lanes.
+        width: number of lanes, the matrices solved side by side.
         dtype: type of the splits in the iteration.
         objective: total_flow, max_link_utilisation or proportional_fair.
         is_sampled: whether the engine starts from samples.
@@ -96,10 +102,10 @@ def rehearse(
 
 
 def rehearse_checks(problem: Problem) -> None:
-    """Compile or load the kernels of gap checks, without those of iterations.
+    """Compile or load the kernels of gap checks, but not those of iterations.
 
     Args:
-        problem: B = 1, to maximise a value.
+        problem: one matrix (B = 1) of value maximisation.
     """
     passes = PathPasses(
         problem.paths.packed,
@@ -122,8 +128,12 @@ def rehearse_checks(problem: Problem) -> None:
 
 
 def _paths_of_triangle(topology: Topology) -> PathSet:
-    """Return the direct path and the path over the third node of every pair, without calling path
-    search.
+    """Return two paths for every node pair of a triangle: the direct link, and over the third node.
+
+    It does not call path search, which would compile further kernels.
+
+    Args:
+        topology: three nodes, with a link in each direction between every two of them.
     """
     link_index = {
         ends: link
@@ -134,7 +144,8 @@ def _paths_of_triangle(topology: Topology) -> PathSet:
     leaf: list[list[int]] = []
     for source in range(3):
         x, y = (node for node in range(3) if node != source)
-        first = len(parent)  # trie nodes of a source: to x, to y, over x to y, over y to x
+        # Trie nodes of a source: to x, to y, over x to y, over y to x.
+        first = len(parent)
         parent += [-1, -1, first, first + 1]
         link += [link_index[source, x], link_index[source, y], link_index[x, y], link_index[y, x]]
         leaf += [[first, first + 3], [first + 1, first + 2]]
@@ -159,7 +170,12 @@ def three_nodes(
     *,
     batch: int = 1,
 ) -> Problem:
-    """Create a triangle with more demand than capacity (:func:`rehearse`)."""
+    """Create a program of a triangle with more demand than capacity, for warm-up solves.
+
+    Args:
+        objective: objective of the program.
+        batch: number of random matrices.
+    """
     source = np.array([0, 1, 2, 1, 2, 0], np.int32)
     target = np.array([1, 2, 0, 0, 1, 2], np.int32)
     topology = Topology(

@@ -41,32 +41,52 @@ def _update_block(
     loads,
     lanes,
 ):
-    """Update one block of sources; arguments as in :func:`update_share_scale`."""
+    """Update the step sizes of the demands of one block of sources, in the lanes that restart.
+
+    r <- sqrt(r s) with s the sum of the demand's splits, at least r / 3 and at most 3 r;
+    h <- h_1 / r.  Also add up the link loads if every path carried demand * r.
+
+    Args:
+        block: index of the block; its sources are ``block_ptr[block]:block_ptr[block + 1]``.
+        scan: P paths of D demands, as one trie per source.
+        block_ptr: (blocks + 1,) first source of each block.
+        max_slots: largest number of trie nodes of a source, plus one for the source.
+        splits: (P, L) splits of z.
+        demand: (D, L) Gbit/s, 0 where no path is live.
+        initial_inverse_capacity_sum: (D, L) h_1, h of the first iteration, 1/(Gbit/s).
+        is_restart: (L,) above 0 for the lanes that restart.
+        scale: (D, L) r (written).
+        h: (D, L) h (written); the primal step size is 1 / (omega h).
+        loads: (E, L) Gbit/s (increased).
+        lanes: tuple of length L.
+    """
     width = len(lanes)
+    # (max_slots, L) demand * r of the path that ends at each trie node of a source.
     flow = np.empty(max_slots * width)
-    for s in range(block_ptr[block], block_ptr[block + 1]):
-        first = scan.node_ptr[s]
-        nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
-        flow[: (nodes + 1) * width] = 0
-        p = scan.path_ptr[s]
-        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            n = np.int64(scan.path_count[d])
+    for source in range(block_ptr[block], block_ptr[block + 1]):
+        first_node = scan.node_ptr[source]
+        num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
+        flow[: (num_nodes + 1) * width] = 0
+        p = scan.path_ptr[source]
+        for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
+            num_paths = np.int64(scan.path_count[d])
             for lane in range(width):
                 i = d * width + lane
                 if is_restart[lane] > 0:
                     share = 0.0
-                    for k in range(n):
+                    for k in range(num_paths):
                         share += splits[(p + k) * width + lane]
+                    # Geometric mean of r and the share, with a limited change.
                     old_scale = scale[i]
                     new_scale = np.sqrt(old_scale * min(max(share, MIN_SHARE), 1.0))
                     scale[i] = min(
                         max(new_scale, old_scale / MAX_SHARE_CHANGE), old_scale * MAX_SHARE_CHANGE
                     )
                     h[i] = initial_inverse_capacity_sum[i] / scale[i]
-                for k in range(n):
+                for k in range(num_paths):
                     flow[scan.end_node[p + k] * width + lane] = demand[i] * scale[i]
-            p += n
-        flows_up(first, nodes, scan.parent, scan.link, flow, loads, lanes)
+            p += num_paths
+        flows_up(first_node, num_nodes, scan.parent, scan.link, flow, loads, lanes)
 
 
 @partitioned_kernel("block_ptr", num_ranges)
@@ -85,20 +105,24 @@ def update_share_scale(
     block_load,
     lanes,
 ):
-    """Update the step sizes of the demands in the lanes that restart.
+    """Scale the step sizes of the demands by their served shares, in the lanes that restart.
+
+    r <- sqrt(r s) with s the served share, at least r / 3 and at most 3 r; h <- h_1 / r.
 
     Args:
-        scan: P paths of D demands.
-        block_ptr: (blocks + 1,) sources of each block.
-        max_slots: largest number of trie nodes of a source, plus one.
+        begin, end: range of blocks that this call processes.
+        scan: P paths of D demands, as one trie per source.
+        block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
+        max_slots: largest number of trie nodes of a source, plus one for the source.
         splits: (P, L) splits of z.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        initial_inverse_capacity_sum: (D, L) h of the first iteration.
+        initial_inverse_capacity_sum: (D, L) h_1, h of the first iteration, 1/(Gbit/s).
         is_restart: (L,) above 0 for the lanes that restart.
-        scale: (D, L) r; in place.
-        h: (D, L) receives h.
-        block_load: (blocks, E * L) receives the sums of demand r over paths, Gbit/s.
-        lanes: array of length L.
+        scale: (D, L) r (written).
+        h: (D, L) h (written); the primal step size is 1 / (omega h).
+        block_load: (blocks, E * L) load of each link if every path carried demand * r, Gbit/s
+            (written).
+        lanes: tuple of length L.
     """
     for b in range(begin, end):
         block_load[b] = 0

@@ -12,7 +12,8 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.lanes import fill, larger, load, where_above
 from teal.runtime.parallel import inner_kernel, kernel
 
-LOWEST = -1e34  # below every profit and split, within the range of float32
+# Below every profit and split, within the range of float32.
+LOWEST = -1e34
 # Steps of the search for a multiplier: Newton's method takes a few, bisection 50.
 _MAX_STEPS = 100
 
@@ -21,22 +22,30 @@ Lanes = tuple[int, ...]
 
 @inner_kernel
 def simplex_shift(unprojected, n, total, lanes):  # type: ignore[no-untyped-def]
-    """Return the t for which max(0, moved - t) over n rows sums to ``total``.
+    """Return the shift t for which max(0, v - t) over the first n rows sums to ``total``.
 
-    Michelot (1986): drop rows below t, repeat.
+    It is the Euclidean projection onto the scaled simplex.  Michelot (1986): start with all rows,
+    set t = (sum of the active v - total) / number of active rows, drop rows below t, repeat.
+
+    Args:
+        unprojected: (K, L) v, one row per path, flat.
+        n: number of rows.
+        total: sum of the projection, one value per lane.
+        lanes: tuple of length L.
     """
-    unit = fill(unprojected.dtype.type(1), lanes)
-    zero = unit - unit
+    one = fill(unprojected.dtype.type(1), lanes)
+    zero = one - one
     shift = fill(unprojected.dtype.type(LOWEST), lanes)
     for _ in range(n):
+        # Sum of the rows above the shift minus the total, and number of these rows.
         excess = zero - total
         active = zero
         for k in range(n):
             row = load(unprojected, k, lanes)
             excess = excess + where_above(row, shift, row, zero)
-            active = active + where_above(row, shift, unit, zero)
+            active = active + where_above(row, shift, one, zero)
         # For a total of 0 the last step drops the largest row too; the shift then stays.
-        shift = where_above(active, zero, excess / larger(active, unit), shift)
+        shift = where_above(active, zero, excess / larger(active, one), shift)
     return shift
 
 
@@ -44,13 +53,23 @@ def simplex_shift(unprojected, n, total, lanes):  # type: ignore[no-untyped-def]
 def dual_simplex(
     dual: FloatArray, slope: FloatArray, live: FloatArray, lane: int, width: int
 ) -> None:
-    """Project y onto the simplex, over the live links of one lane, in place.
+    """Project the dual variables of one matrix onto the simplex {y >= 0, sum y = 1}.
 
-    y = max(0, dual - t slope), with t such that the sum is 1.
+    y = max(0, dual - t slope) over the live links with t such that the sum is 1, 0 on failed links:
+    the projection in the norm with the square sum_e y[e]^2 / slope[e].  Active-set method (Michelot
+    1986).
+
+    Args:
+        dual: (E, L) y, flat (column ``lane`` is overwritten by the projection).
+        slope: (E, L) step size of each y, positive.
+        live: (E, L) 1 where the link works, else 0.
+        lane: index of the matrix.
+        width: L.
     """
     shift = LOWEST
     active = len(dual) + 1
     for _ in range(len(dual)):
+        # Sum of the active y minus 1, sum of their slopes, and their number.
         total = -1.0
         slopes = 0.0
         size = 0
@@ -72,21 +91,25 @@ def dual_simplex(
 def limited_simplex(
     dual: FloatArray, slope: FloatArray, live: FloatArray, limits: FloatArray, width: int
 ) -> None:
-    """Project ``dual`` onto {y >= 0, sum of y = 1, sum of y of each scenario <= limit}, in place.
+    """Project dual variables onto {y >= 0, sum y = 1, sum of y of each scenario <= its limit}.
 
-    With step sizes ``slope``, y = max(0, dual - (t + t_s) slope): t_s >= 0 is above 0 only where a
-    scenario is at its limit, and t is the root of sum over s of min(limit_s, sum of max(0, dual - t
-    slope)) - 1, found by Newton's method within a bracket.
+    y = max(0, dual - (t + t_s) slope) on the live links of scenario s.  The multiplier t_s >= 0 is
+    positive only for a scenario at its limit.  The multiplier t is the root of
+    sum_s min(limits[s], sum of max(0, dual - t slope) in scenario s) - 1, found by Newton's method
+    within a bracket.
 
     Args:
-        dual: (G * E * L,) before the projection.
-        slope: (G * E * L,) step sizes.
-        live: (G * E * L,) 1 where a link works in a scenario, else 0.
-        limits: (S,) in (0, 1], whose sum is at least 1.
+        dual: (G, E, L) y, flat (overwritten by the projection).  Scenario s is lane s % L of group
+            s // L; G = ceil(S / L).
+        slope: (G, E, L) step size of each y, positive.
+        live: (G, E, L) 1 where a link works in a scenario, else 0.
+        limits: (S,) upper bounds in (0, 1], with a sum of at least 1.
         width: L.
     """
-    size = len(dual) // (-(-len(limits) // width))  # E * L
+    # Entries of a group: E * L.
+    size = len(dual) // (-(-len(limits) // width))
     shift = LOWEST
+    # Limits with the sum 1 fix the sum of every scenario: no t is needed.
     is_at_limits = limits.sum() <= 1 + 1e-12
     # Root t: Newton's method within a bracket.
     if not is_at_limits:
@@ -94,10 +117,12 @@ def limited_simplex(
         high = -np.inf
         for i in range(len(dual)):
             if live[i] > 0:
+                # At ``high`` every y is 0, at ``low`` at least 1.
                 high = max(high, dual[i] / slope[i])
-                low = min(low, (dual[i] - 1) / slope[i])  # every y would be at least 1
+                low = min(low, (dual[i] - 1) / slope[i])
         shift = high
         for _ in range(_MAX_STEPS):
+            # Function value, and minus its derivative.
             excess = -1.0
             slope_sum = 0.0
             for s in range(len(limits)):
@@ -110,15 +135,18 @@ def limited_simplex(
                 break
             low, high = (shift, high) if excess > 0 else (low, shift)
             shift = shift + excess / slope_sum if slope_sum > 0 else low
+            # Bisection where Newton's step leaves the bracket.
             if not low < shift < high:
                 shift = (low + high) / 2
-    # Project each scenario, with its own multiplier where it is at its limit.
+    # Project each scenario with t + t_s; t_s > 0 at its limit.
     for s in range(len(limits)):
         scenario_value = shift
-        if is_at_limits:  # every y would be above 0
+        if is_at_limits:
+            # Start of the active-set method: every y is positive.
             total, slope_sum = _excess(dual, slope, live, LOWEST, s, width, size)
             scenario_value = (total - limits[s]) / slope_sum if slope_sum > 0 else 0.0
-        for _ in range(_MAX_STEPS):  # Michelot 1986: drop the y below the shift, repeat
+        # Michelot (1986): drop the y below the shift, repeat.
+        for _ in range(_MAX_STEPS):
             total, slope_sum = _excess(dual, slope, live, scenario_value, s, width, size)
             if total <= limits[s] * (1 + 1e-14) or slope_sum <= 0:
                 break
@@ -130,10 +158,17 @@ def limited_simplex(
 
 @kernel
 def _excess(dual, slope, live, shift, s, width, size):  # type: ignore[no-untyped-def]
-    """Return the sum of max(0, dual - shift slope) over the live links of scenario ``s``, and of
-    the slopes of its positive terms.
+    """Return the sum of max(0, dual - shift slope) over the live links of scenario ``s``, and the
+    sum of the slopes of its positive terms.
 
     For the shift ``LOWEST``: the sums of ``dual`` and of all slopes.
+
+    Args:
+        dual, slope, live: (G, E, L) flat; scenario s is lane s % L of group s // L.
+        shift: multiplier.
+        s: index of the scenario.
+        width: L.
+        size: E * L, entries of a group.
     """
     total = 0.0
     slope_sum = 0.0

@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 from teal.runtime.arrays import AnyArray, FloatArray
 
-# m of a link without a path: positive, since steps of y divide by m.
+# Utilisation m of a link without a path: positive, since the dual step size is omega / m.
 NO_UTILISATION = 1e-30
 
 
 class DemandRows(NamedTuple):
-    """Arrays over demands of the scaled program of L matrices.
+    """Demands of the scaled program of L matrices, and the primal step sizes.
 
     Attributes:
         demand: (D, L) Gbit/s, 0 where no path is live.
-        inverse_capacity_sum: (D, L) h, 1/(Gbit/s), or (D, 1) if all matrices have the same
-            capacities.
+        inverse_capacity_sum: (D, L) h, largest sum of 1 / capacity along a path of the demand,
+            1/(Gbit/s).  The step size of a demand's splits is 1 / (omega h).
     """
 
     demand: AnyArray
@@ -27,19 +27,22 @@ class DemandRows(NamedTuple):
 
 
 class ScaledProgram(NamedTuple):
-    """Arrays over links of the scaled program of L matrices.
+    """Link arrays and scalars of the scaled program of L matrices: its objective is divided by S.
 
     Attributes:
-        scaled_cost: (E, L) cost of each link over S, 1/(Gbit/s).
-        inverse_capacity: (E, L) 1 / c, 1/(Gbit/s); 0 where the link has failed.
-        load_factor: (E, L) factor from load to utilisation: 1 / c (over S for a balanced program).
+        scaled_cost: (E, L) cost of a Gbit/s on each link over S, 1/(Gbit/s).
+        inverse_capacity: (E, L) 1 / capacity, 1/(Gbit/s); 0 where the link has failed.
+        load_factor: (E, L) factor from load to utilisation, 1/(Gbit/s): 1 / capacity, in a balanced
+            program over S.
         live: (E, L) 1 where the link works, else 0.
-        full_path_utilisation: (E, L) m.
+        full_path_utilisation: (E, L) m, utilisation if every path carried all of its demand; the
+            step size of y is omega / m.
         inverse_scale: (L,) 1 / S.
         carries_all: whether all demand must be carried.
-        on_simplex: whether the y lie on the simplex.
-        limits: (S,) limit on the sum of y of each scenario; (0,) without scenarios.
-        scenario_width: number of scenarios in one row of links.
+        on_simplex: whether the dual variables y of a matrix are non-negative with the sum 1, in a
+            balanced program, which minimises the largest utilisation.
+        limits: (S,) upper bound of the sum of y in each failure scenario; (0,) without scenarios.
+        scenario_width: number of scenarios side by side in one row of a link array.
     """
 
     scaled_cost: FloatArray
@@ -55,7 +58,13 @@ class ScaledProgram(NamedTuple):
 
 
 class Primal(NamedTuple):
-    """Splits (P, L) of z, z_0 and T(z)."""
+    """Splits of all paths, (P, L), as shares of their demands.
+
+    Attributes:
+        current: splits of the iterate z.
+        anchor: splits of Halpern's anchor z_0.
+        stepped: splits of T(z), the result of a PDHG step from z.
+    """
 
     current: AnyArray
     anchor: AnyArray
@@ -63,8 +72,15 @@ class Primal(NamedTuple):
 
 
 class Dual(NamedTuple):
-    """Dual variables y (E, L) of z, z_0 and T(z), and the loads of their splits times
-    ``load_factor``.
+    """Dual variables of the links, and the utilisations under the splits, (E, L) each.
+
+    Attributes:
+        current: y of the iterate z.
+        anchor: y of Halpern's anchor z_0.
+        stepped: y of T(z), the result of a PDHG step from z.
+        current_load: load of the splits of z times ``ScaledProgram.load_factor``.
+        anchor_load: load of the splits of z_0 times ``load_factor``.
+        stepped_load: load of the splits of T(z) times ``load_factor``.
     """
 
     current: FloatArray
@@ -76,17 +92,19 @@ class Dual(NamedTuple):
 
 
 class Control(NamedTuple):
-    """State (L,) of each matrix.
+    """Iteration state of each matrix, (L,) each.
 
     Attributes:
-        primal_weight: omega.
+        primal_weight: omega, which multiplies the step size of y and divides that of the splits.
         first_primal_weight: omega of the first iteration.
-        cycle_iterations: n.
+        cycle_iterations: n, iterations since the last restart.
         total_iterations: iterations since the start.
-        first_error: fixed-point error of the first iteration of the cycle; -1 before it is known.
+        first_error: fixed-point error ||T(z) - z|| of the first iteration of the restart cycle; -1
+            before that iteration.
         last_error: fixed-point error of the last iteration.
         restart_due: 1 if the next iteration restarts, else 0.
-        bound: dual bound at the y before the last iteration; up to rounding.
+        bound: dual bound on the optimal value at the y before the last iteration, with rounding
+            errors.
     """
 
     primal_weight: FloatArray
@@ -100,15 +118,16 @@ class Control(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Work arrays of an iteration.
+    """Work arrays of an iteration, in the type of the splits.
 
     Attributes:
-        price: (E, L) scaled prices.
-        halpern: (4, L) weights of T(z), z and z_0 in the next iterate; last row 1 at a restart.
+        price: (E, L) link prices of the scaled program, y / capacity + cost / S, 1/(Gbit/s).
+        halpern: (4, L) weights of T(z), z and z_0 in the next iterate; the last row is 1 for
+            matrices that restart, else 0.
         inverse_weight: (L,) 1 / omega.
-        block_load: (blocks, E, L) load of the new splits of each block, Gbit/s.
-        block_sums: (blocks, 3, L) sums over the demands: demand times best profit, and the squared
-            distances from the new splits to z and to z_0.
+        block_load: (blocks, E, L) load of the new splits of each block of sources, Gbit/s.
+        block_sums: (blocks, 3, L) sums over the demands of each block: demand times best profit,
+            and the weighted squared distances from the new splits to those of z and of z_0.
     """
 
     price: AnyArray
