@@ -41,7 +41,7 @@ _BALANCED_DUAL_SUM = 4.0
 
 @runtime_checkable
 class PdhgEngine(Protocol):
-    """Iteration of B matrices, with gap checks and the incumbent.
+    """Interface of an engine: PDHG iterations of B matrices, gap checks and the incumbent.
 
     Balanced programs (max_link_utilisation, max_concurrent_flow) are solved as
     max_link_utilisation: values and bounds are utilisations. Values and bounds (B,) are float64 on
