@@ -260,7 +260,9 @@ def _by_master(
     splits = torch.from_numpy(solution.splits)[None]
     prices = torch.from_numpy(solution.prices)[None]
     if exact.objective.rules.may_have_no_allocation:
-        result = least_cost.result_of(restricted, splits, prices, solution.iterations, target, end)
+        result = least_cost.make_result(
+            restricted, splits, prices, solution.iterations, target, end
+        )
     else:
         splits = project(restricted, splits, refill=0)
         value = restricted.value(splits)
@@ -327,7 +329,7 @@ def _at_least_cost(
     for row in range(problem.batch):
         row_problem = problem.row(row).with_paths(paths)
         row_solution = yield from _by_master(row_problem, target, end, max_rounds, report)
-        if not least_cost.is_within(
+        if not least_cost.is_feasible(
             row_problem.with_paths(row_solution.paths), row_solution.result.splits
         ):
             # Unserved demand: the network cannot carry it, or the price was too low.
@@ -345,7 +347,7 @@ def _at_least_cost(
         # Demand between disconnected nodes makes the matrix infeasible.
         paths = row_solution.paths
         if bool(least_cost.without_path(row_problem.with_paths(paths))[0]):
-            result = least_cost.cut_off(row_solution.result)
+            result = least_cost.disconnected_result(row_solution.result)
             row_solution = OverAllPaths(paths, result, result.bound, result.gap)
         solutions.append(row_solution)
     merged_result = merged(
@@ -385,9 +387,9 @@ def _largest_share(
         return dataclasses.replace(solution.result, bound=solution.bound_all_paths)
 
     share = yield from least_cost.largest_share(problem, balance, end)
-    if not share.is_impossible:
+    if not share.is_infeasible:
         return None
-    result = least_cost.impossible(solution_at_cost.result, share)
+    result = least_cost.infeasible_result(solution_at_cost.result, share)
     return OverAllPaths(path_sets[-1], result, result.bound, result.gap)
 
 

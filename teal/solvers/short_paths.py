@@ -161,9 +161,9 @@ def _shorten_matrix(
     """Move flow of one matrix to shorter paths, in place.
 
     Stage 1 sends every demand over its shortest live path, then restores the splits of demands
-    whose shortest path has an overloaded link, in several rounds.  Stage 2 moves flow of the
-    restored demands to shorter paths with unused capacity.  Loops replace NumPy operations, which
-    take seconds to compile.
+    whose shortest path has an overloaded link, in several rounds.  Stage 2 moves flow of these
+    demands to shorter paths with unused capacity.  Loops replace NumPy operations, which take
+    seconds to compile.
 
     Args:
         scan: tries and paths of all sources, source by source.
