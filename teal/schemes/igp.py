@@ -43,7 +43,7 @@ class Igp:
                 "segment lists",
                 "capacity",
                 "the matrices have different failed links",
-                "solve them one by one",
+                "give matrices with the same failed links",
             )
         key = problem.topology.content_key(), live[0].numpy().tobytes()
         if self._last is None or self._last[0] != key:

@@ -55,9 +55,7 @@ def load_model(name: Path | str, objective: Objective | str | None = None) -> Mo
         if objective is not None:
             check_fits(card, folder, Objective.of(objective))
         return FlowGnnScheme(model, None, card, folder)
-    raise InputError(
-        str(folder), "model", f"a model of the kind {FLOW_GNN_KIND} or {PRICE_GNN_KIND}", kind
-    )
+    raise InputError(str(folder), "model", f"{FLOW_GNN_KIND} or {PRICE_GNN_KIND}", kind)
 
 
 def named_model(name: str, objective: Objective | str | None = None) -> Model | None:

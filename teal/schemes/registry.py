@@ -90,7 +90,7 @@ def _load_factory(module: str, name: str) -> SchemeFactory:
         attribute = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise InputError(
-            f"{module}:{name}", "scheme", f"an importable module {module}", str(error)
+            f"{module}:{name}", "scheme", "a module that can be imported", str(error)
         ) from None
     finally:
         sys.path.remove("")

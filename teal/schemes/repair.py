@@ -57,12 +57,12 @@ def check_model_knows(scheme: str, problem: Problem) -> None:
     """
     if problem.objective.name == ObjectiveName.MAX_MIN:
         raise InputError.invalid(
-            scheme, "objective", "models do not support max_min", "use the scheme max-min or pdhg"
+            scheme, "objective", "models do not support max_min", "allocate without a model"
         )
     if protection := problem.condition(Protection):
         raise InputError.invalid(
             scheme,
             protection.name,
             "models do not support rates that must survive failures",
-            "use the scheme protected",
+            "allocate without a model",
         )

@@ -142,8 +142,13 @@ def improving(
     if problem.objective.rules.may_have_no_allocation:
         return (yield from _at_least_cost(problem, target, end, max_rounds, report))
     if engine == "interior" and not all_paths.accepts(problem):
-        expected = "another engine: the master solves one matrix of a linear program, on the CPU"
-        raise InputError("improve", "engine", expected, engine)
+        raise InputError.invalid(
+            "improve",
+            "engine",
+            "the interior-point master solves one matrix of a linear program, on the CPU, and does "
+            "not support this one",
+            "use engine auto or pdhg",
+        )
     if engine == "interior" or (engine == "auto" and all_paths.is_faster(problem)):
         return (yield from _by_master(problem, target, end, max_rounds, report))
     return (yield from _by_rounds(problem, target, end, max_rounds, max_iterations, report, engine))

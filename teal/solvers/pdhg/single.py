@@ -119,8 +119,12 @@ def _solve_by_interior_points(
         InputError: the program is not over paths, or not on the CPU.
     """
     if not interior.accepts(problem):
-        expected = "auto, or an engine other than interior points (programs over paths, on the CPU)"
-        raise InputError("solve", "engine", expected, "interior")
+        raise InputError.invalid(
+            "solve",
+            "engine",
+            "interior points solve programs over paths, on the CPU, and do not support this one",
+            "use engine auto",
+        )
     if state is None and options.starter is not None:
         state = usable_start(problem, options.starter.start)
     result = yield from interior.solving(
