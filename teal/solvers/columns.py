@@ -424,10 +424,10 @@ def _add_for_matrix(
 ) -> PathSet:
     """Add the best missing path of each demand with sufficient reduced profit to a path set.
 
-    The pricing problem: a shortest path at the dual prices plus link costs.  It enters if demand
-        times
-    (cost of the cheapest candidate path, at most the value of a Gbit/s, minus its cost) exceeds 10%
-    of the target gap divided by the number of demands.
+    The pricing problem is a shortest path at the dual prices plus link costs.  The path enters if
+    its reduced profit exceeds 10% of the target gap over the number of demands:
+
+        demand * (min(cost of the cheapest candidate path, value) - cost of the path).
 
     Args:
         problem: one matrix.
@@ -453,7 +453,8 @@ def _add_for_matrix(
         num_nodes, tail, head, link_weight + tie_weight, sources, topology.no_transit
     )
     shortest_cost = distance[source_row, pairs[:, 1]]
-    # Reduced profit over the best candidate path.
+    # Reduced profit over the best candidate path.  In a balanced program prices are scaled so that
+    # capacity times price sums to 1.
     demand = problem.demand[0].cpu().numpy()
     max_cost = np.minimum(cheapest_candidate, value.cpu().numpy())
     if problem.utility is not None:

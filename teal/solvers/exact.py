@@ -214,6 +214,7 @@ class _ClassPrograms:
     def __init__(
         self, program: Program, class_of_demand: IntArray, *, is_ordered: bool = False
     ) -> None:
+        # Largest flow of each column: smallest limit of its rows, 0 for dead columns; Gbit/s.
         self._program = program
         self.limit = program.limit[0].cpu().numpy()
         demand = program.demand[0].cpu().numpy()
@@ -228,6 +229,7 @@ class _ClassPrograms:
             path_capacity = np.minimum(path_capacity, max_flow)
         # Unit of each demand: its largest flow, Gbit/s.
         unit = np.minimum(demand, path_capacity.sum(1))
+        # Usable columns, with unit, upper bound (over the unit) and class of their demand.
         self.column = np.flatnonzero((live & (unit > 0)[:, None]).reshape(-1))
         self.demand_of = self.column // live.shape[1]
         self._column_unit = unit[self.demand_of]
@@ -263,6 +265,7 @@ class _ClassPrograms:
             ),
             shape=(len(shared_demands), len(self.column)),
         )
+        # Constraints rows @ x <= rhs; the solve of each class appends one.
         self._constraint_rows = [scaled_rows[self._link_rows], demand_rows]
         self._rhs = [np.ones(len(self._link_rows)), max_share[shared_demands]]
 

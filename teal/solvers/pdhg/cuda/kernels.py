@@ -212,12 +212,14 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
     end_node = trie.end_node
     control = arrays.control
     for item in range(cuda.blockIdx.x, num_sources * batch, cuda.gridDim.x):
+        # Source s of matrix b, with its trie nodes and levels.
         s = item // batch
         b = item - s * batch
         first_node = trie.node_ptr[s]
         num_nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
         level = trie.level_ptr[s]
         last_level = trie.level_ptr[s + 1]
+        # Scratch of the source: a value per node, and each node's parent at index[offset + node].
         node_value, index, offset = node_memory(
             memory, trie.parent, memory.max_slots, 1, first_node, num_nodes
         )
@@ -247,6 +249,7 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
         anchor_distance = 0.0
         for d in range(trie.demand_ptr[s] + thread, trie.demand_ptr[s + 1], THREADS):
             n = int32(trie.path_count[d])
+            # Index of the demand in (B, D), and of its first path in (D, K).
             row = b * num_demands + d
             path = d * num_paths
             demand = arrays.demand[row]
@@ -282,6 +285,7 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
                 floor,
             )
             for k in range(n):
+                # New split w', squared distances to w and w_0, and the Halpern average.
                 old = arrays.current[first_split + k]
                 new = max(
                     old + primal_step * (scaled_value - node_value[end_node[path + k]]) - shift,

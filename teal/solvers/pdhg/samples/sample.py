@@ -389,9 +389,9 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
             num_paths = scan.path_count[d]
             max_exponent = np.float32(0) if has_rejection else np.float32(-3e38)
             for k in range(num_paths):
-                x = sharpness * (value - node_cost[scan.end_node[path + k]])
-                weight[offset + num_steps + k] = x
-                max_exponent = max(max_exponent, x)
+                exponential = sharpness * (value - node_cost[scan.end_node[path + k]])
+                weight[offset + num_steps + k] = exponential
+                max_exponent = max(max_exponent, exponential)
             for k in range(num_paths):
                 weight[offset + num_steps + k] -= max_exponent
             # Keep the cheapest path's exponent: the optimal share under a utility needs its price.
@@ -428,10 +428,12 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                         )
                 next_fixed += 1
             else:
-                # Normaliser of the softmax.
+                # Normaliser of the softmax, without the unserved demand.
                 total = np.float32(0)
                 for k in range(num_paths):
                     total += weight[offset + num_steps + k]
+                # Split of a path over its exponential: 1 / normaliser; under a utility also times
+                # the optimal share.
                 inverse_sum = np.float32(1) / max(weight[offset] + total, np.float32(1e-30))
                 # -d log(share) / d price of the optimal share under a utility.
                 utility_elasticity = np.float32(0)
@@ -465,24 +467,26 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                             + (step_end - step_start) * step_inverse_sum * step_inverse_sum
                         )
                         step_start = step_end
-                # Split of each path: w = x / normaliser.  Elasticity: q rate (w - w^2).
+                # Split of each path: w = exponential / normaliser.  Elasticity: q rate (w - w^2).
                 rate = np.float32(demand[d * width + lane])
                 for k in range(num_paths):
-                    x = weight[offset + num_steps + k]
-                    path_share = x * inverse_sum
+                    exponential = weight[offset + num_steps + k]
+                    path_share = exponential * inverse_sum
                     out[(path + k) * width + lane] = path_share
                     if is_summing:
                         node = 2 * np.int64(scan.end_node[path + k])
                         node_flow[node] = rate * path_share
                         if curve is None:
                             node_flow[node + 1] = (
-                                sharpness * rate * (path_share - x * x * inverse_square_sum)
+                                sharpness
+                                * rate
+                                * (path_share - exponential * exponential * inverse_square_sum)
                             )
                         else:
                             node_flow[node + 1] = (
                                 rate
                                 * path_share
-                                * (sharpness * (1 - x / total) + utility_elasticity)
+                                * (sharpness * (1 - exponential / total) + utility_elasticity)
                             )
             offset += num_paths + num_steps
             path += num_paths
