@@ -73,8 +73,8 @@ class Outage(Figures):
         bound_all_paths: bound on the value over all paths of the network; over the candidate paths
             if no other is known.
         value_before: value without the failure, to the same gap.
-        bound_before: bound on the value without the failure, over all paths of the network
-            likewise.
+        bound_before: bound on the value without the failure, over all paths of the network; over
+            the candidate paths if no other is known.
         stranded: share of all demand that the failure disconnects.
         status: feasible or infeasible, as the validator finds.
     """

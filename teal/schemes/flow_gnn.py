@@ -339,7 +339,7 @@ def _select(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
 def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,entries=0,model=,weights=trained,seed=0]``.
 
-    The FlowGNN is that of the option ``model``, else of ``--model``, else ``flow``: a folder, or
+    The option ``model``, else ``--model``, else ``flow`` sets the FlowGNN: a folder, or
     the name of a model that comes with Teal.  ``weights=random`` replaces the trained weights by
     random ones, by ``seed``: a control that shows the effect of the repair alone.
     """

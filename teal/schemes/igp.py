@@ -70,7 +70,7 @@ def check_igp_program(problem: Problem, dag: EcmpDag) -> None:
         raise InputError.invalid(
             "segment lists",
             "capacity",
-            "the failed links of the problem are not those of the shortest paths",
+            "the problem and the shortest paths have different failed links",
             "compute the shortest paths with the same failed links",
         )
 

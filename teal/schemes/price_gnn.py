@@ -197,7 +197,7 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
     """``price-gnn[:rounds=8,bound_rounds=8,repair=none|pdhg,entries=0,gap=0.01,iterations=10000,model=,
     weights=trained,seed=0]``.
 
-    The PriceGNN is that of the option ``model``, else of ``--model``, else ``universal``: a folder,
+    The option ``model``, else ``--model``, else ``universal`` sets the PriceGNN: a folder,
     or the name of a model that comes with Teal.  ``weights=random`` replaces the trained weights by
     random ones, by ``seed``, as a control.
     """

@@ -32,16 +32,15 @@ in the code       |
 |--------|-----------------------------------------------------|----------------|-----------|------------------------|
 | x      | splits                                              | share          | (B, D, K) | splits
 | | v      | value of a Gbit/s on a path                         | value/(Gbit/s) | (D, K)    |
-path_value             | | c      | capacity                                            | Gbit/s
-| (B, E)    | capacity               | | rho    | penalty
-| value * Gbit/s | (B, 1)    | penalty                | | y      | multiplier of capacity rows and
-copies, over rho    | 1              | (B, E)    | link_dual              | | u      | multiplier of
-demand rows, scaled                   | 1              | (B, D)    | demand_dual            | | s
-| slack of the demand rows: the share that is shed    | share          | (B, D)    | slack
-| | q      | target of the sum of a demand's splits              | share          | (B, D, 1) |
-target                 | | h      | sum of 1/c along a path                             | 1/(Gbit/s)
-| (B, D, K) | inverse_capacity_sum   | | eta    | mean of h over a demand's paths
-| 1/(Gbit/s)     | (B, D, 1) | demand_penalty         | | m      | utilisation if every path carried
+path_value             | | c      | capacity                                            | Gbit/s |
+(B, E)    | capacity               | | rho    | penalty | value * Gbit/s | (B, 1)    | penalty
+| | y      | multiplier of capacity rows and copies, over rho    | 1              | (B, E)    |
+link_dual              | | u      | multiplier of demand rows, scaled                   | 1
+| (B, D)    | demand_dual            | | s | slack of the demand rows: the share that is shed    |
+share          | (B, D)    | slack | | q      | target of the sum of a demand's splits
+| share          | (B, D, 1) | target                 | | h      | sum of 1/c along a path
+| 1/(Gbit/s) | (B, D, K) | inverse_capacity_sum   | | eta    | mean of h over a demand's paths |
+1/(Gbit/s)     | (B, D, 1) | demand_penalty         | | m      | utilisation if every path carried
 all of its demand | 1              | (B, E)    | full_path_utilisation  |
 
 Demands of rate 0 follow the same recursion without flow.
@@ -69,12 +68,12 @@ DEFAULT_RHO = 0.3  # relative penalty (see `scaling`)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmState:
-    """State between two iterations; symbols as in the module docstring.
+    """State between two iterations.
 
     Attributes:
         splits: (B, D, K) x, possibly over capacity.
-        link_dual: (B, E) y.
-        demand_dual: (B, D) u.
+        link_dual: (B, E) y, multipliers of the capacity rows over the penalty.
+        demand_dual: (B, D) u, scaled multipliers of the demand rows.
     """
 
     splits: Tensor
@@ -84,13 +83,13 @@ class AdmmState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmScaling:
-    """Constants of the iteration for one problem; symbols as in the module docstring.
+    """Constants of the iteration for one problem.
 
     Attributes:
-        penalty: (B, 1) rho.
-        inverse_capacity_sum: (B, D, K) h.
-        demand_penalty: (B, D, 1) eta.
-        full_path_utilisation: (B, E) m.
+        penalty: (B, 1) rho, value * Gbit/s.
+        inverse_capacity_sum: (B, D, K) h, sum of 1 / c along each path, 1/(Gbit/s).
+        demand_penalty: (B, D, 1) eta, mean of h over a demand's paths, 1/(Gbit/s).
+        full_path_utilisation: (B, E) m, utilisation if every path carried all of its demand.
     """
 
     penalty: Tensor
@@ -174,7 +173,7 @@ def start(
         problem: B matrices.
         scale: constants of the iteration.
         splits: (B, D, K) first splits.
-        prices: (B, E) first link prices, of which only ratios count in a balanced program; None for
+        prices: (B, E) first link prices, only their ratios count in a balanced program; None for
             zero prices.
     """
     dual = first_link_dual(problem, scale.penalty, prices)

@@ -1,7 +1,7 @@
 """Column generation over all paths of a network (Dantzig & Wolfe 1960; Tomlin 1966 for flows).
 
 The pricing problem is a shortest path under the link prices p.  A path enters the path set if its
-reduced profit v - p(path) exceeds that of all candidate paths of the demand (and 0).  Without such
+reduced profit v - p(path) exceeds 0 and the profit of all candidate paths of the demand.  Without such
 a path for any demand, prices and allocation are optimal over all paths of the network.  Entry
 points: :func:`improve`, and :func:`improving`, the same as a pausable computation.
 """
@@ -286,7 +286,7 @@ def _by_master(
             state=state,
             stopped_by=(stop,),
         )
-    # The bound over all paths is that of the master.
+    # The master's bound holds over all paths.
     result = least_cost.in_type(result, problem.demand.dtype)
     result = dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     best_bound = from_score(restricted, torch.tensor([solution.bound], dtype=torch.float64), prices)
@@ -501,7 +501,7 @@ def rehearse_master() -> None:
 
 
 def rehearse() -> None:
-    """Compile the kernels of a round, except those of the engine, on three nodes."""
+    """Compile the pricing kernels of a round on three nodes; the engine compiles separately."""
     problem = three_nodes()
     direct = problem.with_paths(first_columns(problem.paths, 1))
     prices = torch.zeros_like(problem.capacity)

@@ -82,8 +82,8 @@ class OptimalValue(NamedTuple):
     """Optimum of B pairs of demands and capacities.
 
     Attributes:
-        value: (B,) value of the allocation, with the gradient of the module docstring.
-        error: (B,) eps, absolute: the certified distance between value and bound.
+        value: (B,) value of the allocation, with the gradient of the dual bound at ``prices``.
+        error: (B,) certified distance between value and bound, absolute.
         splits: (B, D, K) splits of the allocation, without a gradient.
         prices: (B, E) prices of the bound, without a gradient.
     """
@@ -99,9 +99,8 @@ def optimal_value(
 ) -> OptimalValue:
     """Compute the optimum under other demands and capacities, differentiable in both.
 
-    The gradient is that of the dual bound at the prices of the solution: by capacity the link
-        price, by
-    demand the profit of its best path, max(0, max_k (v[d, k] - price(d, k))).
+    The gradient is the gradient of the dual bound at the prices of the solution: the link price by
+    capacity, and the profit of the best path, max(0, max_k (v[d, k] - price(d, k))), by demand.
 
     Args:
         problem: network, paths and objective; its demands are ignored.

@@ -1,7 +1,7 @@
 """Certified growth of the rate levels of any allocation (:mod:`teal.problem.fair_levels`).
 
 The certificate of a level are the prices of a max_link_utilisation program at rates scaled by a
-slightly too large theta: they lie on the links that limit this level, not on those of lower levels.
+slightly too large theta: they lie on the links that limit this level, not on links of lower levels.
 Entry point: :func:`level_growths`.
 """
 

@@ -26,8 +26,7 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
     max_link_utilisation: the splits of each routable demand are scaled to a sum of 1.
 
     max_concurrent_flow: splits are scaled to a sum of 1 and divided by the largest utilisation if
-        that
-    is above 1; then step 3 below allocates unused capacity.
+    that is above 1; then step 3 below allocates unused capacity.
 
     Value maximisation, in three steps:
 

@@ -142,9 +142,8 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """Certified relative gap (:func:`teal.problem.bounds.gap`).
-
-        (bound - value) / bound for a maximum, (value - bound) / value for a minimum.
+        """Certified relative gap: (bound - value) / bound for a maximum, (value - bound) / value
+        for a minimum.
         """
         return gap_between(self.value, self.bound, self.sense)
 

@@ -73,8 +73,8 @@ class PdhgEngine(Protocol):
         bounds of :meth:`certify`.
 
         Args:
-            refill: largest number of rounds that allocate unused capacity to unserved demand
-                (:func:`teal.solvers.projection.project`); without effect in a balanced program.
+            refill: largest number of rounds that allocate unused capacity to unserved demand;
+                without effect in a balanced program.
             sufficient_ratio: value over bound of all matrices at which the rounds end early.
         """
         ...

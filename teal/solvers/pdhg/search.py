@@ -65,7 +65,7 @@ _SAMPLING_GAP_FACTOR = 3.5
 _FAIR_SAMPLING_GAP_FACTOR = 1.0
 _SAMPLE_TIME_SHARE = 0.3  # limit of the sample's solve time, as a share of the remaining time
 # A search has stalled if, after at least _MIN_STALL_ITERATIONS iterations, a _STALL_SPAN-fold
-# increase of their number has not brought the widest gap below _STALL_GAP_RATIO times what it was;
+# increase of their number has left the widest gap above _STALL_GAP_RATIO times its earlier value;
 # even PDHG's worst case is proportional to 1 / iterations.
 _MIN_STALL_ITERATIONS = 300
 _STALL_SPAN = 4.0

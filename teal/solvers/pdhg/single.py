@@ -474,8 +474,8 @@ def _solve_stalled_again(
         options, max_iterations=max(0, options.max_iterations - result.iterations)
     )
     earlier = result.rows(stalled)
-    # In a balanced program the equilibrated engine's initial prices are better than those of the
-    # stalled search.
+    # In a balanced program the equilibrated engine's initial prices are better than the prices of
+    # the stalled search.
     is_cold_start = engine == "equilibrated" and problem.price_set.on_simplex
     second = yield from _solve_in_batches(
         problem.rows(stalled),

@@ -92,7 +92,7 @@ def register_sequence(name: str, make_tasks: MakeTasks, *, replace: bool = False
     """Register the task factory of an objective that is a sequence of programs.
 
     Args:
-        name: name of the objective; see :func:`teal.objectives.register_objective`.
+        name: name of a registered objective.
         make_tasks: factory of its tasks (:mod:`teal.solvers.sequences.task`).
         replace: whether an existing factory of this name may be replaced.
 

@@ -86,7 +86,7 @@ def fair_flows(
     The flows are averages over the later iterations and may overload links by a few per cent.
 
     Args:
-        problem: B matrices; its dtype is that of the iteration, float32 suffices.
+        problem: B matrices; the iteration uses their dtype, float32 suffices.
         weight: (D,) or (B, D) positive weights w; None for the weights of max_min, or 1 each under
             another objective.
         iterations: number of iterations.

@@ -165,7 +165,7 @@ class _Sequence:
     def improve(self, figures: ClassFigures) -> SubTasks:
         """Solve one program more closely, for the class with the widest gap.
 
-        The program is that of the class, if its bound is loose; otherwise the last program serves
+        This is the program of the class, if its bound is loose; otherwise the last program serves
         too little of the class: it is solved more closely, or with a larger ratio r.
 
         Args:

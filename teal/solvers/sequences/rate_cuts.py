@@ -244,7 +244,7 @@ def single_link_cuts(problem: Problem) -> list[RateCut]:
     demand = problem.demand[0].cpu().numpy()
     capacity = problem.capacity[0].cpu().numpy()
     live = problem.path_mask[0].cpu().numpy()
-    # Demands of each link, packed: those of link e are members[ptr[e]:ptr[e + 1]].
+    # Demands of each link, packed: link e has members[ptr[e]:ptr[e + 1]].
     count, volume = _count_unavoidable(*_path_arrays(paths), live, demand, len(capacity))
     count[(volume <= capacity) | (capacity <= 0)] = 0
     ptr = np.concatenate([[0], count.cumsum()])

@@ -64,8 +64,8 @@ WEIGHT, FIRST_WEIGHT, CYCLE, TOTAL, FIRST_ERROR, LAST_ERROR, RESTART_DUE, BOUND,
 CONTROL_ROWS = 9
 # Rows of `sums`, (3, B, sources), sums over the demands of a source:
 #   PROFIT: demand times the profit of its best path;
-#   STEP_DISTANCE, ANCHOR_DISTANCE: squared distance of the splits of T(z) to those of z and z_0,
-#   in the norm sum_d demand[d] h[d] |w[d]|^2.
+#   STEP_DISTANCE, ANCHOR_DISTANCE: squared distances of the splits of T(z) from the splits of z and
+#   of z_0, in the norm sum_d demand[d] h[d] |w[d]|^2.
 PROFIT, STEP_DISTANCE, ANCHOR_DISTANCE = range(3)
 SUM_ROWS = 3
 _LOWEST = -1e34  # below every price and split, within the range of float32
@@ -423,7 +423,7 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     if on_simplex:
         _dual_simplex(dual, first_entry, stride, links, weight, partial)
 
-    # Sums over sources: profit, squared distances of the splits of T(z) to those of z and z_0.
+    # Sums over sources: profit, and squared distances of the splits w' to w and w_0.
     profit_sum = 0.0
     step_distance = 0.0
     anchor_distance = 0.0

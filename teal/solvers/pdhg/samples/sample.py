@@ -6,7 +6,7 @@ drawn with probability
 
     pi[d] = min(1, a demand[d]),    a such that n demands are expected,
 
-at the rate demand[d] / pi[d], so that expected loads are those of all demands (Horvitz & Thompson
+at the rate demand[d] / pi[d], so that expected loads equal the loads of all demands (Horvitz & Thompson
 1952); the sample is solved, and every demand responds to its prices with a softmax: it sends the
 share
 
@@ -369,7 +369,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
     # (nodes + 1, 2) load (Gbit/s) and elasticity through each trie node, flat.
     node_flow = np.empty(2 * max_slots, dtype=np.float32)
     block_sums = sums[block]
-    # Largest exponent of each demand, that of its cheapest path; only under a utility.
+    # Exponent of the cheapest path of each demand; only under a utility.
     max_exponents = np.empty(max_shares if curve is not None else 0, dtype=np.float32)
     block_sums[:] = 0
     for s in range(block_ptr[block], block_ptr[block + 1]):

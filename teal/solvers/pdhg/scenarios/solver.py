@@ -389,7 +389,7 @@ def solve_scenarios(
         gap: target gap: (value - bound) / value.
         deadline: seconds from now.
         max_iterations: iteration limit.
-        warm_start: splits (D, K) and prices (S, E), such as those of an earlier result.
+        warm_start: splits (D, K) and prices (S, E), from an earlier result, for example.
         report: progress callback, called after each full gap check.
 
     Raises:
@@ -566,7 +566,7 @@ def _limits(num_scenarios: int, weights: FloatArray | None, tail: float) -> Floa
 
 
 class ScenarioEngine(FusedEngine):
-    """CPU engine of one matrix over S E links, those of all scenarios.
+    """CPU engine of shared splits over the S E links of all scenarios.
 
     Args:
         problem: S matrices.
