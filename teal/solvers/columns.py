@@ -1,9 +1,9 @@
 """Column generation over all paths of a network (Dantzig & Wolfe 1960; Tomlin 1966 for flows).
 
 The pricing problem is a shortest path under the link prices p.  A path enters the path set if its
-reduced profit v - p(path) exceeds 0 and the profit of all candidate paths of the demand.  Without such
-a path for any demand, prices and allocation are optimal over all paths of the network.  Entry
-points: :func:`improve`, and :func:`improving`, the same as a pausable computation.
+reduced profit v - p(path) exceeds 0 and the profit of all candidate paths of the demand.  If no path
+enters, prices and allocation are optimal over all paths of the network.  Entry points:
+:func:`improve`, and :func:`improving` for a computation that can pause.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ drawn with probability
 
     pi[d] = min(1, a demand[d]),    a such that n demands are expected,
 
-at the rate demand[d] / pi[d], so that expected loads equal the loads of all demands (Horvitz & Thompson
-1952); the sample is solved, and every demand responds to its prices with a softmax: it sends the
-share
+at the rate demand[d] / pi[d], so that expected loads equal the loads of all demands (Horvitz &
+Thompson 1952); the sample is solved, and every demand responds to its prices with a softmax: it
+sends the share
 
     w[d, k] = exp(q (v[d, k] - price(d, k))) / (1 + sum_j exp(q (v[d, j] - price(d, j))))
 
