@@ -77,6 +77,7 @@ def plan(
             f"{num_missed:,} of {len(results):,} cases missed the target gap of {options.gap:g}; "
             "the column gap of the results has their gaps"
         )
+    # Largest utilisation of each link without failure, and over all failures.
     normal = _fullest(instance, entries, [NO_FAILURE.name])
     fullest = _fullest(instance, entries)
     return PlanReport(

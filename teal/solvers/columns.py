@@ -1,8 +1,8 @@
 """Column generation over all paths of a network (Dantzig & Wolfe 1960; Tomlin 1966 for flows).
 
 The pricing problem is a shortest path under the link prices p.  A path enters the path set if its
-reduced profit v - p(path) exceeds 0 and the profit of all candidate paths of the demand.  If no path
-enters, prices and allocation are optimal over all paths of the network.  Entry points:
+reduced profit v - p(path) exceeds 0 and the profit of all candidate paths of the demand.  If no
+path enters, prices and allocation are optimal over all paths of the network.  Entry points:
 :func:`improve`, and :func:`improving` for a computation that can pause.
 """
 
@@ -315,8 +315,8 @@ def _at_least_cost(
 ) -> Steps[OverAllPaths]:
     """Generate columns under least cost, matrix by matrix; paths accumulate.
 
-    A matrix that is not fully served is either impossible, as prices prove, or solved again at a
-    higher price of unserved demand.
+    A matrix that is not fully served is either infeasible, as dual prices prove, or solved again at
+    a higher price of unserved demand.
 
     Args:
         problem: B matrices under least cost.

@@ -371,6 +371,7 @@ def _solve_by_pdhg(
         pdhg_iterations: iterations before interior points take over; None for PDHG alone.
         may_span_decades: whether magnitudes may span decades.
     """
+    # A named engine solves all matrices; no other engine helps after a stall.
     iteration_type = iteration_dtype(problem, options.gap, dtype)
     if engine != "auto":
         return (yield from _solve_in_batches(problem, state, options, engine, iteration_type))
@@ -394,6 +395,7 @@ def _solve_by_pdhg(
         result = yield from _solve_in_turns(
             problem, state, options, iteration_type, pdhg_iterations, may_stall=bool(fallback)
         )
+    # Solve stalled matrices by the fallback engine, if there is one.
     if not fallback:
         return result
     return (yield from _solve_stalled_again(problem, result, options, fallback))
