@@ -57,13 +57,13 @@ def spans_decades(problem: Problem) -> Tensor:
 
 
 def equilibrated_scaling(problem: Problem) -> Scaling:
-    """Compute step sizes per path, after scaling each variable by its largest magnitude in an
-    optimum.
+    """Compute step sizes per path, after scaling each variable by its largest magnitude in an optimum.
 
-    With bottlenecks b, S and the largest value V of a Gbit/s (S = 1 in a for value maximisation):
+    With bottlenecks b of the paths and the largest value V of a Gbit/s:
 
-        a = min(1, S b / demand),   r = c V / S (balanced: min(c, load / S) over the largest of
-        them), h = sum over the path of r / c / a,   m = sum over the paths of demand a / c / r.
+        a = min(1, b / demand),     r = c V / S                            (value maximisation),
+        a = min(1, S b / demand),   r = min(c, load / S) over its maximum  (balanced program),
+        h = pathsum(r / c) / a,     m = linksum(demand a) / c / r          (m over S if balanced).
 
     Args:
         problem: B matrices, float64.
@@ -318,7 +318,7 @@ class Reduction:
         )
 
     def _share(self) -> Tensor:
-        """Return (B, D, 1) the usable share of each demand."""
+        """Return (B, D, 1) usable demand over demand."""
         demand = self.original.demand.to(torch.float64)
         usable = self.original.usable.demand.to(torch.float64)
         return torch.where(demand > 0, usable / demand, 1)[..., None]

@@ -198,7 +198,7 @@ class Search:
         # long as small iterations.
         self._value = np.full(problem.batch, -self._sense * math.inf)
         self._bound = engine.trivial_bound().numpy()
-        # Gaps between them; _update_incumbent invalidates this cache.
+        # (B,) gaps between incumbent values and bounds; _update_incumbent invalidates this cache.
         self._cached_gaps: FloatArray | None = None
         self._may_stall = may_stall
         self._sampled = sampled
