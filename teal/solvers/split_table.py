@@ -87,6 +87,7 @@ def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Te
         entries: N, entries of a demand's table.
         refill: number of refill rounds.
     """
+    # Ratios of the tables; demands without flow get even splits if all demand must be served.
     weights = table_weights(torch.where(problem.path_mask, splits, 0), entries)
     ratio = weights.to(splits) / entries
     if not problem.objective.may_shed:

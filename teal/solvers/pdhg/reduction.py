@@ -57,7 +57,7 @@ def spans_decades(problem: Problem) -> Tensor:
 
 
 def equilibrated_scaling(problem: Problem) -> Scaling:
-    """Compute step sizes per path, after scaling each variable by its largest magnitude in an optimum.
+    """Compute step sizes per path for variables over their largest magnitude in an optimum.
 
     With bottlenecks b of the paths and the largest value V of a Gbit/s:
 

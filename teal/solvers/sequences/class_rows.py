@@ -164,11 +164,12 @@ class ClassRows:
     def _new_program(self, class_index: int) -> Problem:
         """Build the program of the classes up to ``class_index``, with a value of 1 per Gbit/s."""
         exact = self._problem
-        # Conditions may read all demands: those of lower classes stay, without value.
+        # Conditions may need all demands, so that lower classes stay, without value.
         if exact.conditions:
             return dataclasses.replace(
                 exact, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None
             )
+        # Separate rows: the demands of these classes come first.
         if not self.is_merged:
             part = exact.first_demands(int(self._classes.ptr[class_index + 1]))
             return dataclasses.replace(
@@ -176,6 +177,7 @@ class ClassRows:
                 objective=Objective(ObjectiveName.WEIGHTED_FLOW),
                 demand_value=torch.ones_like(part.demand[0]),
             )
+        # Merged rows: demand of all these classes, over the paths of the node pair.
         demand = self._amounts(class_index).sum(1)
         paths = self._rows.paths
         ops = exact.ops

@@ -104,6 +104,7 @@ def fair_flows(
         # Level of each path: smallest level of its links.
         path_level = torch.where(problem.path_mask, -problem.ops.path_max(-level)[0], 0)
         best_level = path_level.amax(-1, keepdim=True)
+        # Exponent q, rising geometrically, and weights of the paths of a demand.
         exponent = _LEVEL_EXPONENTS[0] * (_LEVEL_EXPONENTS[1] / _LEVEL_EXPONENTS[0]) ** (
             iteration / iterations
         )
