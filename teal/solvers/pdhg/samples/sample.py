@@ -118,8 +118,8 @@ class SampleAnswer:
         return dataclasses.replace(self, prices=np.where(elasticity > 0, prices, self.prices))
 
 
-def no_answer(problem: Problem) -> SampleAnswer:
-    """Return the answer of a matrix without demand: zero prices."""
+def zero_answer(problem: Problem) -> SampleAnswer:
+    """Return the answer of a matrix without demand: zero prices, no fixed splits."""
     no_demands = np.zeros(0, np.int64)
     splits = np.zeros((0, problem.paths.num_paths))
     return SampleAnswer(np.zeros(problem.topology.num_links), 1.0, no_demands, splits)
@@ -172,18 +172,18 @@ def draw(problem: Problem, size: int, row: int = 0, stream: int | None = None) -
         stream: index of the random stream; None for ``row``.
     """
     demand = problem.demand[row].to(torch.float64).numpy()
-    demands, chance = choose(demand, size, row if stream is None else stream)
+    demands, probability = draw_demands(demand, size, row if stream is None else stream)
     row_problem = problem.row(row)
     indices = torch.from_numpy(demands)
     if row_problem.steps is not None:
         row_problem = dataclasses.replace(row_problem, steps=row_problem.steps.demands(indices))
     paths = subset.of_demands(problem.paths, demands)
-    return sample_of(
-        row_problem, demands, chance, demand[demands], problem.demand_value[indices], paths
+    return make_sample(
+        row_problem, demands, probability, demand[demands], problem.demand_value[indices], paths
     )
 
 
-def choose(demand: FloatArray, size: int, row: int = 0) -> tuple[Int64Array, FloatArray]:
+def draw_demands(demand: FloatArray, size: int, row: int = 0) -> tuple[Int64Array, FloatArray]:
     """Draw demands; return their indices (n,), ascending, and their probabilities pi.
 
     Args:
@@ -197,20 +197,20 @@ def choose(demand: FloatArray, size: int, row: int = 0) -> tuple[Int64Array, Flo
     return demands, np.minimum(1.0, factor * demand[demands])
 
 
-def sample_of(
+def make_sample(
     problem: Problem,
     demands: Int64Array,
-    chance: FloatArray,
+    probability: FloatArray,
     rates: FloatArray,
     value: Tensor,
     paths: PathSet,
 ) -> Sample:
-    """Create the sample of drawn demands.
+    """Create the program of drawn demands, at the rates rate / pi.
 
     Args:
         problem: network, objective, capacities, costs and value steps of the drawn demands; B = 1.
         demands: (n,) indices.
-        chance: (n,) probabilities pi.
+        probability: (n,) pi, chance of each demand to be drawn.
         rates: (n,) Gbit/s.
         value: (n,) value per Gbit/s.
         paths: paths of these demands.
@@ -219,12 +219,12 @@ def sample_of(
         problem.solved,
         paths=paths,
         ops=make_path_ops(paths, problem.ops.device),
-        demand=torch.from_numpy(rates / chance)[None],
+        demand=torch.from_numpy(rates / probability)[None],
         capacity=problem.capacity.to(torch.float64),
         demand_value=value.to(torch.float64),
         link_cost=problem.link_cost.to(torch.float64),
     )
-    return Sample(demands, chance >= 1, sampled)
+    return Sample(demands, probability >= 1, sampled)
 
 
 @kernel

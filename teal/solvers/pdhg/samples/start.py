@@ -104,7 +104,7 @@ class SampledStart:
             row_deadline = deadline.share(1 / (problem.batch - row))
             drawn = self._draw(size, row)
             if not len(drawn.demands):
-                answers.append(sample.no_answer(problem))
+                answers.append(sample.zero_answer(problem))
             elif self._starter is not None and not self._answers:
                 # The model's splits and prices replace iterations on the first sample.
                 start = usable_start(

@@ -709,7 +709,7 @@ class SampledScenarios:
         begin = time.perf_counter()
         # Draw demands by their mean over the scenarios.
         demand = problem.demand.to(torch.float64)
-        drawn, chance = sample.choose(demand.mean(0).numpy(), size)
+        drawn, probability = sample.draw_demands(demand.mean(0).numpy(), size)
         if not len(drawn):
             return False
         paths = subset.of_demands(problem.paths, drawn)
@@ -717,7 +717,7 @@ class SampledScenarios:
             problem,
             paths=paths,
             ops=make_path_ops(paths, problem.ops.device),
-            demand=demand[:, torch.from_numpy(drawn)] / torch.from_numpy(chance),
+            demand=demand[:, torch.from_numpy(drawn)] / torch.from_numpy(probability),
             demand_value=problem.demand_value[: len(drawn)],
         )
         # Solve the sample, and respond to its prices.
@@ -734,7 +734,7 @@ class SampledScenarios:
         )
         yield from search.iterate(deadline, warm=False)
         splits, prices = engine.incumbent()
-        is_certain = chance >= 1
+        is_certain = probability >= 1
         self._engine.respond_to(
             prices[0].numpy(),
             float(search.value),

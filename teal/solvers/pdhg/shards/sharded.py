@@ -183,7 +183,7 @@ class ShardedProblem:
             size: expected number of demands.
             row: index of the random stream.
         """
-        demands, chance = sample.choose(self._demand, size, row)
+        demands, probability = sample.draw_demands(self._demand, size, row)
         # Indices of the drawn demands within each shard.
         ends = np.searchsorted(demands, self._first)
         shard_demands = [
@@ -194,7 +194,9 @@ class ShardedProblem:
         value = torch.from_numpy(
             self._value[demands] if len(self._value) > 1 else self._value.repeat(len(demands))
         )
-        return sample.sample_of(self.network, demands, chance, self._demand[demands], value, paths)
+        return sample.make_sample(
+            self.network, demands, probability, self._demand[demands], value, paths
+        )
 
     @torch.no_grad()
     def solve(
