@@ -1,1 +1,1 @@
-"""Planning: what failures cost, what to buy, and a survey of a network."""
+"""Planning: losses by failures of cables, links, nodes and groups (`teal plan`)."""

@@ -1,18 +1,17 @@
-"""A planner's sweep: every failure of a network under every matrix, solved by PDHG.
+"""Failure sweep of a planner: every failure of a network under every matrix, solved by PDHG.
 
-Failures are those of :mod:`teal.network.failures`.  Matrices
-are taken in blocks of as many as PDHG solves together; for each failure a block is solved at once,
-from its state without the failure.  All failures have the same candidate paths, among which is one
-for every demand that the network still connects (:meth:`teal.app.instance.Instance.surviving`): a
-failure strands the demands that it cuts off.
+Failures are those of :mod:`teal.network.failures`.  Matrices are solved in blocks of
+``BLOCK_MATRICES``; each failure starts from the block's state without the failure.  All failures
+share the candidate paths, which contain a path for every demand that the network still connects
+(:meth:`teal.app.instance.Instance.surviving`): a failure strands the demands that it disconnects.
 
-What a failure costs is known up to the gaps of two solutions.  With values V, and bounds B over all
-paths of the network, before (0) and after (1), the loss against the optimum before, relative to it,
-lies between 1 - B1 / V0 and 1 - V1 / B0 (where less is better, between their negatives).  Cases
-whose interval leaves open whether anything is lost, or is wide for what it says, are solved
-further: to a smaller gap, or with the paths that they miss.  They are few.  Under limits of latency
-no paths are added, and bounds are those over paths of any latency.  Under protection, and for an
-objective that is a sequence of programs, bounds are those over the candidate paths.
+The loss of a failure is known up to the gaps of two solutions.  With values V, and bounds B over
+all paths of the network, without the failure (0) and with it (1), the loss relative to the optimum
+without the failure lies between 1 - B1 / V0 and 1 - V1 / B0 (between their negatives if smaller
+values are better).  Few cases have an interval that is too wide; these are solved again, to a
+smaller gap or over more paths.  Under latency limits no paths are added, and bounds are those over
+paths of any latency.  Under protection, and for an objective that is a sequence of programs, bounds
+are those over the candidate paths.  Entry point: :func:`outages`.
 """
 
 from __future__ import annotations
@@ -36,30 +35,24 @@ from teal.runtime.interruptible import complete
 from teal.solvers import pdhg
 from teal.solvers.columns import improving
 
-# Matrices that are solved together.
-BLOCK_MATRICES = 16
-# Share of the value up to which a loss counts as nothing.
-_NOTHING = 1e-3
-# Width of an interval, as a share of its upper end, from which on it is narrow enough.
-_NARROW = 0.1
-# Divisor of the gap where an interval is too wide.
-_FINER = 10.0
-# Difference up to which utilisations count as equal.
-_SAME_UTILISATION = 1e-9
-# Certified gap below which nothing is solved further.
-_MIN_GAP = 1e-5
-# Maximum rounds of adding paths that a case misses.
-_MAX_ROUNDS = 12
-# path slots of the matrices that are given further paths together: larger ones take minutes
+BLOCK_MATRICES = 16  # number of matrices that are solved together
+_NEGLIGIBLE_LOSS = 1e-3  # share of the value up to which a loss counts as 0
+# Largest width of a loss interval that needs no further solve, as a share of its upper end.
+_MAX_RELATIVE_WIDTH = 0.1
+_GAP_DIVISOR = 10.0  # divisor of the target gap for each further solve
+_UTILISATION_TOLERANCE = 1e-9  # difference up to which utilisations count as equal
+_MIN_GAP = 1e-5  # smallest target gap of a further solve
+_MAX_ROUNDS = 12  # limit of the rounds of column generation
+# Largest number of path slots (matrices times D K) for column generation; more take minutes.
 _MAX_SLOTS = 4_000_000
 
 
 class SweepPart(NamedTuple):
-    """A part that is solved at once: a block of matrices under one failure.
+    """Unit of work of a sweep: a block of matrices under one failure.
 
     Attributes:
-        first: row of the block's first matrix.
-        failure: its name; ``""`` for none.
+        first: row of the block's first matrix in the traffic.
+        failure: name of the failure; ``""`` for none.
     """
 
     first: int
@@ -68,22 +61,22 @@ class SweepPart(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outage(Figures):
-    """One matrix under one failure, or under none.
+    """One matrix under one failure, or without failure.
 
-    With its figures (see :class:`teal.problem.assessment.Figures`).
+    Also has the metrics of :class:`teal.problem.assessment.Figures`.
 
     Attributes:
         index: row of the matrix in the traffic.
         timestamp: time of the matrix, ISO 8601.
-        failure: name of what is down, in both directions; ``""`` for nothing.
-        kind: cable, group, pair, or none.
-        bound_all_paths: bound over all paths of the network; over the candidate paths where no
-            other is known.
+        failure: name of the failed element; ``""`` for none.
+        kind: cable, link, node, group, pair, or none.
+        bound_all_paths: bound on the value over all paths of the network; over the candidate paths
+            if no other is known.
         value_before: value without the failure, to the same gap.
-        bound_before: bound on the value without the failure, over all paths of the network
-            likewise.
-        stranded: share of all demand that the failure cuts off: the network has no path for it.
-        status: feasible, or infeasible (the validator's verdict).
+        bound_before: bound on the value without the failure, over all paths of the network; over
+            the candidate paths if no other is known.
+        stranded: share of all demand that the failure disconnects.
+        status: feasible or infeasible, as the validator finds.
     """
 
     index: int
@@ -113,15 +106,15 @@ class Outage(Figures):
         "max_violation",
         "status",
     )
-    """Columns of a file of rows, in this order."""
+    """Columns of a file of outages, in this order."""
 
 
 class LinkPeaks(NamedTuple):
-    """The largest utilisation of each link over the matrices of a part.
+    """Largest utilisation of each link over the matrices of a part.
 
     Attributes:
         utilisation: (E,) load / capacity; 0 for a link that has failed.
-        row: (E,) row of the matrix in the traffic.
+        row: (E,) row of the matrix in the traffic that causes it.
     """
 
     utilisation: FloatArray
@@ -130,12 +123,12 @@ class LinkPeaks(NamedTuple):
 
 @dataclasses.dataclass
 class FullestLinks:
-    """The largest utilisation of each link over all parts so far, and when it is reached.
+    """Largest utilisation of each link over all parts so far, with its failure and matrix.
 
     Attributes:
-        utilisation: (E,) load / capacity; -1 where no part has been taken.
-        failure: (E) name of the failure; ``""`` for none.
-        index: (E,) row of the matrix.
+        utilisation: (E,) load / capacity; -1 before the first part.
+        failure: (E,) name of the failure; ``""`` for none.
+        index: (E,) row of the matrix in the traffic.
     """
 
     utilisation: FloatArray
@@ -144,12 +137,15 @@ class FullestLinks:
 
     @classmethod
     def none(cls, links: int) -> FullestLinks:
-        """Before the first part."""
+        """Return the state before the first part."""
         return cls(np.full(links, -1.0), [""] * links, np.full(links, -1))
 
     def add(self, failure: str, peaks: Mapping[str, Sequence[float]]) -> None:
-        """Take over what is larger: number of a link to its utilisation and the row of the
-        matrix.
+        """Update the links whose utilisation is larger under a failure.
+
+        Args:
+            failure: name of the failure; ``""`` for none.
+            peaks: utilisation and row of the matrix, by the decimal index of the link.
         """
         for link, (utilisation, index) in ((int(name), values) for name, values in peaks.items()):
             if utilisation > self.utilisation[link]:
@@ -157,14 +153,21 @@ class FullestLinks:
                 self.failure[link] = failure
                 self.index[link] = int(index)
 
-    def larger(self, failure: str, peaks: LinkPeaks) -> dict[str, list[float]]:
-        """The entries that :meth:`add` would take over, so that a journal need not hold every link
-        of every part.
+    def increases(self, failure: str, peaks: LinkPeaks) -> dict[str, list[float]]:
+        """Return the entries of a part that :meth:`add` would store, so that a journal holds few
+        links.
 
-        Without failure it is every link, since those peaks are reported by themselves too.
+        Without failure all links are returned, since the report lists their utilisation separately.
+
+        Args:
+            failure: name of the failure; ``""`` for none.
+            peaks: largest utilisation of each link in the part.
+
+        Returns:
+            utilisation and row of the matrix, by the decimal index of the link.
         """
         rises = np.flatnonzero(
-            peaks.utilisation > (self.utilisation + _SAME_UTILISATION if failure else -1)
+            peaks.utilisation > (self.utilisation + _UTILISATION_TOLERANCE if failure else -1)
         ).tolist()
         return {str(link): [float(peaks.utilisation[link]), int(peaks.row[link])] for link in rises}
 
@@ -176,14 +179,17 @@ def outages(
     failures: Sequence[Failure],
     done: Collection[SweepPart] = (),
 ) -> Iterator[tuple[SweepPart, list[Outage], LinkPeaks]]:
-    """Solve every part that is not ``done``: blocks in order, in each the failures in order.
+    """Solve every missing part: blocks of matrices in order, in each block the failures in order.
 
     Args:
         instance: network, paths, traffic.
-        rows: matrices.
+        rows: (n,) rows of the matrices in the traffic.
         gap: certified gap of every solution.
-        failures: what fails; NO_FAILURE may be among them.
-        done: parts of an earlier run.
+        failures: failures to solve; may contain NO_FAILURE.
+        done: parts of an earlier run, which are skipped.
+
+    Yields:
+        the part, its outages (one per matrix), and the largest utilisation of each link.
     """
     topology = instance.topology
     for begin in range(0, len(rows), BLOCK_MATRICES):
@@ -192,126 +198,157 @@ def outages(
         if all(part in done for part in parts):
             continue
         problem = instance.problem(instance.traffic.read(block))
-        # A path that a case misses may be longer than the limit of a class.
-        before = _Solved.of(
+        # Solve without failure.  Under latency limits no paths are added: they may be too long.
+        before = _SolvedBlock.of(
             problem, pdhg.solve(problem, gap=gap), may_add_paths=instance.max_latency is None
         )
-        before = before.finer(torch.arange(len(block), device=problem.demand.device), gap)
+        before = before.refined(torch.arange(len(block), device=problem.demand.device), gap)
         for part, failure in zip(parts, failures, strict=True):
             if part in done:
                 continue
             if not failure.links:
-                yield part, *_outages_of(instance, block, before, before, failure)
+                yield part, *_make_outages(instance, block, before, before, failure)
                 continue
+            # Solve with the failure, from the state without it.
             capacity = topology.with_failed_links(list(failure.links)).capacity
             failed = problem.with_capacity(torch.from_numpy(capacity))
             result = pdhg.solve(failed, gap=gap, warm_start=before.result)
-            after = _Solved.of(failed, result, may_add_paths=before.may_add_paths)
-            # Other failures start from ``before``, so that no result depends on which parts were
-            # done earlier.
-            yield part, *_outages_of(instance, block, *_decided(before, after, gap), failure)
+            after = _SolvedBlock.of(failed, result, may_add_paths=before.may_add_paths)
+            # Every failure starts from ``before``, so that results do not depend on the parts of an
+            # earlier run.
+            yield (
+                part,
+                *_make_outages(
+                    instance, block, *_refine_until_decided(before, after, gap), failure
+                ),
+            )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Solved:
-    """The matrices of a block, solved.
+class _SolvedBlock:
+    """Solutions of a block of B matrices, with bounds over all paths.
 
     Attributes:
-        problem: the block.
-        result: over its paths.
-        bound: (B,) over all paths of the network, where one is known.
-        may_add_paths: whether any path of the network may be used: not under limits of latency.
-        wider: solutions of some matrices over further paths, with the rows that they are of; later
-            ones count.
+        problem: the block, over the candidate paths.
+        result: solutions over the candidate paths.
+        bound: (B,) bound over all paths of the network if known, else over the candidate paths.
+        may_add_paths: whether solutions may use other paths; false under latency limits.
+        extended: further solutions over more paths: indices of the matrices, their problem, and
+            its result; later ones replace earlier ones.
     """
 
     problem: Problem
     result: pdhg.PdhgResult
     bound: torch.Tensor
     may_add_paths: bool
-    wider: tuple[tuple[torch.Tensor, Problem, pdhg.PdhgResult], ...] = ()
+    extended: tuple[tuple[torch.Tensor, Problem, pdhg.PdhgResult], ...] = ()
 
     @classmethod
-    def of(cls, problem: Problem, result: pdhg.PdhgResult, *, may_add_paths: bool) -> _Solved:
-        """With the bound over all paths that the prices of ``result`` prove."""
+    def of(cls, problem: Problem, result: pdhg.PdhgResult, *, may_add_paths: bool) -> _SolvedBlock:
+        """Create the solutions with the bound over all paths at the prices of ``result``."""
         if problem.objective.rules.is_sequence or problem.conditions:
             return cls(problem, result, result.bound, may_add_paths)
-        bound = all_paths_bound(problem, result.prices) + 0.0  # 0 has no sign then
+        # Adding 0.0 turns -0.0 into 0.0.
+        bound = all_paths_bound(problem, result.prices) + 0.0
         return cls(problem, result, bound, may_add_paths)
 
     @property
     def value(self) -> torch.Tensor:
-        """(B,) over the paths of each matrix."""
+        """Values (B,) of the latest solution of each matrix."""
         value = self.result.value.clone()
-        for rows, _, result in self.wider:
+        for rows, _, result in self.extended:
             value[rows] = result.value
         return value
 
-    def finer(self, rows: torch.Tensor, target: float) -> _Solved:
-        """Some matrices solved to a smaller gap: over more paths where some are missing, else from
-        their last state.
+    def refined(self, rows: torch.Tensor, target: float) -> _SolvedBlock:
+        """Solve some matrices to a smaller gap: over more paths if the candidate paths cause the
+        gap, else from their last state.
+
+        Args:
+            rows: indices of the matrices.
+            target: target gap to the bound over all paths.
         """
+        # Paths are missing if the gap to the bound over all paths is twice that over the
+        # candidates.
         gap = certified_gap(self.problem, self.value, self.bound)
         lacks_paths = (gap > 2 * self.result.gap) & self.may_add_paths
         return self._over_more_paths(rows[(lacks_paths & (gap > target))[rows]], target)._to_gap(
             rows[(~lacks_paths & (self.result.gap > target))[rows]], target
         )
 
-    def _to_gap(self, rows: torch.Tensor, target: float) -> _Solved:
+    def _to_gap(self, rows: torch.Tensor, target: float) -> _SolvedBlock:
+        """Solve some matrices over the candidate paths to a smaller gap, from their last state."""
         if not len(rows):
             return self
-        part = _rows(self.problem, rows)
+        part = _select_rows(self.problem, rows)
         result = pdhg.solve(part, gap=target, warm_start=self.result.state.rows(rows))
-        finer = _Solved.of(part, result, may_add_paths=self.may_add_paths)
-        better = self._with_bound(rows, finer.bound)
-        return dataclasses.replace(better, result=self.result.replaced(rows, finer.result))
+        refined = _SolvedBlock.of(part, result, may_add_paths=self.may_add_paths)
+        better = self._with_bound(rows, refined.bound)
+        return dataclasses.replace(better, result=self.result.replaced(rows, refined.result))
 
-    def _over_more_paths(self, rows: torch.Tensor, target: float) -> _Solved:
+    def _over_more_paths(self, rows: torch.Tensor, target: float) -> _SolvedBlock:
+        """Solve some matrices by column generation over all paths of the network.
+
+        Unchanged if the block is too large for column generation.
+        """
         if not len(rows) or len(rows) * self.problem.paths.leaf.size > _MAX_SLOTS:
             return self
-        # Paths that were found before are kept.
-        known_paths = self.wider[-1][1].paths if self.wider else self.problem.paths
-        part = _rows(self.problem.with_paths(known_paths), rows)
+        # Start from the paths that earlier column generation added.
+        known_paths = self.extended[-1][1].paths if self.extended else self.problem.paths
+        part = _select_rows(self.problem.with_paths(known_paths), rows)
         last = complete(improving(part, target=target, max_rounds=_MAX_ROUNDS))
-        wider = rows, part.with_paths(last.paths), last.result
+        extended = rows, part.with_paths(last.paths), last.result
         return dataclasses.replace(
-            self._with_bound(rows, last.bound_all_paths), wider=(*self.wider, wider)
+            self._with_bound(rows, last.bound_all_paths), extended=(*self.extended, extended)
         )
 
-    def _with_bound(self, rows: torch.Tensor, bound: torch.Tensor) -> _Solved:
-        """With the better of the known bound and another one for some matrices."""
+    def _with_bound(self, rows: torch.Tensor, bound: torch.Tensor) -> _SolvedBlock:
+        """Return the block with the tighter of the known and the new bounds (n,) of the matrices
+        ``rows`` (n,).
+        """
         better = torch.minimum if self.problem.objective.rules.sense > 0 else torch.maximum
         return dataclasses.replace(
             self, bound=self.bound.index_copy(0, rows, better(self.bound[rows], bound))
         )
 
 
-def _rows(problem: Problem, rows: torch.Tensor) -> Problem:
+def _select_rows(problem: Problem, rows: torch.Tensor) -> Problem:
     return dataclasses.replace(
         problem, demand=problem.demand[rows], capacity=problem.capacity[rows]
     )
 
 
-def _decided(before: _Solved, after: _Solved, gap: float) -> tuple[_Solved, _Solved]:
-    """Both solutions, further solved for the matrices whose loss is not known well enough."""
+def _refine_until_decided(
+    before: _SolvedBlock, after: _SolvedBlock, gap: float
+) -> tuple[_SolvedBlock, _SolvedBlock]:
+    """Refine both solutions of a block until the loss of every matrix is known well enough.
+
+    Args:
+        before: solutions without the failure.
+        after: solutions with the failure.
+        gap: gap of both; each round divides the target by ``_GAP_DIVISOR``, down to ``_MIN_GAP``.
+    """
     target = gap
-    while target > _MIN_GAP and len(rows := _open_rows(before, after)):
-        target = max(target / _FINER, _MIN_GAP)
-        before = before.finer(rows, target)
-        after = after.finer(rows, target)
+    while target > _MIN_GAP and len(rows := _undecided_rows(before, after)):
+        target = max(target / _GAP_DIVISOR, _MIN_GAP)
+        before = before.refined(rows, target)
+        after = after.refined(rows, target)
     return before, after
 
 
-def _open_rows(before: _Solved, after: _Solved) -> torch.Tensor:
-    """The matrices whose interval leaves open whether anything is lost, or is wide for what it
-    says.
+def _undecided_rows(before: _SolvedBlock, after: _SolvedBlock) -> torch.Tensor:
+    """Return the indices of the matrices whose loss interval is too wide: above
+    ``_NEGLIGIBLE_LOSS``, and wider than a tenth of its upper end.
     """
     if before.problem.objective.rules.is_sequence:
         return torch.zeros(0, dtype=torch.int64)
     sense = before.problem.objective.rules.sense
     low, high = loss_interval(before.value, before.bound, after.value, after.bound, sense)
-    is_wide = ~(high - low <= torch.clamp(_NARROW * high, min=_NOTHING)) | high.isinf()
-    return torch.nonzero(~(high <= _NOTHING) & is_wide & (before.value > 0))[:, 0]
+    is_wide = (
+        ~(high - low <= torch.clamp(_MAX_RELATIVE_WIDTH * high, min=_NEGLIGIBLE_LOSS))
+        | high.isinf()
+    )
+    return torch.nonzero(~(high <= _NEGLIGIBLE_LOSS) & is_wide & (before.value > 0))[:, 0]
 
 
 def loss_interval(
@@ -321,24 +358,44 @@ def loss_interval(
     bound: torch.Tensor,
     sense: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B,) least and largest share of the optimum before that a failure may cost; NaN where there
-    is none.
+    """Return (B,) smallest and largest loss relative to the optimum without the failure; NaN if
+    undefined.
+
+        sense * (1 - bound / value_before),   sense * (1 - value / bound_before)
+
+    Args:
+        value_before, bound_before: (B,) value and bound without the failure.
+        value, bound: (B,) value and bound with the failure.
+        sense: 1 for a maximum, -1 for a minimum.
     """
     return sense * (1 - bound / value_before), sense * (1 - value / bound_before)
 
 
-def _outages_of(
-    instance: Instance, block: Int64Array, before: _Solved, after: _Solved, failure: Failure
+def _make_outages(
+    instance: Instance,
+    block: Int64Array,
+    before: _SolvedBlock,
+    after: _SolvedBlock,
+    failure: Failure,
 ) -> tuple[list[Outage], LinkPeaks]:
-    # Measure the solutions, also those of matrices with more paths.
-    everything = torch.arange(len(block))
-    figures_by_case: dict[int, tuple[Figures, Status]] = {}
+    """Return the outages of a block under one failure, and the largest utilisation of each link.
+
+    Args:
+        instance: network and traffic.
+        block: (B,) rows of the matrices in the traffic.
+        before: solutions without the failure.
+        after: solutions with the failure.
+        failure: the failure.
+    """
+    # Assess all solutions; those over more paths replace earlier ones.
+    all_rows = torch.arange(len(block))
+    metrics_by_row: dict[int, tuple[Figures, Status]] = {}
     utilisation = np.zeros((len(block), instance.topology.num_links))
-    for rows, problem, result in ((everything, after.problem, after.result), *after.wider):
+    for rows, problem, result in ((all_rows, after.problem, after.result), *after.extended):
         assessment = assess(problem, result)
         utilisation[rows.cpu().numpy()] = np.nan_to_num(assessment.utilisation.cpu().numpy())
         for b, row in enumerate(rows.tolist()):
-            figures_by_case[row] = assessment.figures(b), assessment.status[b]
+            metrics_by_row[row] = assessment.figures(b), assessment.status[b]
     # One outage for each matrix.
     problem = after.problem
     stranded = (problem.demand * ~problem.routable).sum(1) / problem.demand.sum(1).clamp(min=1e-300)
@@ -353,8 +410,8 @@ def _outages_of(
             value_before=float(value_before[b]),
             bound_before=float(before.bound[b]),
             stranded=float(stranded[b]),
-            status=figures_by_case[b][1].value,
-            **vars(figures_by_case[b][0]),
+            status=metrics_by_row[b][1].value,
+            **vars(metrics_by_row[b][0]),
         )
         for b, index in enumerate(block.tolist())
     ]
@@ -362,51 +419,52 @@ def _outages_of(
 
 
 def loss(outage: Outage, objective: Objective) -> float:
-    """Share of the value that the failure certainly costs, or by which the largest utilisation
-    certainly rises.
+    """Return the certain loss of a failure: share of the value that is lost, or by which the
+    utilisation or cost rises.
 
-    Below 0 where the value certainly rises (the utilisation falls), NaN if nothing is known.
+    Negative if the value certainly improves, 0 if the sign is unknown, NaN if nothing is known.
     """
     low, high = loss_limits(outage, objective)
     return math.nan if math.isnan(low + high) else max(low, min(high, 0.0))
 
 
 def loss_limits(outage: Outage, objective: Objective) -> tuple[float, float]:
-    """Least and largest share of the optimum before that the failure may cost; NaN if nothing is
-    known.
+    """Return the smallest and the largest possible loss of a failure, relative to the optimum
+    without it; NaN if nothing is known.
     """
     if outage.value_before <= 0 or outage.bound_before <= 0:
-        lost = 0.0 if outage.value == outage.value_before else float("nan")
-        return lost, lost
+        known_loss = 0.0 if outage.value == outage.value_before else float("nan")
+        return known_loss, known_loss
     sense = objective.rules.sense
     low = sense * (1 - outage.bound_all_paths / outage.value_before)
     return low, sense * (1 - outage.value / outage.bound_before)
 
 
 def severity(outage: Outage, objective: Objective) -> tuple[float, float]:
-    """Sort key of outages, larger is worse: an unusable solution is worst, then the loss counts.
+    """Return the sort key of an outage, larger is worse: an unknown loss is worst, then the loss
+    counts.
 
-    Programs that must carry all demand leave stranded demand out, so that there it counts before
-    the loss.
+    Programs that must carry all demand exclude stranded demand, so that their key starts with its
+    share.
     """
-    lost = loss(outage, objective)
-    if math.isnan(lost):
+    certain_loss = loss(outage, objective)
+    if math.isnan(certain_loss):
         return math.inf, 0.0
-    return (0.0 if objective.may_shed else outage.stranded), lost
+    return (0.0 if objective.may_shed else outage.stranded), certain_loss
 
 
 @dataclasses.dataclass(frozen=True)
 class FailureLoss:
-    """One failure over all matrices.
+    """Loss of one failure over all matrices.
 
     Attributes:
-        failure: its name.
-        kind: cable, group or pair.
+        failure: name of the failure.
+        kind: cable, link, node, group or pair.
         mean: mean of the certain loss.
         worst: largest certain loss.
-        worst_at_most: largest loss that there may be in the same case.
+        worst_at_most: largest possible loss of the same matrix.
         worst_at: time of the matrix with the largest certain loss.
-        stranded: mean share of the demand that is stranded.
+        stranded: mean share of the demand that the failure disconnects.
     """
 
     failure: str
@@ -419,7 +477,7 @@ class FailureLoss:
 
 
 def by_failure(outages: Sequence[Outage], objective: Objective) -> list[FailureLoss]:
-    """One record a failure, the worst first."""
+    """Return the loss of each failure over all matrices, the worst failure first."""
     groups: dict[str, list[Outage]] = {}
     for outage in outages:
         if outage.failure:
@@ -443,15 +501,15 @@ def by_failure(outages: Sequence[Outage], objective: Objective) -> list[FailureL
 
 @dataclasses.dataclass(frozen=True)
 class PlannedLink:
-    """One link over all failures and matrices, as the solutions load it.
+    """Largest utilisation of one link over all failures and matrices.
 
     Attributes:
-        link: its name.
+        link: name of the link.
         capacity: Gbit/s.
-        utilisation: largest without failure.
-        failed_utilisation: largest of all.
-        failure: under which that is reached; ``""`` for none.
-        timestamp: time of the matrix with which it is reached.
+        utilisation: largest utilisation without failure.
+        failed_utilisation: largest utilisation over all failures.
+        failure: failure with the largest utilisation; ``""`` for none.
+        timestamp: time of the matrix with the largest utilisation.
     """
 
     link: str
@@ -464,15 +522,15 @@ class PlannedLink:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanReport:
-    """The result of `teal plan`.
+    """Result of `teal plan`.
 
     Attributes:
         topology: the network.
         traffic: its matrices.
-        objective: objective that values belong to.
-        outages: every failure under every matrix, and every matrix without one.
-        normal: the largest utilisation of links without failure.
-        fullest: the largest utilisation of links over everything.
+        objective: objective of the values.
+        outages: every matrix under every failure, and without failure.
+        normal: largest utilisation of each link without failure.
+        fullest: largest utilisation of each link over all failures.
     """
 
     topology: Topology
@@ -483,11 +541,11 @@ class PlanReport:
     fullest: FullestLinks
 
     def by_failure(self) -> list[FailureLoss]:
-        """A record for each failure, the worst first."""
+        """Return the loss of each failure, the worst first."""
         return by_failure(self.outages, self.objective)
 
     def links(self) -> list[PlannedLink]:
-        """A record for each link, the fullest first."""
+        """Return the largest utilisation of each link, the fullest first."""
         rows = [
             PlannedLink(
                 name,

@@ -1,4 +1,4 @@
-"""`teal plan`: from settings to tables, a plot, a page and files."""
+"""`teal plan`: run a failure study; print findings, write tables, a plot, a page and files."""
 
 from __future__ import annotations
 
@@ -30,28 +30,30 @@ from teal.planning.study import plan
 from teal.runtime.rounding import percent_at_least, percent_at_most
 from teal.runtime.storage import check_out_folder
 
-# Share of the demand from which on a failure strands some.
-_STRANDS = 1e-9
-# Maximum rows of the plot, and failures of a chart.
-_MAX_FAILURES = 25
+_MIN_STRANDED = 1e-9  # share of the demand above which a failure counts as stranding demand
+_MAX_FAILURES = 25  # largest number of failures in a plot or chart
 
 
 def failure_tables(outages: Sequence[Outage], worst: int, objective: Objective) -> list[Table]:
-    """For each kind a table of the failures, each at the matrix that it costs most; a terminal
-    shows the worst ones.
+    """Return one table of failures per kind, each failure at the matrix of its largest loss.
+
+    Args:
+        outages: every matrix under every failure.
+        worst: number of failures that a terminal shows.
+        objective: objective of the values.
     """
     ranked = by_failure(outages, objective)
     tables = []
     for kind in dict.fromkeys(o.kind for o in outages if o.failure):
         failures = [failure for failure in ranked if failure.kind == kind]
-        costly = sum(failure.worst > 0 or failure.stranded > 0 for failure in failures)
-        title = f"{costly} of {len(failures)} {kind}s cost something certainly"
+        num_costly = sum(failure.worst > 0 or failure.stranded > 0 for failure in failures)
+        title = f"{num_costly} of {len(failures)} {kind}s cause a certain loss"
         tables.append(Table(title, _columns(objective, kind), failures, worst))
     return tables
 
 
 def _columns(objective: Objective, label: str, *more: Column) -> tuple[Column, ...]:
-    """Columns of failures: what they are called, further ones, and what they cost."""
+    """Return the columns of a table of failures: name, ``more``, losses and stranded demand."""
     return (
         Column(label, "failure"),
         *more,
@@ -64,80 +66,86 @@ def _columns(objective: Objective, label: str, *more: Column) -> tuple[Column, .
 
 
 def minute(timestamp: str) -> str:
-    """A time without its seconds, where these are 0."""
+    """Return a timestamp without its seconds if these are 0."""
     return (
         timestamp.removesuffix(":00").replace("T", " ") if timestamp.count(":") == 2 else timestamp
     )
 
 
 def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> None:
-    """A heat map of what failures cost: failures down, time across; the worst ones only."""
+    """Write a heat map of the certain losses: the worst failures down, time across."""
     failures = by_failure(outages, objective)[:_MAX_FAILURES]
-    rows = {failure.failure: number for number, failure in enumerate(failures)}
+    rows = {failure.failure: position for position, failure in enumerate(failures)}
     columns = {
-        index: number
-        for number, index in enumerate(dict.fromkeys(outage.index for outage in outages))
+        index: position
+        for position, index in enumerate(dict.fromkeys(outage.index for outage in outages))
     }
     times = {outage.index: outage.timestamp for outage in outages}
-    lost = np.zeros((len(rows), len(columns)))
+    loss_percent = np.zeros((len(rows), len(columns)))
     for outage in outages:
         if outage.failure in rows:
             cell = rows[outage.failure], columns[outage.index]
-            lost[cell] = 100 * np.nan_to_num(loss(outage, objective))
+            loss_percent[cell] = 100 * np.nan_to_num(loss(outage, objective))
     figure = Figure(figsize=(11, 1.6 + 0.26 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    image = axes.imshow(lost, aspect="auto", interpolation="nearest", cmap="magma_r", vmin=0)
+    image = axes.imshow(
+        loss_percent, aspect="auto", interpolation="nearest", cmap="magma_r", vmin=0
+    )
     axes.set_yticks(range(len(rows)), list(rows), fontsize="small")
-    shown = np.unique(np.linspace(0, len(columns) - 1, 7).round().astype(int)).tolist()
+    tick_columns = np.unique(np.linspace(0, len(columns) - 1, 7).round().astype(int)).tolist()
     indices = list(columns)
-    axes.set_xticks(shown, [times[indices[i]].replace("T", "\n") for i in shown], fontsize="small")
+    axes.set_xticks(
+        tick_columns, [times[indices[i]].replace("T", "\n") for i in tick_columns], fontsize="small"
+    )
     figure.colorbar(image, ax=axes, label=f"{objective.rules.loss_label} (%)", pad=0.01)
     axes.set_title(
-        f"the {len(rows)} failures that cost most, over {len(columns)} matrices", fontsize="medium"
+        f"the {len(rows)} worst failures, over {len(columns)} matrices", fontsize="medium"
     )
     figure.savefig(path, dpi=140)
 
 
 def plan_findings(report: PlanReport) -> list[str]:
-    """Sentences: how many failures cost something, the worst, what is stranded, the fullest link,
-    what is open.
+    """Return sentences about the result: failures with a loss, the worst failure, stranded demand,
+    full links, and failures whose loss is uncertain.
     """
     ranked = report.by_failure()
     matrices = _count(len({outage.index for outage in report.outages}), "matrix", "matrices")
     if not ranked:
-        return [f"No failure was tried, over {matrices}."]
-    # Failures that cost something.
-    costly = [failure for failure in ranked if failure.worst > 0 or failure.stranded > _STRANDS]
+        return [f"No failure was solved, over {matrices}."]
+    # Failures with a loss.
+    costly = [
+        failure for failure in ranked if failure.worst > 0 or failure.stranded > _MIN_STRANDED
+    ]
     sentences = [
-        f"{len(costly):,} of {len(ranked):,} failures certainly cost something, over {matrices}."
+        f"{len(costly):,} of {len(ranked):,} failures cause a certain loss, over {matrices}."
         if costly
-        else f"No failure certainly costs anything, over {matrices}."
+        else f"No failure causes a certain loss, over {matrices}."
     ]
     # Failures that leave too little capacity, and the worst of the others.
-    too_much = [failure.failure for failure in ranked if not math.isfinite(failure.worst)]
-    if too_much:
+    infeasible = [failure.failure for failure in ranked if not math.isfinite(failure.worst)]
+    if infeasible:
         sentences.append(
-            f"{_count(len(too_much), 'failure leaves', 'failures leave')} too little capacity for "
-            f"all demand: {', '.join(too_much)}."
+            f"{_count(len(infeasible), 'failure leaves', 'failures leave')} too little capacity "
+            f"for all demand: {', '.join(infeasible)}."
         )
     finite = [failure for failure in ranked if math.isfinite(failure.worst)]
     worst = max(finite, key=lambda failure: failure.worst, default=ranked[0])
     if worst.worst > 0:
         label = report.objective.rules.loss_label
         sentences.append(
-            f"The worst is that of {worst.failure} ({worst.kind}), at {minute(worst.worst_at)}: "
-            f"{label} {percent_at_least(worst.worst, 2)} certainly and "
-            f"{percent_at_most(worst.worst_at_most, 2)} at most."
+            f"The worst failure is {worst.failure} ({worst.kind}), at {minute(worst.worst_at)}: "
+            f"{label} at least {percent_at_least(worst.worst, 2)} and at most "
+            f"{percent_at_most(worst.worst_at_most, 2)}."
         )
     # Demand without a path, and links at their capacity.
     sentences += [_stranding_sentence(ranked), _utilisation_sentence(report)]
     # Failures whose cost is uncertain.
-    open_cases = sum(failure.worst <= 0 < failure.worst_at_most - 1e-3 for failure in ranked)
-    if open_cases:
+    num_uncertain = sum(failure.worst <= 0 < failure.worst_at_most - 1e-3 for failure in ranked)
+    if num_uncertain:
         sentences.append(
-            f"Of {_count(open_cases, 'failure', 'failures')} it is not known whether they cost "
-            "anything: a smaller --gap says."
+            f"{_count(num_uncertain, 'failure has', 'failures have')} an uncertain loss, which may "
+            "be 0; a smaller --gap narrows it."
         )
     return sentences
 
@@ -145,23 +153,25 @@ def plan_findings(report: PlanReport) -> list[str]:
 def _stranding_sentence(ranked: Sequence[FailureLoss]) -> str:
     """Return a sentence about the demand that failures leave without a path."""
     stranding = max(ranked, key=lambda failure: failure.stranded)
-    num_stranding = sum(failure.stranded > _STRANDS for failure in ranked)
+    num_stranding = sum(failure.stranded > _MIN_STRANDED for failure in ranked)
     return (
-        f"{stranding.failure} leaves {percent(stranding.stranded)} of the demand without a path, "
-        f"on average; {_count(num_stranding, 'failure leaves', 'failures leave')} some."
-        if stranding.stranded > _STRANDS
+        f"{_count(num_stranding, 'failure leaves', 'failures leave')} demand without a path; most "
+        f"of all {stranding.failure}, {percent(stranding.stranded)} of the demand on average."
+        if stranding.stranded > _MIN_STRANDED
         else "Every demand keeps a path under every failure."
     )
 
 
 def _utilisation_sentence(report: PlanReport) -> str:
-    """Return a sentence about full links, or the fullest one where no demand may be shed."""
+    """Return a sentence about the number of full links, or about the fullest link if no demand may
+    be shed.
+    """
     first = report.links()[0]
     if report.objective.may_shed:
         num_full = int(np.count_nonzero(report.fullest.utilisation >= 1 - 1e-6))
         return (
-            f"{_count(num_full, 'link is', 'links are')} full in some case: this program fills "
-            "links before it leaves demand out."
+            f"{_count(num_full, 'link is', 'links are')} full in some case: this objective fills "
+            "links before it sheds demand."
         )
     case = f"when {first.failure} fails" if first.failure else "without failure"
     return (
@@ -175,17 +185,17 @@ def _count(number: int, singular: str, plural: str) -> str:
 
 
 def write_plan_page(path: Path, report: PlanReport) -> None:
-    """A page: findings, the failures, a map of the links' largest utilisation and of what cables
-    cost, the links.
+    """Write a page with findings, a table of failures, charts, a map of utilisations and losses,
+    and a table of links.
     """
     introduction = (
-        "Every failure under every matrix, solved anew.  What a failure costs is known between two "
-        "limits, which the certified bounds of the solutions with and without it give: certainly, "
-        "and at most."
+        "Every failure under every matrix, with splits optimised again.  The loss of a failure "
+        "lies between two limits, from the certified bounds of the solutions with and without it: "
+        "a certain loss, and a largest possible loss."
     )
     write_page(
         path,
-        f"What failures cost on {report.topology.name}",
+        f"Losses by failures on {report.topology.name}",
         introduction,
         [_failure_section(report), _link_section(report)],
     )
@@ -219,7 +229,7 @@ def _link_section(report: PlanReport) -> Section:
     """Return the section with the table of links."""
     return Section(
         title=f"{report.topology.name}: links",
-        facts="the largest utilisation of each link, and when it is reached",
+        facts="largest utilisation of each link, with its failure and time",
         traffic=report.traffic.name,
         table=Table(
             "",
@@ -237,32 +247,32 @@ def _link_section(report: PlanReport) -> Section:
 
 
 def _map(report: PlanReport) -> dict[str, Any]:
-    """Largest utilisation of links without and with failures, and what the failure of each cable
-    costs.
+    """Return the map of the page: largest utilisation of links without and with failures, and the
+    loss of each cable's failure.
     """
     topology = report.topology
-    cost = {
+    loss_by_cable = {
         ranked.failure: max(ranked.worst, ranked.stranded, 0.0)
         for ranked in report.by_failure()
         if ranked.kind == "cable"
     }
-    max_cost = max(cost.values(), default=0.0)
+    max_loss = max(loss_by_cable.values(), default=0.0)
     cases = {
         "largest utilisation without failure": np.maximum(report.normal.utilisation, 0),
         "largest utilisation under any failure": np.maximum(report.fullest.utilisation, 0),
     }
-    if max_cost > 0:
-        of_links = np.zeros(topology.num_links)
+    if max_loss > 0:
+        link_loss = np.zeros(topology.num_links)
         for failure in cable_failures(topology):
-            of_links[list(failure.links)] = cost.get(failure.name, 0.0) / max_cost
-        cases["cost of each cable's failure, share of the largest"] = of_links
+            link_loss[list(failure.links)] = loss_by_cable.get(failure.name, 0.0) / max_loss
+        cases["loss of each cable's failure, over the largest loss"] = link_loss
     return utilisation_map(
         drawing_of(topology), {case: {"all matrices": links} for case, links in cases.items()}
     )
 
 
 def _charts(report: PlanReport) -> tuple[Chart, ...]:
-    """Charts of what the worst failures cost, and when failures cost most."""
+    """Return charts of the losses of the worst failures, and of the losses over time."""
     worst = report.by_failure()[:_MAX_FAILURES]
     if not worst:
         return ()
@@ -278,13 +288,13 @@ def _charts(report: PlanReport) -> tuple[Chart, ...]:
 
 
 def _chart_by_failure(worst: Sequence[FailureLoss], label: str) -> Chart:
-    """Return a chart of the certain and the largest possible cost of the worst failures."""
+    """Return a chart of the certain and the largest possible loss of the worst failures."""
     names = [failure.failure for failure in worst]
     return Chart(
         "by_failure",
-        "What failures cost",
-        f"The {len(worst)} failures that cost most, each under its worst matrix: certainly, and at "
-        "most.",
+        "Losses by failure",
+        f"The {len(worst)} worst failures, each under its worst matrix: certain and largest "
+        "possible loss.",
         "failure",
         label,
         (
@@ -298,17 +308,17 @@ def _chart_by_failure(worst: Sequence[FailureLoss], label: str) -> Chart:
 
 
 def _chart_by_time(losses_at: dict[str, list[float]], label: str) -> Chart:
-    """Return a chart of the largest and the mean cost of failures by time.
+    """Return a chart of the largest and the mean certain loss of failures by time.
 
     Args:
-        losses_at: certain cost of each failure, by time.
-        label: label of the cost.
+        losses_at: certain loss of each failure, by time.
+        label: label of the loss axis.
     """
     times = sorted(losses_at)
     return Chart(
         "by_time",
-        "When failures cost most",
-        "The largest certain cost of any failure, and the mean of all, at each time.",
+        "Losses over time",
+        "Largest certain loss of a failure, and mean over all failures, at each time.",
         "time",
         label,
         (
@@ -327,20 +337,20 @@ def _chart_by_time(losses_at: dict[str, list[float]], label: str) -> Chart:
 
 
 class FailurePlan(PlanReport):
-    """The cost of failures, as a frame, a plot, a page and files."""
+    """Losses by failures, as a frame, a plot, a page and files."""
 
     def __repr__(self) -> str:
-        """The findings."""
+        """Return the findings."""
         return "\n".join(plan_findings(self))
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row for each failure, the worst first."""
+        """Return a pandas frame with a row for each failure, the worst first."""
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(failure) for failure in self.by_failure()])
 
     def plot(self, path: Path | str) -> None:
-        """Write the heat map of what failures cost."""
+        """Write the heat map of the certain losses."""
         plot_plan(Path(path), self.outages, self.objective)
 
     def save_page(self, path: Path | str) -> None:
@@ -351,7 +361,7 @@ class FailurePlan(PlanReport):
         """Write tables, plot and page to a folder, as ``teal plan`` does.
 
         Raises:
-            InputError: there are results in it, and ``overwrite`` is false.
+            InputError: the folder has results, and ``overwrite`` is false.
         """
         names = [name for name in FILES if name != MANIFEST]
         check_out_folder(Path(folder), names, overwrite=overwrite)
@@ -359,7 +369,7 @@ class FailurePlan(PlanReport):
 
 
 def plan_files(report: PlanReport) -> dict[str, Callable[[Path], None]]:
-    """The writers of the files of a plan, by the names of the files."""
+    """Return the writer of each file of a plan, by file name."""
     return {
         TABLE: partial(write_csv, rows=report.outages),
         PARQUET: partial(write_parquet, rows=report.outages),
@@ -380,10 +390,10 @@ FILES = TABLE, PARQUET, MANIFEST, PLOT, PAGE, LINKS = (
 
 
 def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> PlanReport:
-    """Solve what is missing, then write everything; an interrupted run leaves its journal.
+    """Run the study and write all files; an interrupted run leaves its journal for --resume.
 
     Raises:
-        InputError: invalid settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or results in the output folder without --overwrite.
     """
     out = config.out
     if not config.resume:
@@ -397,7 +407,7 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> PlanReport:
 
 
 def plan_outcome(config: PlanConfig, notify: Notify) -> Outcome:
-    """`teal plan`."""
+    """Run `teal plan`; return its printed text, tables and JSON data."""
     report = run_plan(config, notify)
     findings = plan_findings(report)
     file_names = ", ".join(name for name in FILES if name != PAGE)
@@ -405,8 +415,8 @@ def plan_outcome(config: PlanConfig, notify: Notify) -> Outcome:
         text="\n".join(findings),
         tables=failure_tables(report.outages, config.worst, report.objective),
         written=(
-            f"{config.out / PAGE}: open it in a browser; {len(report.outages):,} cases are in "
-            f"{file_names} beside it"
+            f"{config.out / PAGE} (open it in a browser), and {file_names} with "
+            f"{len(report.outages):,} cases"
         ),
         data=lambda: {
             "findings": findings,

@@ -1,4 +1,8 @@
-"""The cost of failures on a network: every failure under every matrix, part by part."""
+"""Failure study of a network: every failure under every matrix, resumed from a journal.
+
+:func:`plan` solves single failures and, if asked, pairs of cables, and returns a
+:class:`teal.planning.plan.PlanReport`.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +37,19 @@ def plan(
     entries: Entries,
     notify: Callable[[str], None] = lambda _: None,
 ) -> PlanReport:
-    """Solve what is missing of all failures under all matrices.
+    """Solve all failures under all matrices, except the parts of an earlier run.
 
     Args:
         instance: network, traffic, candidate paths and program.
-        options: the failures and matrices, and the gap.
-        entries: what an earlier run has computed of the same instance; receives what is computed.
-        notify: called with what was found.
+        options: failures, matrices and target gap.
+        entries: journal of an earlier run of the same instance; receives new results.
+        notify: receives messages about pairs of cables and missed gaps.
 
     Raises:
-        InputError: groups of cables that cannot be read, or entries of another instance.
+        InputError: an unreadable file of groups, or entries of another instance.
     """
     require_same(entries, instance_key(instance), instance.topology.name)
-    # Failures of single elements, under the chosen matrices.
+    # Single failures, under the chosen matrices.
     cables = cable_failures(instance.topology)
     groups = load_groups(options.groups, instance.topology) if options.groups else {}
     kinds = options.failures or ("cables",)
@@ -53,25 +57,27 @@ def plan(
     instance = instance.surviving([failure.links for failure in singles], notify)
     rows = rows_of(instance, options.split)[: options.limit or None]
     results = _sweep(instance, rows, options, entries, singles, "failures")
-    # Pairs of the cables that cost most alone.
+    # Pairs of cables, ranked by the sum of the losses of their single failures.
     if options.pairs:
-        count = math.comb(len(cables), 2)
-        cost = _costs(results, cables, instance.objective)
-        pairs = pair_failures(cables, cost, options.max_pairs)
-        if len(pairs) < count:
+        num_pairs = math.comb(len(cables), 2)
+        loss_by_cable = _loss_by_cable(results, cables, instance.objective)
+        pairs = pair_failures(cables, loss_by_cable, options.max_pairs)
+        if len(pairs) < num_pairs:
             notify(
-                f"{len(pairs):,} of {count:,} pairs of cables ({100 * len(pairs) / count:.3g}%): "
-                "those whose cables "
-                "cost most alone (--max-pairs)"
+                f"{len(pairs):,} of {num_pairs:,} pairs of cables "
+                f"({100 * len(pairs) / num_pairs:.3g}%) are solved, those with the largest losses "
+                "of single cables; --max-pairs sets the number"
             )
         instance = instance.surviving([pair.links for pair in pairs], notify)
         results = _sweep(instance, rows, options, entries, pairs, "pairs of cables")
-    missed = sum(outage.gap > options.gap for outage in results)
-    if missed:
+    # Report cases above the target gap.
+    num_missed = sum(outage.gap > options.gap for outage in results)
+    if num_missed:
         notify(
-            f"{missed:,} of {len(results):,} cases did not reach a gap of {options.gap:g}: see the "
-            "column gap"
+            f"{num_missed:,} of {len(results):,} cases missed the target gap of {options.gap:g}; "
+            "the column gap of the results has their gaps"
         )
+    # Largest utilisation of each link without failure, and over all failures.
     normal = _fullest(instance, entries, [NO_FAILURE.name])
     fullest = _fullest(instance, entries)
     return PlanReport(
@@ -85,9 +91,18 @@ def _sweep(
     options: PlanOptions,
     entries: Entries,
     failures: Sequence[Failure],
-    what: str,
+    label: str,
 ) -> list[Outage]:
-    """Solve the parts of these failures that are missing; all outages so far."""
+    """Solve the missing parts of some failures; return all outages so far.
+
+    Args:
+        instance: network, traffic, candidate paths and program.
+        rows: rows of the matrices in the traffic.
+        options: target gap.
+        entries: journal of finished parts; receives new ones.
+        failures: failures to solve.
+        label: label of the progress bar.
+    """
     finished_parts = {SweepPart(*entry["part"]) for entry in entries.entries("outages")}
     firsts = range(0, len(rows), BLOCK_MATRICES)
     parts = {SweepPart(int(rows[first]), failure.name) for first in firsts for failure in failures}
@@ -95,24 +110,30 @@ def _sweep(
     with progress_bar(
         total=len(parts),
         initial=len(parts & finished_parts),
-        desc=what,
+        desc=label,
         unit=f"x {BLOCK_MATRICES} matrices",
     ) as bar:
         for part, part_outages, peaks in outages(
             instance, rows, options.gap, failures, finished_parts
         ):
-            larger = fullest.larger(part.failure, peaks)
-            fullest.add(part.failure, larger)
+            increases = fullest.increases(part.failure, peaks)
+            fullest.add(part.failure, increases)
             outage_rows = [vars(outage) for outage in part_outages]
-            entries.add("outages", {"part": part, "found": outage_rows, "peaks": larger})
+            entries.add("outages", {"part": part, "found": outage_rows, "peaks": increases})
             bar.update()
-    return [from_text(Outage, o) for entry in entries.entries("outages") for o in entry["found"]]
+    return [
+        from_text(Outage, outage_row)
+        for entry in entries.entries("outages")
+        for outage_row in entry["found"]
+    ]
 
 
 def _fullest(
     instance: Instance, entries: Entries, failures: Sequence[str] | None = None
 ) -> FullestLinks:
-    """The largest utilisation of each link over the parts so far, of all failures or of some."""
+    """Return the largest utilisation of each link over the finished parts, of all failures or of
+    some.
+    """
     fullest = FullestLinks.none(instance.topology.num_links)
     for entry in entries.entries("outages"):
         failure = SweepPart(*entry["part"]).failure
@@ -121,10 +142,12 @@ def _fullest(
     return fullest
 
 
-def _costs(
+def _loss_by_cable(
     results: Sequence[Outage], cables: Sequence[Failure], objective: Objective
 ) -> dict[str, float]:
-    """Mean cost of each cable's failure alone: of stranded demand and of the value lost."""
+    """Return the mean loss of each cable's single failure, by name: stranded demand plus certain
+    loss of value.
+    """
     by_name = {cost.failure: cost for cost in by_failure(results, objective)}
     return {
         cable.name: float(np.nan_to_num(by_name[cable.name].mean + by_name[cable.name].stranded))

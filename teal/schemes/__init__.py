@@ -1,4 +1,4 @@
-"""Schemes by name, and Teal's own: whatever turns a problem into an allocation."""
+"""Schemes: registry by name, and the schemes that come with Teal."""
 
 from teal.schemes.registry import Follower, Scheme, make_scheme, register_scheme, scheme_names
 

@@ -1,9 +1,8 @@
-"""The scheme ``teal``: FlowGNN, whose policy allocates every demand at once, and the repair of its
-splits.
+"""The scheme ``teal``: FlowGNN allocates all demands at once, and its splits are repaired.
 
-The model outputs splits and link prices; ADMM or PDHG repairs the splits; the projection makes them
-feasible.  The model is one that was trained for a network, or the one that comes with Teal, for any
-network.
+The model (Xu et al., SIGCOMM 2023) outputs splits and link prices; ADMM or PDHG repairs the splits;
+the projection makes them feasible.  A model is trained for one network, or for any network (the one
+that comes with Teal).  Entry points: :class:`FlowGnnScheme`, :func:`make`.
 """
 
 from __future__ import annotations
@@ -52,17 +51,16 @@ _DEFAULT_PDHG_ITERATIONS = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class FlowGnnSchemeConfig:
-    """How the model's splits are repaired.
+    """Options of the repair of the model's splits.
 
     Attributes:
         repair: ``admm``; ``pdhg``, which iterates until ``gap`` is certified; ``none``, to project
             only; or ``auto``: admm, under the balanced programs 64 iterations of PDHG.
-        iterations: iterations of ADMM, -1 for the paper's (2 below 100 nodes, 5 from there on); of
-            PDHG at most, -1 for 10,000.
+        iterations: iterations of ADMM, -1 for the paper's (2 below 100 nodes, else 5); iteration
+            limit of PDHG, -1 for 10,000.
         gap: certified gap at which PDHG stops.
-        rho: relative penalty of ADMM (see :func:`teal.solvers.admm.scaling`).
-        entries: entries of a split table that the splits are rounded to
-            (:mod:`teal.solvers.table_search`); 0 for none.
+        rho: penalty of ADMM, as a multiple of mean capacity times mean value.
+        entries: entries of the split table to whose ratios splits are rounded; 0 for no tables.
     """
 
     repair: str = "auto"
@@ -73,13 +71,12 @@ class FlowGnnSchemeConfig:
 
 
 class FlowGnnScheme:
-    """A model as a scheme.
+    """Scheme that allocates by a FlowGNN.
 
     Args:
         model: the model.
-        config: how its splits are repaired.
-        card: card of the checkpoint, to check each problem against; None for a model that is being
-            trained.
+        config: options of the repair; None for the defaults.
+        card: card of the checkpoint, which problems must fit; None for a model in training.
         folder: folder of the checkpoint, for messages.
     """
 
@@ -95,15 +92,16 @@ class FlowGnnScheme:
         self._card = card
         self._folder = folder
         self._passes = RecordedPasses()
-        # Operations over the paths of a problem, and over the first K of each demand.
-        self._first: tuple[PathOps, PathOps] | None = None
+        # Path operations of the last problem, and those over the model's first K paths per demand.
+        self._first_path_ops: tuple[PathOps, PathOps] | None = None
 
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix of ``problem``; the time is divided evenly among them.
 
         Raises:
-            InputError: the checkpoint is for another objective, or nothing that a model knows.
+            InputError: the checkpoint is for another objective, or models do not support the
+                problem.
         """
         problem.objective.require_an_allocation("teal")
         with threads_for(
@@ -112,7 +110,7 @@ class FlowGnnScheme:
             return self._solve(problem)
 
     def serves(self, objective: Objective) -> bool:
-        """Whether the model is for an objective: the one that it was trained for, or any."""
+        """Whether the model supports an objective: the one of its training, or any."""
         try:
             if self._card is not None:
                 check_fits(self._card, self._folder, objective)
@@ -122,10 +120,10 @@ class FlowGnnScheme:
 
     @torch.no_grad()
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """The model's splits (B, D, K) and prices (B, E), before any repair.
+        """Return the model's splits (B, D, K) and prices (B, E), before any repair.
 
-        A model of a form for J paths a demand splits over the first J of more paths, which carry
-        most in a chosen set.
+        A model for J paths per demand uses the first J paths, those with the largest shares in a
+        selected path set; other paths get 0.
 
         Raises:
             InputError: the checkpoint is for another objective.
@@ -133,25 +131,26 @@ class FlowGnnScheme:
         self._check(problem)
         all_paths = problem.paths
         config = self.model.config
-        count = all_paths.num_paths if config.takes_any_paths else config.num_paths
-        if all_paths.num_paths != count:
-            if self._first is None or self._first[0] is not problem.ops:
-                first = first_columns(all_paths, count)
-                self._first = problem.ops, problem.with_paths(first).ops
-            problem = problem.with_ops(self._first[1])
+        num_model_paths = all_paths.num_paths if config.takes_any_paths else config.num_paths
+        if all_paths.num_paths != num_model_paths:
+            if self._first_path_ops is None or self._first_path_ops[0] is not problem.ops:
+                first_paths = first_columns(all_paths, num_model_paths)
+                self._first_path_ops = problem.ops, problem.with_paths(first_paths).ops
+            problem = problem.with_ops(self._first_path_ops[1])
         if config.is_built_in:
             splits, prices = self._passes.run(self.model, self.model.allocate, problem)
         else:
             splits, prices = self.model.allocate(problem.to(self.model.dtype))
-        return torch.nn.functional.pad(splits, (0, all_paths.num_paths - count)), prices
+        return torch.nn.functional.pad(splits, (0, all_paths.num_paths - num_model_paths)), prices
 
     def _check(self, problem: Problem) -> None:
-        """Check that the model is for the objective, and move it to where the problem is."""
+        """Validate that the model supports the objective, and move it to the problem's device."""
         if self._card is not None:
             check_fits(self._card, self._folder, problem.objective)
             self.model.to(problem.demand.device)
 
     def _solve(self, problem: Problem) -> Allocation:
+        """Predict splits and prices, repair them, and round the splits to tables if asked."""
         check_model_knows("teal", problem)
         if problem.demand.is_cuda:
             torch.cuda.synchronize(problem.demand.device)
@@ -162,10 +161,11 @@ class FlowGnnScheme:
         if config.repair == "admm" or (config.repair == "auto" and not balances):
             splits, prices = self._by_admm(problem)
         else:
-            splits, prices = (v.to(torch.float64) for v in self.start(problem))
+            splits, prices = (tensor.to(torch.float64) for tensor in self.start(problem))
             max_iterations = 0
             gap = 0.0
-            if config.repair == "pdhg":  # whose first check is of the model's own splits
+            # PDHG's first gap check evaluates the model's splits.
+            if config.repair == "pdhg":
                 max_iterations = _DEFAULT_PDHG_ITERATIONS
                 gap = config.gap
             elif config.repair == "auto":
@@ -173,7 +173,7 @@ class FlowGnnScheme:
                 gap = BALANCED_GAP
             if max_iterations and config.iterations >= 0:
                 max_iterations = config.iterations
-            splits, prices = _finished(
+            splits, prices = _evaluate_by_engine(
                 problem.to(torch.float64), splits, prices, max_iterations, gap
             )[:2]
         # Round the splits to tables.
@@ -184,57 +184,79 @@ class FlowGnnScheme:
         return Allocation.of_batch(splits, prices, time.perf_counter() - begin)
 
     def _by_admm(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Splits and prices after the repair, never worse than without it.
+        """Return splits (B, D, K) and prices (B, E) after ADMM, never worse than without it.
 
-        Both the model's own splits and the repaired ones are projected, and for each matrix the
-        better are kept: a few iterations improve a good start but may spoil a poor one.  Likewise
-        the prices with the closer bound.
+        The model's splits and the repaired ones are both projected, and each matrix keeps the
+        better: a few iterations improve a good start but may spoil a poor one.  It also keeps the
+        prices with the tighter bound.
         """
-        count = self.config.iterations
-        count = admm.default_iterations(problem) if count < 0 else count
+        num_iterations = self.config.iterations
+        num_iterations = admm.default_iterations(problem) if num_iterations < 0 else num_iterations
         rho = self.config.rho
         self._check(problem)
         if self._is_one_pass(problem):
             return self._passes.run(
                 self.model,
-                partial(self._repaired, count, rho),
+                partial(self._repaired, num_iterations, rho),
                 problem,
                 "with ADMM",
-                count,
+                num_iterations,
                 rho,
                 dtype=torch.float64,
             )
-        splits, prices = (v.to(torch.float64) for v in self.start(problem))
+        splits, prices = (tensor.to(torch.float64) for tensor in self.start(problem))
         problem = problem.to(torch.float64)
         is_compiled = admm_fused.accepts(problem)
         repair = admm_fused.solve if is_compiled else admm.repaired
-        after = repair(problem, splits, count, rho, prices)
-        return _better_of(problem, _finished(problem, splits, prices), _finished(problem, *after))
+        repaired = repair(problem, splits, num_iterations, rho, prices)
+        return _best_of_both(
+            problem,
+            _evaluate_by_engine(problem, splits, prices),
+            _evaluate_by_engine(problem, *repaired),
+        )
 
     def _is_one_pass(self, problem: Problem) -> bool:
-        """Whether model, repair and projection are recorded together on a GPU: for a program that
-        maximises value and is solved as it is, over the model's paths.
+        """Whether model, repair and projection are recorded together on a GPU.
+
+        True for a value maximisation that needs no conversion, over the model's paths, with
+        ordinary magnitudes.
         """
         config = self.model.config
-        has_its_paths = config.takes_any_paths or config.num_paths == problem.paths.num_paths
-        is_itself = problem.weighted is problem and problem.solved is problem
-        if not (config.is_built_in and has_its_paths and is_itself):
+        has_model_paths = config.takes_any_paths or config.num_paths == problem.paths.num_paths
+        needs_no_conversion = problem.weighted is problem and problem.solved is problem
+        if not (config.is_built_in and has_model_paths and needs_no_conversion):
             return False
         if problem.price_set.on_simplex or not FixedProgram.accepts(problem):
             return False
         return has_ordinary_numbers(problem)
 
-    def _repaired(self, count: int, rho: float, problem: Problem) -> tuple[Tensor, Tensor]:
-        """The result of :meth:`_by_admm` by torch alone, in float64, waiting for nothing."""
-        narrow = problem.to(self.model.dtype)
-        splits, prices = (v.to(torch.float64) for v in self.model.allocate(narrow))
-        after = admm.repaired(problem, splits, count, rho, prices)
-        return _better_of(problem, _projected(problem, splits, prices), _projected(problem, *after))
+    def _repaired(self, num_iterations: int, rho: float, problem: Problem) -> tuple[Tensor, Tensor]:
+        """Return the better of the model's splits and prices and those after ADMM, by torch
+        operations that a GPU can record.
+
+        Args:
+            num_iterations: iterations of ADMM.
+            rho: relative penalty.
+            problem: B matrices, float64.
+        """
+        model_problem = problem.to(self.model.dtype)
+        splits, prices = (tensor.to(torch.float64) for tensor in self.model.allocate(model_problem))
+        repaired = admm.repaired(problem, splits, num_iterations, rho, prices)
+        return _best_of_both(
+            problem,
+            _evaluate_by_torch(problem, splits, prices),
+            _evaluate_by_torch(problem, *repaired),
+        )
 
 
-class _Finished(NamedTuple):
-    """The engine's result from splits and prices: feasible splits (B, D, K), prices (B, E), value
-    and bound (B,).
+class _Evaluated(NamedTuple):
+    """Feasible splits and prices of B matrices, with their values and bounds.
+
+    Attributes:
+        splits: (B, D, K) feasible splits.
+        prices: (B, E) value per Gbit/s.
+        value: (B,) value of the splits.
+        bound: (B,) dual bound of the prices.
     """
 
     splits: Tensor
@@ -243,14 +265,20 @@ class _Finished(NamedTuple):
     bound: Tensor
 
 
-def _finished(
+def _evaluate_by_engine(
     problem: Problem, splits: Tensor, prices: Tensor, max_iterations: int = 0, gap: float = 0.0
-) -> _Finished:
-    """The engine's result from this start; without iterations only its projection and its bound,
-    which are compiled.
+) -> _Evaluated:
+    """Project splits, bound the optimum by prices, and iterate from both if asked, by PDHG.
 
-    Without iterations there is no target, and float32, which the model's splits have, needs no
-    kernels of its own.
+    Without iterations only the engine's compiled projection and bound run, in float32, which is the
+    type of the model's splits and needs no further kernels.
+
+    Args:
+        problem: B matrices, float64.
+        splits: (B, D, K) splits of a model.
+        prices: (B, E) prices of a model.
+        max_iterations: iteration limit of PDHG.
+        gap: target gap of PDHG.
     """
     result = pdhg.solve(
         problem.weighted,
@@ -259,66 +287,80 @@ def _finished(
         warm_start=(splits, prices),
         dtype=None if max_iterations else torch.float32,
     )
-    return _Finished(result.splits, result.prices, result.value, result.bound)
+    return _Evaluated(result.splits, result.prices, result.value, result.bound)
 
 
-def _projected(problem: Problem, splits: Tensor, prices: Tensor) -> _Finished:
-    """:func:`_finished` without iterations, by torch alone, for ordinary numbers."""
+def _evaluate_by_torch(problem: Problem, splits: Tensor, prices: Tensor) -> _Evaluated:
+    """Project splits and bound the optimum by prices, by torch alone, for ordinary magnitudes.
+
+    Args:
+        problem: B matrices, float64.
+        splits: (B, D, K) splits of a model.
+        prices: (B, E) prices of a model; zeros replace prices whose bound is no tighter.
+    """
     finite_splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
     splits = project(problem, finite_splits, LAST_REFILL)
-    if problem.has_link_cost:  # then more flow may have less value
-        cut = project(problem, finite_splits, 0)
-        splits = _better(splits, cut, problem.value(splits), problem.value(cut))
+    # With link costs more flow may have less value: compare with the projection without refill.
+    if problem.has_link_cost:
+        without_refill = project(problem, finite_splits, 0)
+        splits = _select(
+            splits, without_refill, problem.value(splits), problem.value(without_refill)
+        )
     prices = usable_prices(problem, prices, max_ratio=1.0)
     bound = dual_bound(problem, prices)
-    trivial = from_score(problem, total_value(problem))  # of prices of 0
+    # Bound of zero prices.
+    trivial_bound = from_score(problem, total_value(problem))
     sense = problem.objective.rules.sense
-    is_closer = sense * bound < sense * trivial
-    return _Finished(
+    is_tighter = sense * bound < sense * trivial_bound
+    return _Evaluated(
         splits,
-        torch.where(is_closer[:, None], prices, 0),
+        torch.where(is_tighter[:, None], prices, 0),
         problem.value(splits),
-        torch.where(is_closer, bound, trivial),
+        torch.where(is_tighter, bound, trivial_bound),
     )
 
 
-def _better_of(problem: Problem, before: _Finished, after: _Finished) -> tuple[Tensor, Tensor]:
-    """For each matrix the splits of the larger value, and the prices of the closer bound."""
+def _best_of_both(problem: Problem, first: _Evaluated, second: _Evaluated) -> tuple[Tensor, Tensor]:
+    """Return for each matrix the splits (B, D, K) of the larger value, and the prices (B, E) of the
+    tighter bound.
+    """
     sense = problem.objective.rules.sense
     return (
-        _better(before.splits, after.splits, sense * before.value, sense * after.value),
-        _better(before.prices, after.prices, -sense * before.bound, -sense * after.bound),
+        _select(first.splits, second.splits, sense * first.value, sense * second.value),
+        _select(first.prices, second.prices, -sense * first.bound, -sense * second.bound),
     )
 
 
-def _better(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
-    """For each row whichever has the higher score (B,); ``a`` on a tie."""
+def _select(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
+    """Return for each matrix the tensor with the higher score (B,), ``a`` on a tie."""
     return torch.where((score_b > score_a).view(-1, *[1] * (a.dim() - 1)), b, a)
 
 
 def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,entries=0,model=,weights=trained,seed=0]``.
 
-    With the FlowGNN of ``model`` or else of ``--model``, a folder or a name that comes with Teal
-    (``flow``, for any network, which is taken without any).  ``weights=random`` has random ones in
-    the place of the trained, by ``seed``: a control, which shows what the repair does by itself.
+    The option ``model``, else ``--model``, else ``flow`` sets the FlowGNN: a folder, or
+    the name of a model that comes with Teal.  ``weights=random`` replaces the trained weights by
+    random ones, by ``seed``: a control that shows the effect of the repair alone.
     """
     options: Any = spec.parse_options(
         **dataclasses.asdict(FlowGnnSchemeConfig()), model="", weights="trained", seed=0
     )
-    named, weights, seed = (options.pop(name) for name in ("model", "weights", "seed"))
+    model_option, weights, seed = (options.pop(name) for name in ("model", "weights", "seed"))
     config = FlowGnnSchemeConfig(**options)
     if config.repair not in REPAIRS:
         raise InputError(spec.text, "repair", " or ".join(REPAIRS), repr(config.repair))
-    for option, expected, good in (
+    for option, expected, is_valid in (
         ("rho", "a number > 0", config.rho > 0),
         ("gap", "a number >= 0", config.gap >= 0),
-        ("entries", "0 to 255", 0 <= config.entries <= 255),
+        ("entries", "an integer from 0 to 255", 0 <= config.entries <= 255),
     ):
-        if not good:
+        if not is_valid:
             raise InputError(spec.text, option, expected, getattr(config, option))
-    folder = model_folder(Path(named or model or DEFAULT_CHECKPOINT))
+    folder = model_folder(Path(model_option or model or DEFAULT_CHECKPOINT))
     check_kind(folder, FLOW_GNN_KIND, spec.name)
-    network, card = load_flow_gnn(folder)
-    network = weights_of(spec.text, weights, seed, network, lambda: new_flow_model(card.model))
-    return FlowGnnScheme(network, config, card, folder)
+    flow_model, card = load_flow_gnn(folder)
+    flow_model = weights_of(
+        spec.text, weights, seed, flow_model, lambda: new_flow_model(card.model)
+    )
+    return FlowGnnScheme(flow_model, config, card, folder)

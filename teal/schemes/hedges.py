@@ -1,4 +1,8 @@
-"""Hedges by name, as :mod:`teal.schemes.registry` has schemes."""
+"""Registry of hedges by name.  A hedge allocates for an interval whose matrix is unknown.
+
+Names come from the package entry points ``teal.hedges`` and from :func:`register_hedge`; any scheme
+is a hedge, too, by its allocation for the newest known matrix.  Entry point: :func:`make_hedge`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from teal.schemes.registry import Scheme, make_scheme, names_a_module, scheme_na
 from teal.spec import Registry, Spec, parse_spec
 
 HedgeFactory = Callable[[Spec, Path | None], Hedge]
-"""Makes a hedge from its specification and the folder of a model, None if no model was given."""
+"""Factory of a hedge, from its specification and the folder of a model (None for no model)."""
 
 _HEDGES: Registry[HedgeFactory] = Registry("hedge", "teal.hedges")
 
@@ -30,19 +34,18 @@ def register_hedge(name: str, factory: HedgeFactory, *, replace: bool = False) -
 
 
 def hedge_names() -> list[str]:
-    """The names of all hedges that are no scheme for known matrices."""
+    """Return the names of all registered hedges; schemes are not among them."""
     return _HEDGES.names()
 
 
 def make_hedge(text: str, model: Path | str | None = None) -> Hedge:
-    """Make the hedge that ``text`` specifies; a scheme of another kind allocates for the last known
-    matrix.
+    """Create the hedge that ``text`` specifies; a scheme allocates for the newest known matrix.
 
     A name may end with its window: ``saa36`` is ``saa:window=36``.
 
     Args:
         text: name and options, such as ``saa:window=36``.
-        model: folder of a trained model, for schemes that take one.
+        model: folder of a trained model, for schemes that use one.
 
     Raises:
         InputError: an unknown name or option.
@@ -67,11 +70,13 @@ def make_hedge(text: str, model: Path | str | None = None) -> Hedge:
 
 
 class OfLastMatrix:
-    """A scheme for known matrices, which acts on the newest one.
+    """Hedge that allocates for the newest known matrix by a scheme.
+
+    Args:
+        scheme: the scheme.
 
     Attributes:
-        paths: paths that the splits last returned are over; None for the candidate paths of the
-            network.
+        paths: paths of the last splits; None for the candidate paths of the network.
     """
 
     def __init__(self, scheme: Scheme) -> None:
@@ -79,7 +84,7 @@ class OfLastMatrix:
         self.paths: AnyPaths | None = None
 
     def allocate(self, past: Past) -> Tensor:
-        """Splits for the next interval, as in :meth:`Hedge.allocate`."""
+        """Return (D, K) splits of the scheme for the newest known matrix."""
         problem = past.last(1)
         if not past.network.demand_set.carries_all:
             problem = past.network.with_demand(problem.demand)

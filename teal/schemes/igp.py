@@ -1,4 +1,4 @@
-"""The IGP's shortest paths as an allocation: what routers do by themselves (ECMP)."""
+"""Allocation by the IGP: equal-cost multipath (ECMP) over shortest paths, as routers do it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from teal.solvers.projection import project
 
 @dataclasses.dataclass
 class Igp:
-    """Shortest paths of a problem's network, without the links that have failed; the last ones are
-    kept.
+    """Shortest paths of a problem's network without its failed links; the last ones are cached.
 
     Attributes:
-        metric: ``file``, ``hops``, ``latency`` or ``inverse-capacity``; see
-            :func:`teal.network.ecmp.igp_metric`.
+        metric: link metric: ``file``, ``hops``, ``latency`` or ``inverse-capacity``.
     """
 
     metric: str = "file"
@@ -34,15 +32,18 @@ class Igp:
             raise InputError("scheme", "metric", " or ".join(METRICS), repr(self.metric))
 
     def of(self, problem: Problem) -> EcmpDag:
-        """The shortest paths of the links that work.
+        """Return the shortest paths over the working links of a problem.
 
         Raises:
-            InputError: links that fail in some of the matrices alone.
+            InputError: the matrices have different failed links.
         """
         live = (problem.capacity > 0).cpu()
         if bool((live != live[:1]).any()):
-            raise InputError(
-                "segment lists", "capacity", "matrices with the same failed links", "others"
+            raise InputError.invalid(
+                "segment lists",
+                "capacity",
+                "the matrices have different failed links",
+                "give matrices with the same failed links",
             )
         key = problem.topology.content_key(), live[0].numpy().tobytes()
         if self._last is None or self._last[0] != key:
@@ -56,32 +57,37 @@ class Igp:
 
 
 def check_igp_program(problem: Problem, dag: EcmpDag) -> None:
-    """Raise InputError for side conditions, or for links that work in the problem and not in the
-    shortest paths.
+    """Validate a problem over shortest paths.
+
+    Raises:
+        InputError: side conditions, or other failed links than those of the shortest paths.
     """
     if problem.conditions:
         names = ", ".join(condition.name for condition in problem.conditions)
         raise InputError("segment lists", "conditions", "a program without side conditions", names)
     live = torch.from_numpy(np.isfinite(dag.links.metric)).to(problem.capacity.device)
     if bool(((problem.capacity > 0) != live).any()):
-        raise InputError(
-            "segment lists", "capacity", "matrices with the same failed links", "others"
+        raise InputError.invalid(
+            "segment lists",
+            "capacity",
+            "the problem and the shortest paths have different failed links",
+            "compute the shortest paths with the same failed links",
         )
 
 
 def ecmp_allocation(problem: Problem, dag: EcmpDag) -> Allocation:
-    """Every demand straight along the IGP's shortest paths; ``paths`` are these lists.
+    """Return the ECMP allocation of every demand over the IGP's shortest paths; its ``paths`` are
+    these.
 
-    Where the objective may shed traffic, what passes an overloaded link is cut: see
-    :func:`teal.project`.
+    If the objective may shed demand, flow is scaled down to the capacities.
 
     Raises:
-        InputError: see :func:`check_igp_program`.
+        InputError: side conditions, or other failed links than those of the shortest paths.
     """
     begin = time.perf_counter()
     check_igp_program(problem, dag)
     lists = CandidateLists.straight(dag, problem.paths.pairs)
-    over = problem.to(torch.float64).with_paths(lists)
-    splits = project(over, over.first_path_splits, refill=0)
+    list_problem = problem.to(torch.float64).with_paths(lists)
+    splits = project(list_problem, list_problem.first_path_splits, refill=0)
     allocation = Allocation.of_batch(splits, None, time.perf_counter() - begin)
     return dataclasses.replace(allocation, paths=lists)

@@ -1,8 +1,8 @@
-"""The scheme ``interior``: interior points to an exact optimum, from a PriceGNN where that saves
+"""The scheme ``interior``: interior points to an exact optimum, from a PriceGNN where it saves
 time.
 
-A model skips the iterations in which nothing is known; what is left is quadratic.  It needs no LP
-solver.
+A start from a model skips the first iterations; the last ones converge fast.  No LP solver is
+needed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from teal.spec import Spec
 
 @dataclass(frozen=True)
 class Interior:
-    """Interior points; where they do not take the program, as conditions and sequences, the engine
-    that :func:`teal.solve` chooses.
+    """Interior points; :func:`teal.solve`'s choice of an engine for programs that they do not
+    support, such as side conditions and sequences.
 
     Attributes:
         gap: certified gap at which it stops.
-        model: gives the start; None for none.
-        always: whether the model is asked however small the network.
+        model: model of the start; None for no model.
+        always: whether to use the model on networks of any size.
     """
 
     gap: float = 1e-6
@@ -43,15 +43,15 @@ class Interior:
     def solve(self, problem: Problem) -> Allocation:
         """Solve every matrix; the time is divided evenly among them."""
         begin = time.perf_counter()
-        is_taken = engine.accepts(problem)
-        is_learned = is_taken and pdhg.takes_starter(problem)
+        is_supported = engine.accepts(problem)
+        may_use_model = is_supported and pdhg.takes_starter(problem)
         saves_time = may_benefit_from_model(problem) and engine.gains_from_model(problem, self.gap)
-        asks_model = is_learned and (self.always or saves_time)
+        uses_model = may_use_model and (self.always or saves_time)
         result = pdhg.solve(
             problem,
             gap=self.gap,
-            engine="interior" if is_taken else "auto",
-            starter=self.model if asks_model else None,
+            engine="interior" if is_supported else "auto",
+            starter=self.model if uses_model else None,
         )
         return Allocation.of_batch(
             result.splits, result.prices, time.perf_counter() - begin, result.program_prices
@@ -59,11 +59,11 @@ class Interior:
 
 
 def make(spec: Spec, model: Path | None) -> Interior:
-    """``interior[:gap=1e-6,start=auto|model|none]``; the model is ``model``, or the one for any
-    network.
+    """``interior[:gap=1e-6,start=auto|model|none]``; the model is ``model``, or the PriceGNN that
+    comes with Teal.
 
     Raises:
-        InputError: another option or value, or no such model.
+        InputError: an unknown option or value, or no such model.
     """
     options: Any = spec.parse_options(gap=1e-6, start="auto")
     if options["start"] not in ("auto", "model", "none"):

@@ -23,12 +23,13 @@ class MaxMin:
     """Max-min fair rates.
 
     Attributes:
-        by: ``rate`` for equal weights; ``demand`` for weights in proportion to the demands, so that
-            shares are equal.
-        form: ``levels`` for the iteration over levels of links; ``filling`` for water-filling,
-            which takes longer and is nearly exact.
-        iterations: over the levels; 0 for a number that suits the network.
-        gap: gap of the program that routes the rates of ``levels``; certified by ``filling``.
+        by: ``rate`` for equal weights; ``demand`` for weights in proportion to the demands, which
+            makes served fractions equal.
+        form: ``levels`` for the iteration over link levels; ``filling`` for water-filling, which is
+            slower and nearly exact.
+        iterations: iterations over link levels; 0 for the default of the network.
+        gap: target gap of the program that routes the rates of ``levels``; certified gap of
+            ``filling``.
     """
 
     by: str = "rate"
@@ -40,12 +41,15 @@ class MaxMin:
         """Allocate all matrices together; the time is divided evenly among them.
 
         Raises:
-            InputError: a program that must carry all demand.
+            InputError: an objective that must carry all demand, or ``by=demand`` under max_min.
         """
         require_shedding("max-min", problem.objective)
         if self.by == "demand" and problem.objective.name == ObjectiveName.MAX_MIN:
-            raise InputError(
-                "max-min", "by=demand", "another objective than max_min, which has weights", self.by
+            raise InputError.invalid(
+                "max-min",
+                "by=demand",
+                "the objective max_min sets the weights",
+                "drop by=demand, or use another objective",
             )
         begin = time.perf_counter()
         weight = problem.demand.clamp(min=1e-30) if self.by == "demand" else None

@@ -1,7 +1,7 @@
-"""Models by name: the folder of a checkpoint says which kind of model it is, and commands take
-every kind.
+"""Models by name or folder, for commands that start PDHG from a model or allocate by one.
 
-A model is what PDHG starts from (:meth:`start`), and a scheme (:meth:`solve`).
+The card of a checkpoint names its kind (FlowGNN or PriceGNN).  A model gives PDHG a start
+(:meth:`start`), and is a scheme (:meth:`solve`).  Entry point: :func:`load_model`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from teal.solvers import pdhg
 from teal.spec import parse_spec
 
 Model = FlowGnnScheme | PriceGnnScheme
-_TAKES = {"teal": FLOW_GNN_KIND, "price-gnn": PRICE_GNN_KIND}  # kinds of model, by scheme
+_MODEL_KINDS = {"teal": FLOW_GNN_KIND, "price-gnn": PRICE_GNN_KIND}  # kind of model, by scheme
 
 
 def load_model(name: Path | str, objective: Objective | str | None = None) -> Model:
-    """A model as PDHG starts from it: a FlowGNN or a PriceGNN.
+    """Load a FlowGNN or PriceGNN that can start PDHG.
 
     Args:
-        name: folder of a checkpoint, or the name of one that comes with Teal.
-        objective: objective that it is wanted for; None for any.
+        name: folder of a checkpoint, or the name of a model that comes with Teal.
+        objective: objective that the model must support; None for no check.
 
     Raises:
         InputError: no checkpoint there, a damaged one, a model of another kind, or one for another
@@ -55,25 +55,29 @@ def load_model(name: Path | str, objective: Objective | str | None = None) -> Mo
         if objective is not None:
             check_fits(card, folder, Objective.of(objective))
         return FlowGnnScheme(model, None, card, folder)
-    raise InputError(
-        str(folder), "model", f"{FLOW_GNN_KIND} or {PRICE_GNN_KIND}, which allocate", kind
-    )
+    raise InputError(str(folder), "model", f"{FLOW_GNN_KIND} or {PRICE_GNN_KIND}", kind)
 
 
 def named_model(name: str, objective: Objective | str | None = None) -> Model | None:
-    """The model that a setting names; None for ``auto`` and ``none``.  Arguments and faults of
-    :func:`load_model`.
+    """Return the model of a setting; None for ``auto`` and ``none``.
+
+    Args:
+        name: folder of a checkpoint, name of a model that comes with Teal, ``auto`` or ``none``.
+        objective: objective that the model must support; None for no check.
+
+    Raises:
+        InputError: no usable checkpoint, or one for another objective.
     """
     return None if name in ("auto", "none") else load_model(name, objective)
 
 
 def starter_for(name: str, named: Model | None, paths: PathSet) -> Model | None:
-    """The model that PDHG starts from: the named one, or for ``auto`` the one that comes with Teal
-    where it saves time.
+    """Return the model that starts PDHG: the named one, or for ``auto`` the model that comes with
+    Teal if it saves time on these paths.
 
     Args:
         name: name of the setting.
-        named: result of :func:`named_model`, which is asked before anything is computed.
+        named: result of :func:`named_model`, loaded before the paths are computed.
         paths: paths of the problem.
     """
     return load_model(DEFAULT_CHECKPOINT) if name == "auto" and saves_time(paths) else named
@@ -82,45 +86,45 @@ def starter_for(name: str, named: Model | None, paths: PathSet) -> Model | None:
 def model_of_each(
     schemes: Sequence[str], model: Path | None, notify: Callable[[str], None] = lambda _: None
 ) -> dict[str, Path | None]:
-    """The model that each scheme gets of one that is named for all: those of its kind get it.
+    """Return the model of each scheme, if one model is given for all: schemes of its kind use it.
 
-    The others get none, which is said, so that schemes of several kinds are compared with one of
-    them trained.  If no scheme takes the model, each gets it, and refuses it.
+    The other schemes get None, and ``notify`` says so; they then use the model that comes with
+    Teal. If no scheme uses this kind of model, each gets the model and rejects it.
 
     Args:
-        schemes: their specifications.
-        model: folder of a checkpoint, or the name of one that comes with Teal; None for none.
-        notify: told which schemes do not get it.
+        schemes: specifications of the schemes.
+        model: folder of a checkpoint, or the name of a model that comes with Teal; None for none.
+        notify: receives a message for each scheme that does not use the model.
 
     Raises:
         InputError: no checkpoint there, or a damaged one.
     """
     if model is None:
         return dict.fromkeys(schemes)
-    takes = {text: _TAKES.get(parse_spec(text).name, "") for text in schemes}
+    scheme_kinds = {text: _MODEL_KINDS.get(parse_spec(text).name, "") for text in schemes}
     stored_kind = kind_of(model_folder(model))
-    if stored_kind not in takes.values():
+    if stored_kind not in scheme_kinds.values():
         return dict.fromkeys(schemes, model)
-    for text, kind in takes.items():
+    for text, kind in scheme_kinds.items():
         if kind not in ("", stored_kind) and "model=" not in text:
-            notify(f"{text}: the model that comes with Teal, since {model} is a {stored_kind}")
-    return {text: model if kind in ("", stored_kind) else None for text, kind in takes.items()}
+            notify(f"{text}: uses the model that comes with Teal, since {model} is a {stored_kind}")
+    return {
+        text: model if kind in ("", stored_kind) else None for text, kind in scheme_kinds.items()
+    }
 
 
 def serves(model: object, objective: Objective) -> bool:
-    """Whether a model is for an objective: a FlowGNN is for the one that it was trained for, or for
-    all.
-    """
+    """Whether a model supports an objective; a PriceGNN supports all."""
     return not isinstance(model, FlowGnnScheme) or model.serves(objective)
 
 
 def helps(model: object, problem: Problem) -> bool:
-    """Whether to give PDHG a model that somebody named: a FlowGNN for its objective, a PriceGNN
+    """Whether to start PDHG from a model that a user named: a FlowGNN for its objective, a PriceGNN
     where it can save time.
 
-    A PriceGNN can on large networks, and where PDHG itself decides whether to ask it.
+    A PriceGNN can save time on large networks, and where PDHG itself predicts whether it does.
     """
     if not pdhg.takes_starter(problem):
         return False
-    of_any_size = isinstance(model, FlowGnnScheme) or pdhg.foretells_work(problem, "auto")
-    return serves(model, problem.objective) and (of_any_size or saves_time(problem.paths))
+    is_useful_at_any_size = isinstance(model, FlowGnnScheme) or pdhg.foretells_work(problem, "auto")
+    return serves(model, problem.objective) and (is_useful_at_any_size or saves_time(problem.paths))

@@ -1,7 +1,6 @@
-"""The scheme ``pdhg``: PDHG to a certified gap, cold (from nothing) or warm (from the interval
-before).
+"""The scheme ``pdhg``: PDHG to a certified gap, after a cold start or from the previous interval.
 
-It needs no model and no LP solver.
+It needs no model and no LP solver.  Entry point: :func:`make`.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from teal.spec import Spec
 
 @dataclass(frozen=True)
 class Pdhg:
-    """PDHG from nothing.
+    """PDHG after a cold start.
 
     Attributes:
         gap: certified gap at which it stops.
-        deadline: seconds a batch; 0 for none.
-        iterations: number of iterations, at most.
+        deadline: seconds per batch; 0 for no limit.
+        iterations: iteration limit.
         form: under priority, joint (classes may be rerouted for lower ones) or residual (each class
-            on what is left).
+            on the residual capacity of the higher ones).
     """
 
     gap: float = 1e-3
@@ -44,7 +43,7 @@ class Pdhg:
         return self.solve_from(problem, None)
 
     def solve_from(self, problem: Problem, start: pdhg.PdhgResult | None) -> Allocation:
-        """Solve from the result of another matrix."""
+        """Solve all matrices from the result of other ones; None for a cold start."""
         begin = time.perf_counter()
         if self.form == "residual":
             if problem.objective.name != ObjectiveName.PRIORITY:
@@ -60,7 +59,7 @@ class Pdhg:
         )
 
     def search(self, problem: Problem, start: pdhg.PdhgResult | None = None) -> pdhg.PdhgResult:
-        """The result of the search within these limits."""
+        """Return PDHG's result within these limits; ``start`` None for a cold start."""
         return pdhg.solve(
             problem,
             gap=self.gap,
@@ -72,25 +71,25 @@ class Pdhg:
 
 @dataclass
 class WarmPdhg:
-    """PDHG from the state after the interval before, as a controller would keep it; from nothing
-    where there is none.
+    """PDHG from the state after the previous interval, as a controller would keep it; a cold start
+    in the first interval.
 
     Attributes:
-        pdhg: the limits, for the interval before too.
+        pdhg: limits of the search.
     """
 
     pdhg: Pdhg
 
     def __post_init__(self) -> None:
-        self._before: pdhg.PdhgResult | None = None
+        self._previous: pdhg.PdhgResult | None = None
 
     def follow(self, before: Problem | None) -> None:
-        """Solve the interval before, from nothing."""
-        self._before = None if before is None else self.pdhg.search(before)
+        """Solve the previous interval after a cold start, and store the result."""
+        self._previous = None if before is None else self.pdhg.search(before)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve all matrices together, from the state after the interval before."""
-        return self.pdhg.solve_from(problem, self._before)
+        """Solve all matrices from the state after the previous interval."""
+        return self.pdhg.solve_from(problem, self._previous)
 
 
 def make(spec: Spec, model: Path | None) -> Pdhg | WarmPdhg:

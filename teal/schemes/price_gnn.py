@@ -1,5 +1,7 @@
-"""The scheme ``price-gnn``: a PriceGNN, for any network and objective, whose prices certify its
-allocations.
+"""The scheme ``price-gnn``: a PriceGNN for any network and objective, with a certified gap.
+
+The model outputs splits and link prices, whose dual bound certifies the allocation.  Entry points:
+:class:`PriceGnnScheme`, :func:`make`.
 """
 
 from __future__ import annotations
@@ -28,26 +30,23 @@ from teal.solvers.table_search import in_tables
 from teal.spec import Spec
 
 DEFAULT_CHECKPOINT = Path("universal")  # the PriceGNN that comes with Teal
-# paths, from which on PDHG ends sooner from the model than from nothing (docs/learning.md)
+# Number of paths from which PDHG takes less time with the model than without (docs/learning.md).
 LARGE = 50_000
-_OPERATIONS_PER_ENTRY = (
-    4  # scalar operations that a trie node or path takes in a round, approximately
-)
+_OPERATIONS_PER_ENTRY = 4  # scalar operations per trie node or path in a round, approximately
 
 
 @dataclasses.dataclass(frozen=True)
 class PriceGnnSchemeConfig:
-    """How many rounds are made, and how the splits are finished.
+    """Rounds of the model, and options of the repair of its splits.
 
     Attributes:
-        rounds: rounds of the allocating pass; 0 for the number that the model was trained for.
-        bound_rounds: rounds of the bounding pass; 0 likewise.
+        rounds: rounds of the allocating pass; 0 for the number of the training.
+        bound_rounds: rounds of the bounding pass; 0 for the number of the training.
         repair: ``none`` to project the splits (under the balanced programs: 64 iterations of PDHG),
             or ``pdhg`` to continue from splits and prices.
-        entries: entries of a split table that the splits are rounded to
-            (:mod:`teal.solvers.split_table`); 0 for none.
+        entries: entries of the split table to whose ratios splits are rounded; 0 for no tables.
         gap: certified gap at which PDHG stops.
-        iterations: iterations of PDHG, at most.
+        iterations: iteration limit of PDHG.
     """
 
     rounds: int = 0
@@ -58,17 +57,22 @@ class PriceGnnSchemeConfig:
     iterations: int = 10_000
 
 
-# Rounds of the allocating pass for a program of n iterations from nothing: 2.2 sqrt(n) within these
-# limits, the fewest after which PDHG ends first in the median, to 1% and to 0.1%.
+# Rounds of the allocating pass for a program of n iterations after a cold start: 2.2 sqrt(n) within
+# these limits.  With these PDHG takes the least time in the median, to gaps of 1% and of 0.1%.
 _ROUNDS_PER_ROOT = 2.2
 _MIN_ROUNDS = 14
 _MAX_ROUNDS = 40
-# rounds of each pass on a sample; with more the prices fit it better, and the other demands less
+# Rounds of each pass on a sample; with more, prices overfit the sampled demands.
 _SAMPLE_ROUNDS = 6
 
 
 class PriceGnnScheme:
-    """A PriceGNN as a scheme."""
+    """Scheme that allocates by a PriceGNN.
+
+    Args:
+        model: the model.
+        config: rounds and repair; None for the defaults.
+    """
 
     def __init__(self, model: PriceGNN, config: PriceGnnSchemeConfig | None = None) -> None:
         self.model = model
@@ -85,39 +89,53 @@ class PriceGnnScheme:
 
     @torch.no_grad()
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """The model's splits (B, D, K) and prices (B, E), float32."""
+        """Return the model's splits (B, D, K) and prices (B, E), float32."""
         return self._start(problem, self.config.rounds, self.config.bound_rounds)
 
     def rehearse(self, problem: Problem) -> None:
-        """Call on three nodes the kernels that :meth:`start` calls on the CPU, once."""
+        """Compile the CPU kernels of :meth:`start` by one call on three nodes."""
         if problem.demand.device.type == "cpu" and not self._has_rehearsed:
             self._has_rehearsed = True
             self.start(three_nodes())
 
     def rounds_for(self, iterations: float) -> int:
-        """Rounds of both passes of :meth:`start_for`."""
+        """Return the rounds of both passes for a program of ``iterations`` iterations after a cold
+        start.
+        """
         return sum(self._rounds_for(iterations))
 
     def _rounds_for(self, iterations: float) -> tuple[int, int]:
-        adapted = min(
+        """Return the rounds of the allocating and of the bounding pass."""
+        adaptive_rounds = min(
             max(round(_ROUNDS_PER_ROOT * math.sqrt(iterations)), _MIN_ROUNDS), _MAX_ROUNDS
         )
         return (
-            self.config.rounds or adapted,
+            self.config.rounds or adaptive_rounds,
             self.config.bound_rounds or self.model.config.bound_rounds,
         )
 
     @torch.no_grad()
     def start_for(self, problem: Problem, iterations: float) -> tuple[Tensor, Tensor]:
-        """:meth:`start` for a program that would take so many iterations from nothing."""
+        """Return splits and prices for a program of ``iterations`` iterations after a cold start;
+        more iterations get more rounds.
+        """
         return self._start(problem, *self._rounds_for(iterations))
 
     @torch.no_grad()
     def start_sample(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """:meth:`start` of a sample of the demands, to whose prices all demands respond."""
+        """Return splits and prices for a sample of the demands; all demands then respond to the
+        prices.
+        """
         return self._start(problem, _SAMPLE_ROUNDS, _SAMPLE_ROUNDS)
 
     def _start(self, problem: Problem, rounds: int, bound_rounds: int) -> tuple[Tensor, Tensor]:
+        """Run the model; return splits (B, D, K) and prices (B, E).
+
+        Args:
+            problem: B matrices.
+            rounds: rounds of the allocating pass; 0 for the number of the training.
+            bound_rounds: rounds of the bounding pass; 0 for the number of the training.
+        """
         if next(self.model.parameters()).device != problem.demand.device:
             self.model.to(problem.demand.device)
 
@@ -131,13 +149,14 @@ class PriceGnnScheme:
             return self._passes.run(model, forward, problem, rounds, bound_rounds)
 
     def _solve(self, problem: Problem) -> Allocation:
+        """Predict splits and prices, repair them, and round the splits to tables if asked."""
         check_model_knows("price-gnn", problem)
         begin = time.perf_counter()
         config = self.config
         start = self.start(problem)
         problem = problem.to(torch.float64)
-        # Without iterations only the engine's projection is done, which is compiled; float32 needs
-        # no further kernels.
+        # Without iterations only the engine's compiled projection runs; float32 needs no further
+        # kernels.
         max_iterations = 0
         gap = 0.0
         if config.repair == "pdhg":
@@ -162,14 +181,14 @@ class PriceGnnScheme:
 
 
 def _operations(problem: Problem) -> int:
-    """Scalar operations of a compiled round, approximately."""
+    """Return the approximate number of scalar operations of a round, which sets the threads."""
     packed = problem.paths.packed
     return _OPERATIONS_PER_ENTRY * problem.batch * (packed.num_nodes + packed.num_paths)
 
 
 def saves_time(paths: PathSet) -> bool:
-    """Whether PDHG ends sooner with the model that comes with Teal than without a model: not on
-    small networks.
+    """Whether PDHG takes less time with the model that comes with Teal than without: from 50,000
+    paths.
     """
     return int(paths.mask.sum()) >= LARGE
 
@@ -178,20 +197,21 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
     """``price-gnn[:rounds=8,bound_rounds=8,repair=none|pdhg,entries=0,gap=0.01,iterations=10000,model=,
     weights=trained,seed=0]``.
 
-    With the PriceGNN of ``model`` or else of ``--model``, a folder or a name that comes with Teal
-    (``universal``, which is taken without any).  ``weights=random`` as of the scheme ``teal``.
+    The option ``model``, else ``--model``, else ``universal`` sets the PriceGNN: a folder,
+    or the name of a model that comes with Teal.  ``weights=random`` replaces the trained weights by
+    random ones, by ``seed``, as a control.
     """
     options: Any = spec.parse_options(
         **dataclasses.asdict(PriceGnnSchemeConfig()), model="", weights="trained", seed=0
     )
-    named, weights, seed = (options.pop(name) for name in ("model", "weights", "seed"))
+    model_option, weights, seed = (options.pop(name) for name in ("model", "weights", "seed"))
     config = PriceGnnSchemeConfig(**options)
     if config.repair not in ("none", "pdhg"):
         raise InputError(spec.text, "repair", "none or pdhg", repr(config.repair))
     for option in ("rounds", "bound_rounds", "entries", "gap", "iterations"):
         if not getattr(config, option) >= 0:
             raise InputError(spec.text, option, "a number >= 0", getattr(config, option))
-    folder = model_folder(Path(named or model or DEFAULT_CHECKPOINT))
+    folder = model_folder(Path(model_option or model or DEFAULT_CHECKPOINT))
     check_kind(folder, PRICE_GNN_KIND, spec.name)
     trained, card = load_price_gnn(folder)
     return PriceGnnScheme(

@@ -1,7 +1,6 @@
-"""The scheme ``protected``: promises that hold under the failure of any one cable or group of
-cables.
+"""The scheme ``protected``: rates that survive the failure of any one cable or group of cables.
 
-See :mod:`teal.solvers.protection`.
+:func:`teal.solvers.protection.protect` solves the program.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from teal.spec import Spec
 
 @dataclasses.dataclass(frozen=True)
 class ProtectedScheme:
-    """Allocates rates that remain when any one group of links fails.
+    """Scheme that maximises the rates that survive the failure of any one group of links.
 
     Attributes:
-        gap: certified gap of their value; the gap that an evaluation shows is to the optimum
+        gap: certified gap of the value of these rates; evaluations show the gap to the optimum
             without protection.
-        groups: file of groups (see :mod:`teal.formats.groups`); "" for those of the problem, else
-            every cable.
+        groups: file of groups that fail together; "" for the groups of the problem, or every cable
+            if it has none.
     """
 
     gap: float = 1e-3
     groups: str = ""
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve all matrices in one batch, each protected against every group; each has an equal
-        share of the time.
+        """Solve all matrices in one batch, each protected against every group; the time is divided
+        evenly among them.
         """
         groups = groups_to_survive(problem, self.groups)
         begin = time.perf_counter()

@@ -1,10 +1,9 @@
-"""Schemes by name.  A scheme turns a problem into an allocation, by a model, an LP or anything
-else.
+"""Registry of schemes by name.  A scheme turns a problem into an allocation: a model, an LP, ...
 
-A scheme is found by its kebab-case name among the package entry points ``teal.schemes`` and the
-schemes given to :func:`register_scheme`, and may have options: ``teal:repair=admm,iterations=5``.
-``package.module:factory`` names one of an importable module, or of one in the current folder,
-without any announcement; its options follow another colon.
+Names are in kebab case.  They come from the package entry points ``teal.schemes`` and from
+:func:`register_scheme`, and may have options: ``teal:repair=admm,iterations=5``.  An unregistered
+factory of an importable module, or of one in the current folder, is ``package.module:factory``; its
+options follow another colon.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _IMPORTED = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<factory>\w+)(?P<options>:.*
 
 
 class Scheme(Protocol):
-    """A way to solve problems."""
+    """Method that allocates: a model, an LP or a heuristic."""
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix of ``problem``."""
@@ -33,21 +32,20 @@ class Scheme(Protocol):
 
 @runtime_checkable
 class Follower(Scheme, Protocol):
-    """A scheme that starts from the state after the interval before."""
+    """Scheme that starts from its state after the previous interval."""
 
     def follow(self, before: Problem | None) -> None:
         """Set the state that this scheme would have after solving ``before``.  Not timed.
 
         Args:
-            before: the problem of the interval before the next one; None if there is no earlier
-                interval.
+            before: problem of the previous interval; None if there is none.
         """
         ...
 
 
 SchemeFactory = Callable[[Spec, Path | None], Scheme]
-"""Makes a scheme from its specification and the folder of the trained model, None if no model was
-given."""
+"""Factory of a scheme, from its specification and the folder of a trained model (None for no
+model)."""
 
 _SCHEMES: Registry[SchemeFactory] = Registry("scheme", "teal.schemes")
 
@@ -55,8 +53,8 @@ _SCHEMES: Registry[SchemeFactory] = Registry("scheme", "teal.schemes")
 def register_scheme(name: str, factory: SchemeFactory, *, replace: bool = False) -> None:
     """Make ``factory`` available as ``--scheme name`` in this process.
 
-    A package announces its schemes without being imported, by entry points in the group
-    ``teal.schemes``.
+    Packages can also declare schemes by entry points in the group ``teal.schemes``, without an
+    import.
 
     Raises:
         InputError: another scheme has the name, and ``replace`` is false.
@@ -65,27 +63,28 @@ def register_scheme(name: str, factory: SchemeFactory, *, replace: bool = False)
 
 
 def scheme_names() -> list[str]:
-    """All names that :func:`make_scheme` knows."""
+    """Return the names of all registered schemes."""
     return _SCHEMES.names()
 
 
 def names_a_module(text: str) -> bool:
-    """Whether a scheme is named as ``package.module:factory``."""
+    """Whether a scheme is specified as ``package.module:factory``."""
     imported = _IMPORTED.fullmatch(text)
     if imported is None:
         return False
-    # A module may register a scheme of its own name when it is imported.
+    # A registered scheme may have the same name as its imported module; the scheme takes precedence
+    # unless the module has the factory.
     module = sys.modules.get(imported["module"])
     return hasattr(module, imported["factory"]) or imported["module"] not in scheme_names()
 
 
 def _load_factory(module: str, name: str) -> SchemeFactory:
-    """The factory of an importable module, or of one in the current folder.
+    """Import the factory of a scheme from a module on the path or in the current folder.
 
     Raises:
-        InputError: no such module, or nothing of this name that can be called.
+        InputError: no such module, or no such function in it.
     """
-    # Commands do not search the current folder; a scheme under development is there.
+    # Commands do not search the current folder, which may hold a scheme under development.
     sys.path.insert(0, "")
     try:
         attribute = getattr(importlib.import_module(module), name, None)
@@ -104,14 +103,14 @@ def _load_factory(module: str, name: str) -> SchemeFactory:
 
 
 def make_scheme(text: str, model: Path | str | None = None) -> Scheme:
-    """Make the scheme that ``text`` specifies.
+    """Create the scheme that ``text`` specifies.
 
     Args:
         text: name and options, such as ``lp-all:solver=highs``, or ``package.module:factory``.
-        model: folder of a trained model, for schemes that take one.
+        model: folder of a trained model, for schemes that use one.
 
     Raises:
-        InputError: an unknown name or option, or a scheme that needs a model and got none.
+        InputError: an unknown name or option, or a missing model.
     """
     model = None if model is None else Path(model)
     imported = _IMPORTED.fullmatch(text)
@@ -122,6 +121,8 @@ def make_scheme(text: str, model: Path | str | None = None) -> Scheme:
     spec = parse_spec(text)
     if spec.name not in _SCHEMES:
         names = scheme_names()
-        near = did_you_mean(spec.name, names)
-        raise InputError(text, "scheme", "one of: " + ", ".join(names), repr(spec.name) + near)
+        suggestion = did_you_mean(spec.name, names)
+        raise InputError(
+            text, "scheme", "one of: " + ", ".join(names), repr(spec.name) + suggestion
+        )
     return _SCHEMES[spec.name](spec, model)

@@ -1,6 +1,4 @@
-"""Shared by the schemes with a model: the problems that a model knows, its weights, and the
-repair.
-"""
+"""Common parts of the schemes with a model: supported problems, weights, repair parameters."""
 
 from __future__ import annotations
 
@@ -14,9 +12,9 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.protection import Protection
 
-# Under the balanced programs a projection changes nothing, and iterations of PDHG repair what the
-# model leaves: with 64 of them held-out networks come to 99.96% of the optimum on average, 99.6% at
-# worst; with none to 98.1 and 84%.
+# Balanced programs: the projection changes nothing, so PDHG repairs the splits.  With 64 iterations
+# held-out networks reach 99.96% of the optimum on average and 99.6% at worst; without any, 98.1%
+# and 84%.
 BALANCING_ITERATIONS = 64
 BALANCED_GAP = 1e-3
 
@@ -26,17 +24,17 @@ _Model = TypeVar("_Model", bound=torch.nn.Module)
 def weights_of(
     scheme: str, weights: str, seed: int, trained: _Model, make: Callable[[], _Model]
 ) -> _Model:
-    """The model of a scheme: with the weights of its training, or with random ones as a control.
+    """Return the model of a scheme with its trained weights, or with random ones as a control.
 
     Args:
-        scheme: its specification, for messages.
+        scheme: specification of the scheme, for messages.
         weights: ``trained`` or ``random``.
         seed: seed of random weights.
-        trained: the model.
-        make: another one of the same shapes with random weights.
+        trained: the trained model.
+        make: factory of a model of the same shapes with random weights.
 
     Raises:
-        InputError: other ``weights``.
+        InputError: another value of ``weights``.
     """
     if weights == "trained":
         return trained
@@ -48,14 +46,23 @@ def weights_of(
 
 
 def check_model_knows(scheme: str, problem: Problem) -> None:
-    """Raise InputError for a problem of which no model knows anything: max_min, and promises under
-    failures.
+    """Validate that models support a problem.
 
     Args:
-        scheme: name, for the message.
+        scheme: name of the scheme, for the message.
         problem: the problem.
+
+    Raises:
+        InputError: the objective max_min, or protection against failures.
     """
     if problem.objective.name == ObjectiveName.MAX_MIN:
-        raise InputError(scheme, "objective", "another one than max_min", problem.objective.name)
+        raise InputError.invalid(
+            scheme, "objective", "models do not support max_min", "allocate without a model"
+        )
     if protection := problem.condition(Protection):
-        raise InputError(scheme, protection.name, "flows that are no promises", "promises")
+        raise InputError.invalid(
+            scheme,
+            protection.name,
+            "models do not support rates that must survive failures",
+            "allocate without a model",
+        )

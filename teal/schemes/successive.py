@@ -1,6 +1,4 @@
-"""PDHG over matrices of one network that follow each other: each starts from the state after the
-one before.
-"""
+"""PDHG over successive matrices of one network, each warm-started from the previous one."""
 
 from __future__ import annotations
 
@@ -15,14 +13,18 @@ from teal.solvers import pdhg
 
 
 class SuccessivePdhg:
-    """PDHG and the state after its last matrix.  Use it from one thread at a time."""
+    """PDHG with the state after its last matrix.  For one thread at a time."""
 
     def __init__(self) -> None:
         self._state: pdhg.PdhgState | None = None
 
     def resized(self, num_paths: int) -> SuccessivePdhg:
-        """The state for a path set that has further paths behind those of each demand, or lacks
-        the last of them; K = ``num_paths``.
+        """Return the state for a path set with another number of paths per demand.
+
+        Added paths follow those of each demand and get zero flow; removed paths are the last ones.
+
+        Args:
+            num_paths: K of the new path set.
         """
         state = self._state
         if state is None or state.splits.shape[-1] == num_paths:
@@ -33,8 +35,9 @@ class SuccessivePdhg:
         return resized
 
     def has_start(self, problem: Problem) -> bool:
-        """Whether there is a state that a problem can start from: a network may have other classes
-        than in the call before, and then other rows.
+        """Whether a stored state fits a problem.
+
+        A network may have other classes than in the last call, and then other demands.
         """
         state = self._state
         return state is not None and state.splits.shape[1:] == problem.paths.mask.shape
@@ -49,15 +52,15 @@ class SuccessivePdhg:
         starter: pdhg.Starter | None = None,
         start: pdhg.PdhgState | None = None,
     ) -> pdhg.PdhgResult:
-        """Solve B matrices together, from the state after the last matrix of the call before.
+        """Solve B matrices together, from the state after the last matrix of the previous call.
 
         Args:
-            problem: with the paths and the objective of the calls before.
-            gap: target (see :func:`teal.solvers.pdhg.solve`).
+            problem: B matrices, with the paths and the objective of earlier calls.
+            gap: target gap.
             deadline: seconds from now.
-            max_iterations: number of iterations, at most.
-            starter: see :func:`teal.solvers.pdhg.solve`.
-            start: start of each matrix, in place of these.
+            max_iterations: iteration limit.
+            starter: model for the start, if the objective is a single program; None for no model.
+            start: warm start of each matrix, instead of the stored state.
         """
         steps = self.solving(
             problem,
@@ -79,8 +82,15 @@ class SuccessivePdhg:
         starter: pdhg.Starter | None = None,
         start: pdhg.PdhgState | None = None,
     ) -> Steps[pdhg.PdhgResult]:
-        """:meth:`solve` as a computation that pauses at the end of iterations; arguments as
-        there.
+        """Solve B matrices from the stored state, as a computation that pauses between iterations.
+
+        Args:
+            problem: B matrices, with the paths and the objective of earlier calls.
+            gap: target gap.
+            deadline: deadline of the last iteration.
+            max_iterations: iteration limit.
+            starter: model for the start, if the objective is a single program; None for no model.
+            start: warm start of each matrix, instead of the stored state.
         """
         warm = start
         if start is None and self._state is not None and self.has_start(problem):

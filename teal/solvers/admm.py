@@ -27,19 +27,21 @@ The state has one value per link and K + 1 values per demand; the textbook form 
 each of the (path, link) pairs (30 million on Kdl).  ``tests/solvers/test_admm.py`` holds the two
 forms equal.
 
-| symbol | meaning                                             | unit           | shape     | name in the code       |
+| symbol | meaning                                             | unit           | shape     | name
+in the code       |
 |--------|-----------------------------------------------------|----------------|-----------|------------------------|
-| x      | splits                                              | share          | (B, D, K) | splits                 |
-| v      | value of a Gbit/s on a path                         | value/(Gbit/s) | (D, K)    | path_value             |
-| c      | capacity                                            | Gbit/s         | (B, E)    | capacity               |
-| rho    | penalty                                             | value * Gbit/s | (B, 1)    | penalty                |
-| y      | multiplier of capacity rows and copies, over rho    | 1              | (B, E)    | link_dual              |
-| u      | multiplier of demand rows, scaled                   | 1              | (B, D)    | demand_dual            |
-| s      | slack of the demand rows: the share that is shed    | share          | (B, D)    | slack                  |
-| q      | target of the sum of a demand's splits              | share          | (B, D, 1) | target                 |
-| h      | sum of 1/c along a path                             | 1/(Gbit/s)     | (B, D, K) | inverse_capacity_sum   |
-| eta    | mean of h over a demand's paths                     | 1/(Gbit/s)     | (B, D, 1) | demand_penalty         |
-| m      | utilisation if every path carried all of its demand | 1              | (B, E)    | full_path_utilisation  |
+| x      | splits                                              | share          | (B, D, K) | splits
+| | v      | value of a Gbit/s on a path                         | value/(Gbit/s) | (D, K)    |
+path_value             | | c      | capacity                                            | Gbit/s |
+(B, E)    | capacity               | | rho    | penalty | value * Gbit/s | (B, 1)    | penalty
+| | y      | multiplier of capacity rows and copies, over rho    | 1              | (B, E)    |
+link_dual              | | u      | multiplier of demand rows, scaled                   | 1
+| (B, D)    | demand_dual            | | s | slack of the demand rows: the share that is shed    |
+share          | (B, D)    | slack | | q      | target of the sum of a demand's splits
+| share          | (B, D, 1) | target                 | | h      | sum of 1/c along a path
+| 1/(Gbit/s) | (B, D, K) | inverse_capacity_sum   | | eta    | mean of h over a demand's paths |
+1/(Gbit/s)     | (B, D, 1) | demand_penalty         | | m      | utilisation if every path carried
+all of its demand | 1              | (B, E)    | full_path_utilisation  |
 
 Demands of rate 0 follow the same recursion without flow.
 
@@ -66,12 +68,12 @@ DEFAULT_RHO = 0.3  # relative penalty (see `scaling`)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmState:
-    """State between two iterations; symbols as in the module docstring.
+    """State between two iterations.
 
     Attributes:
         splits: (B, D, K) x, possibly over capacity.
-        link_dual: (B, E) y.
-        demand_dual: (B, D) u.
+        link_dual: (B, E) y, multipliers of the capacity rows over the penalty.
+        demand_dual: (B, D) u, scaled multipliers of the demand rows.
     """
 
     splits: Tensor
@@ -81,13 +83,13 @@ class AdmmState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmScaling:
-    """Constants of the iteration for one problem; symbols as in the module docstring.
+    """Constants of the iteration for one problem.
 
     Attributes:
-        penalty: (B, 1) rho.
-        inverse_capacity_sum: (B, D, K) h.
-        demand_penalty: (B, D, 1) eta.
-        full_path_utilisation: (B, E) m.
+        penalty: (B, 1) rho, value * Gbit/s.
+        inverse_capacity_sum: (B, D, K) h, sum of 1 / c along each path, 1/(Gbit/s).
+        demand_penalty: (B, D, 1) eta, mean of h over a demand's paths, 1/(Gbit/s).
+        full_path_utilisation: (B, E) m, utilisation if every path carried all of its demand.
     """
 
     penalty: Tensor
@@ -128,7 +130,10 @@ class AdmmResult(NamedTuple):
 
 
 def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
-    """Compute the constants of the iteration.
+    """Compute the constants of the iteration: penalty rho, h, eta and m.
+
+    h = sum of 1 / c along a path, eta = mean of h over a demand's paths, m = utilisation if every
+    path carried all of its demand.
 
     Args:
         problem: B matrices.
@@ -149,7 +154,9 @@ def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
 
 
 def penalty_of(problem: Problem, rho: float) -> Tensor:
-    """Return (B, 1) the penalty rho of :func:`scaling`."""
+    """Return (B, 1) the penalty: ``rho`` times mean capacity times mean value of a Gbit/s; ``rho``
+    in a balanced program.
+    """
     typical_value = mean_capacity(problem) * mean_value(problem)
     # Balanced programs have zero values.
     if problem.price_set.on_simplex:
@@ -160,11 +167,14 @@ def penalty_of(problem: Problem, rho: float) -> Tensor:
 def start(
     problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor | None = None
 ) -> AdmmState:
-    """Return the first state, from ``splits`` (B, D, K) and ``prices`` (B, E); None for zero
-    prices.
+    """Return the first state; the multipliers of the demand rows start at 0.
 
-    The multipliers of the demand rows start at 0.  The prices of a balanced program are scaled, so
-    only their ratios matter.
+    Args:
+        problem: B matrices.
+        scale: constants of the iteration.
+        splits: (B, D, K) first splits.
+        prices: (B, E) first link prices, only their ratios count in a balanced program; None for
+            zero prices.
     """
     dual = first_link_dual(problem, scale.penalty, prices)
     return AdmmState(
@@ -173,7 +183,13 @@ def start(
 
 
 def first_link_dual(problem: Problem, penalty: Tensor, prices: Tensor | None) -> Tensor:
-    """Return (B, E) the y of link prices (B, E); 0 for None."""
+    """Return (B, E) y = price c / rho, scaled to the price set; 0 without prices.
+
+    Args:
+        problem: B matrices.
+        penalty: (B, 1) rho.
+        prices: (B, E) value per Gbit/s; None for zero prices.
+    """
     if prices is None:
         return torch.zeros_like(problem.capacity)
     scaled_prices = prices.to(problem.capacity) * problem.capacity
@@ -181,18 +197,31 @@ def first_link_dual(problem: Problem, penalty: Tensor, prices: Tensor | None) ->
 
 
 def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
-    """Compute one iteration: multipliers of links and demands, then splits.  Pure."""
+    """Compute one ADMM iteration: multipliers of links and demands, then splits.  Pure.
+
+        y <- max(0, y + (load(x) / c - 1) / (1 + m)),   u <- max(0, u + sum x - 1),
+        s = max(0, 1 - sum x - u_old),
+        h_k (x_k - x_old) + pathsum((2 y - y_old) / c) - v / rho + eta (sum x - (1 - s - u)) = 0
+        where x_k > 0.
+
+    If all demand must be carried, s is 0 and u may be negative.
+
+    Args:
+        problem: B matrices.
+        scale: rho, h, eta and m.
+        state: splits (B, D, K), y (B, E) and u (B, D).
+    """
     # Multipliers.
     utilisation = problem.loads(state.splits) * problem.inverse_capacity
     link_dual = next_link_dual(
         problem, scale.penalty, scale.full_path_utilisation, utilisation, state.link_dual
     )
-    total = state.splits.sum(-1)
-    demand_dual = state.demand_dual + total - 1
-    slack = torch.zeros_like(total)
+    split_sum = state.splits.sum(-1)
+    demand_dual = state.demand_dual + split_sum - 1
+    slack = torch.zeros_like(split_sum)
     if not problem.demand_set.carries_all:
         demand_dual = demand_dual.clamp(min=0)
-        slack = (1 - total - state.demand_dual).clamp(min=0)
+        slack = (1 - split_sum - state.demand_dual).clamp(min=0)
     # Splits: a K x K problem per demand.
     scaled_value = problem.path_value / scale.penalty[..., None]
     path_price = problem.ops.path_sum((2 * link_dual - state.link_dual) * problem.inverse_capacity)
@@ -212,12 +241,18 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
 def residuals(
     problem: Problem, scale: AdmmScaling, previous: AdmmState, state: AdmmState
 ) -> AdmmResiduals:
-    """Compute the residuals of ``state``: row violations, and the change from the ``previous``
-    state.
+    """Compute the residuals of ``state``: largest row violations, and largest change since
+    ``previous``.
+
+    Args:
+        problem: B matrices.
+        scale: constants of the iteration.
+        previous: state before the last iteration.
+        state: state after it.
     """
-    total = state.splits.sum(-1)
+    split_sum = state.splits.sum(-1)
     carries_all = problem.demand_set.carries_all
-    row_error = total - 1
+    row_error = split_sum - 1
     excess = problem.utilisation(state.splits) - 1
     if carries_all:
         row_error = torch.where(problem.routable, row_error.abs(), 0)
@@ -247,8 +282,14 @@ def solve(
     rho: float = DEFAULT_RHO,
     prices: Tensor | None = None,
 ) -> AdmmResult:
-    """Run ``iterations`` iterations from ``splits`` (B, D, K) and ``prices`` (B, E); None for zero
-    prices.
+    """Run ADMM iterations; return splits, link prices and residuals.
+
+    Args:
+        problem: B matrices.
+        splits: (B, D, K) first splits.
+        iterations: number of iterations.
+        rho: penalty as a multiple of mean capacity * mean value.
+        prices: (B, E) first link prices; None for zero prices.
     """
     scale = scaling(problem, rho)
     previous, state = _last_two_states(problem, scale, splits, iterations, prices)
@@ -260,7 +301,15 @@ def solve(
 def repaired(
     problem: Problem, splits: Tensor, iterations: int, rho: float, prices: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Run :func:`solve` without residuals; return splits (B, D, K) and prices (B, E)."""
+    """Run ADMM iterations; return splits (B, D, K), possibly over capacity, and prices (B, E).
+
+    Args:
+        problem: B matrices.
+        splits: (B, D, K) first splits.
+        iterations: number of iterations.
+        rho: penalty as a multiple of mean capacity * mean value.
+        prices: (B, E) first link prices.
+    """
     scale = scaling(problem, rho)
     _, state = _last_two_states(problem, scale, splits, iterations, prices)
     return state.splits, link_prices(problem, scale, state)
@@ -269,7 +318,7 @@ def repaired(
 def _last_two_states(
     problem: Problem, scale: AdmmScaling, splits: Tensor, iterations: int, prices: Tensor | None
 ) -> tuple[AdmmState, AdmmState]:
-    """Iterate and return the last two states."""
+    """Iterate, and return the states before and after the last iteration."""
     previous = state = start(problem, scale, splits, prices)
     for _ in range(iterations):
         previous = state
@@ -289,13 +338,16 @@ def next_link_dual(
     utilisation: Tensor,
     link_dual: Tensor,
 ) -> Tensor:
-    """Return (B, E) the next y.
+    """Return (B, E) the next y = max(0, y + (load(x) / c - 1) / (1 + m)).
+
+    In a balanced program y = max(0, y + (load(x) / c - theta) / (1 + m)), with the theta for which
+    the y sum to 1 / rho.
 
     Args:
         problem: B matrices.
         penalty: (B, 1) rho.
         full_path_utilisation: (B, E) m.
-        utilisation: (B, E) utilisation under the splits x.
+        utilisation: (B, E) load(x) / c under the splits x.
         link_dual: (B, E) y.
     """
     slope = 1 / (1 + full_path_utilisation)

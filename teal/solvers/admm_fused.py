@@ -53,27 +53,40 @@ class _Program(NamedTuple):
 
 
 @inlined_kernel
-def _solve_demand(linear, diagonal, coupling, order, x, n):
-    """Solve diagonal[k] x[k] + coupling sum(x) = linear[k] where x[k] > 0, for x >= 0.
+def _solve_demand(linear, diagonal, coupling, order, x, num_paths):
+    """Solve the K x K problem of one demand exactly, for x >= 0:
 
-    Of all prefixes in the order of ``linear``, the active set has the largest total.
+        diagonal[k] x[k] + coupling sum(x) = linear[k] where x[k] > 0.
+
+    x[k] = max(0, linear[k] - coupling total) / diagonal[k].  The positive x[k] have the largest
+    ``linear``: of all prefixes of the descending order, the active set has the largest total.
+
+    Args:
+        linear: (n,) right-hand side; -inf for a dead path, which gets 0.
+        diagonal: (n,) positive.
+        coupling: positive.
+        order: scratch of at least n entries: paths by descending ``linear`` (written).
+        x: (n,) solution (written).
+        num_paths: number of paths, n.
     """
-    for k in range(n):
+    # Insertion sort by descending ``linear``.
+    for k in range(num_paths):
         order[k] = k
-    for k in range(1, n):
+    for k in range(1, num_paths):
         j = k
         while j > 0 and linear[order[j]] > linear[order[j - 1]]:
             order[j], order[j - 1] = order[j - 1], order[j]
             j -= 1
+    # Largest total over the prefixes.
     weighted_sum = 0.0
     weight = 0.0
     largest_total = 0.0
-    for k in range(n):
+    for k in range(num_paths):
         if linear[order[k]] > -np.inf:
             weighted_sum += linear[order[k]] / diagonal[order[k]]
             weight += 1 / diagonal[order[k]]
             largest_total = max(largest_total, weighted_sum / (1 + coupling * weight))
-    for k in range(n):
+    for k in range(num_paths):
         x[k] = (
             max(0.0, linear[k] - coupling * largest_total) / diagonal[k]
             if linear[k] > -np.inf
@@ -94,63 +107,80 @@ def _iterate(
     loads: FloatArray,
     is_first: bool,
 ) -> None:
-    """Run one iteration; the first call only clears splits of dead paths and sums loads.
+    """Run one ADMM iteration on the demands of a block of sources; return link loads.
+
+    Per demand, with the multiplier u of its row, slack s = max(0, 1 - sum x - u_old), and
+    u = max(0, u_old + sum x - 1) (without the max and slack if all demand must be served):
+
+        h_k (x_k - x_old) + path price - v / rho + eta (sum x - (1 - s - u)) = 0 where x_k > 0,
+
+    with h_k the sum of 1 / c along path k and eta its mean over live paths.  The first call only
+    clears splits of dead paths and sums loads.
 
     Args:
-        price: (B, E) (2 y - y_old) / c.
-        splits: (B, P) x, in place.
-        demand_dual: (B, D) u, in place.
-        loads: (blocks, B, 2, E) receives the loads of x, and the loads with all of its demand on
-            every live path.
+        block: index of the block.
+        program: rates, values, costs and inverse capacities of B programs.
+        price: (B, E) (2 y - y_old) / c, 1/(Gbit/s).
+        scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
+        block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
+        max_slots: largest number of trie nodes of a source, plus one for the source itself.
+        splits: (B, P) x (updated).
+        demand_dual: (B, D) u (updated).
+        loads: (blocks, B, 2, E) loads of x, and in the first call loads with all demand on every
+            live path, Gbit/s (added to).
+        is_first: whether this is the first call.
     """
+    # Scratch of one source, per trie node: sum of 1 / c and price from the source; flow of x and of
+    # all demand through the node.
     inverse_capacity_sum = np.zeros(max_slots)
     path_price = np.zeros(max_slots)
     flow = np.empty(max_slots)
     full_flow = np.empty(max_slots)
+    # Scratch of one demand, per path: right-hand side, diagonal, solution, sorting order.
     linear = np.empty(256)
     diagonal = np.empty(256)
     x = np.empty(256)
     order = np.empty(256, dtype=np.int64)
     for s in range(block_ptr[block], block_ptr[block + 1]):
-        first = scan.node_ptr[s]
-        nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+        first_node = scan.node_ptr[s]
+        num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
         for b in range(len(splits)):
             # h and price of the path to each node.
-            for i in range(nodes):
-                parent_node = scan.parent[first + i]
-                e = scan.link[first + i]
+            for i in range(num_nodes):
+                parent_node = scan.parent[first_node + i]
+                e = scan.link[first_node + i]
                 inverse_capacity_sum[i + 1] = (
                     inverse_capacity_sum[parent_node] + program.inverse[b, e]
                 )
                 path_price[i + 1] = path_price[parent_node] + price[b, e] + program.cost[b, e]
-            flow[: nodes + 1] = 0
-            full_flow[: nodes + 1] = 0
+            flow[: num_nodes + 1] = 0
+            full_flow[: num_nodes + 1] = 0
             path = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                n = np.int64(scan.path_count[d])
+                num_paths = np.int64(scan.path_count[d])
                 rate = program.rate[b, d]
-                # Multiplier of the demand row, then the splits.
+                # eta, multiplier and slack of the demand row, then the splits.
                 if not is_first:
-                    total = 0.0
+                    split_sum = 0.0
                     coupling = 0.0
-                    live = 0
-                    for k in range(n):
-                        total += splits[b, path + k]
+                    num_live = 0
+                    for k in range(num_paths):
+                        split_sum += splits[b, path + k]
                         if inverse_capacity_sum[scan.end_node[path + k]] < np.inf:
                             coupling += max(
                                 inverse_capacity_sum[scan.end_node[path + k]], _MIN_COUPLING
                             )
-                            live += 1
-                    coupling = max(coupling / max(live, 1), _MIN_COUPLING)
+                            num_live += 1
+                    coupling = max(coupling / max(num_live, 1), _MIN_COUPLING)
                     last_dual = demand_dual[b, d]
-                    dual = last_dual + total - 1
+                    dual = last_dual + split_sum - 1
                     slack = 0.0
                     if not program.carries_all:
                         dual = max(0.0, dual)
-                        slack = max(0.0, 1 - total - last_dual)
+                        slack = max(0.0, 1 - split_sum - last_dual)
                     demand_dual[b, d] = dual
                     offset = coupling * (1 - slack - dual) + program.value[b, d]
-                    for k in range(n):
+                    for k in range(num_paths):
                         h = inverse_capacity_sum[scan.end_node[path + k]]
                         linear[k] = -np.inf
                         diagonal[k] = 1.0
@@ -161,22 +191,23 @@ def _iterate(
                                 - path_price[scan.end_node[path + k]]
                                 + offset
                             )
-                    _solve_demand(linear, diagonal, coupling, order, x, n)
-                    for k in range(n):
+                    _solve_demand(linear, diagonal, coupling, order, x, num_paths)
+                    for k in range(num_paths):
                         splits[b, path + k] = x[k]
-                for k in range(n):
+                # Flow at the end of each live path; dead paths carry none.
+                for k in range(num_paths):
                     node = scan.end_node[path + k]
                     if inverse_capacity_sum[node] < np.inf:
                         flow[node] = rate * splits[b, path + k]
                         full_flow[node] = rate
                     else:
                         splits[b, path + k] = 0
-                path += n
+                path += num_paths
             # Loads, up the trie.
-            for j in range(nodes):
-                i = nodes - 1 - j
-                e = scan.link[first + i]
-                parent_node = scan.parent[first + i]
+            for j in range(num_nodes):
+                i = num_nodes - 1 - j
+                e = scan.link[first_node + i]
+                parent_node = scan.parent[first_node + i]
                 loads[block, b, 0, e] += flow[i + 1]
                 flow[parent_node] += flow[i + 1]
                 if is_first:
@@ -196,14 +227,14 @@ def solve(
     rho: float = admm.DEFAULT_RHO,
     prices: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run :func:`teal.solvers.admm.repaired` in compiled passes: return splits (B, D, K) and prices
-    (B, E), float64.
+    """Run ADMM iterations in compiled passes; return splits (B, D, K), possibly over capacity, and
+    prices (B, E), float64.
 
     Args:
         problem: B matrices in float64, for which :func:`accepts` is true.
         splits: (B, D, K) first splits.
         iterations: number of iterations.
-        rho: relative penalty.
+        rho: penalty as a multiple of mean capacity * mean value.
         prices: (B, E) first prices; None for 0.
     """
     packed = problem.paths.packed
@@ -220,14 +251,16 @@ def solve(
         problem.demand_set.carries_all,
     )
     block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
+    # Loads of x, and with all demand on every live path; splits x of the packed paths; u; y, price
+    # (2 y - y_old) / c and m of the links.
     loads = np.zeros((len(block_ptr) - 1, batch, 2, num_links))
-    share = np.zeros((batch, packed.num_paths))
+    packed_splits = np.zeros((batch, packed.num_paths))
     demand_dual = np.zeros((batch, problem.paths.num_demands))
     dual = admm.first_link_dual(problem, penalty, prices)
     price = torch.zeros_like(dual)
     full_path_utilisation = torch.zeros_like(dual)
     with threads_for(_OPERATIONS_PER_ENTRY * batch * (packed.num_nodes + packed.num_paths)):
-        pack_paths(splits.contiguous().numpy(), scan, share)
+        pack_paths(splits.contiguous().numpy(), scan, packed_splits)
         # The first pass only computes loads; each further pass is one iteration.
         for iteration in range(iterations + 1):
             is_first = iteration == 0
@@ -238,7 +271,7 @@ def solve(
                 scan,
                 block_ptr,
                 packed.max_slots,
-                share,
+                packed_splits,
                 demand_dual,
                 loads,
                 is_first,
@@ -249,10 +282,11 @@ def solve(
                 )
             if iteration == iterations:
                 break
+            # Dual step on the links.
             utilisation = torch.from_numpy(loads[:, :, 0].sum(0)) * problem.inverse_capacity
             last_dual = dual
             dual = admm.next_link_dual(problem, penalty, full_path_utilisation, utilisation, dual)
             price = (2 * dual - last_dual) * problem.inverse_capacity
-        result = torch.zeros_like(problem.path_mask, dtype=torch.float64)
-        pad_paths(share, scan, result.numpy())
-    return result, penalty * dual * problem.inverse_capacity
+        padded_splits = torch.zeros_like(problem.path_mask, dtype=torch.float64)
+        pad_paths(packed_splits, scan, padded_splits.numpy())
+    return padded_splits, penalty * dual * problem.inverse_capacity

@@ -117,12 +117,13 @@ def choose_paths(
         >>> problem = teal.Problem.create(topology, chosen.paths, objective, traffic.read([20]))
     """
     if not 1 <= max_paths <= MAX_PATHS:
-        raise InputError("paths", "max_paths", f"1 to {MAX_PATHS}", max_paths)
+        raise InputError("paths", "max_paths", f"an integer from 1 to {MAX_PATHS}", max_paths)
     if not 0 < gap < 1:
         raise InputError("paths", "gap", "a number in (0, 1)", gap)
     initial_paths = compute_paths(topology, cache=cache) if paths is None else paths
     program = Objective.of(objective or Objective()).for_paths
     problem = Problem.create(topology, initial_paths, program, demand, weight=weight)
+    # The cache key is a hash of all inputs; selections that the deadline ended have a second key.
     key = content_key(
         _FORMAT,
         initial_paths.key,
@@ -134,21 +135,23 @@ def choose_paths(
         gap,
         max_paths,
     )
-    deadline_key = content_key(key, deadline)  # of a selection that the deadline ended
+    deadline_key = content_key(key, deadline)
     for cached_key in (key, deadline_key) if cache else ():
-        # A missing or damaged file is selected again.
+        # Read a cached selection; if its files are missing or damaged, select again.
         with contextlib.suppress(InputError, OSError, ValueError, KeyError, TypeError):
-            figures = json.loads(cache_file(cached_key).with_suffix(".json").read_text())
-            gaps = torch.tensor(figures["gaps"], dtype=torch.float64)
+            record = json.loads(cache_file(cached_key).with_suffix(".json").read_text())
+            gaps = torch.tensor(record["gaps"], dtype=torch.float64)
             return ChosenPaths(
-                load_paths(cache_file(cached_key), topology), gaps, int(figures["limited"])
+                load_paths(cache_file(cached_key), topology), gaps, int(record["limited"])
             )
+    # Select, and write the selection to the cache.
     end = Deadline.after(deadline)
     chosen = _choose(problem, gap, max_paths, end, report)
     key = deadline_key if end.is_over else key
     file = cache_file(key)
     chosen = dataclasses.replace(chosen, paths=dataclasses.replace(chosen.paths, key=key))
-    # Without compiled kernels HiGHS has selected, and the engine may select others.
+    # Do not cache without compiled kernels: HiGHS has solved, and may have selected other paths
+    # than the engine.
     if cache and not is_interpreting():
         save_paths(file, chosen.paths)
         with atomic_file(file.with_suffix(".json")) as temporary:
@@ -161,9 +164,10 @@ def choose_paths(
 def more_paths(
     problem: Problem, *, gap: float, max_paths: int, deadline: float = math.inf
 ) -> PathSet:
-    """Append missing paths for the matrix of a problem to its path set, at the end of the columns.
+    """Append missing paths for one matrix to its path set, after the existing paths of each demand.
 
-    The set is unchanged if its optimum is certified to be within ``gap`` of that over all paths.
+    The set is unchanged if its optimum is certified to be within ``gap`` of the optimum over all
+    paths.
 
     Args:
         problem: one matrix under an objective that is a single program.
@@ -171,12 +175,14 @@ def more_paths(
         max_paths: largest number of paths of a demand.
         deadline: seconds until the last round of column generation may begin.
     """
+    # Certify the present path set.
     initial_paths = problem.paths
     end = Deadline.after(deadline)
     result = complete(solving(problem, gap=_SEARCH_SHARE * gap, deadline=end))
     bound = all_paths_bound(problem, result.prices)
     if float(certified_gap(problem, result.value, bound).max()) <= gap or end.is_over:
         return initial_paths
+    # Generate paths, and keep those that carry at least 5% of their demand.
     generated = complete(improving(problem, target=_SEARCH_SHARE * gap, deadline=end))
     largest_shares = _served_shares(problem, generated.result.splits)
     is_kept, _ = _select_paths(
@@ -186,7 +192,8 @@ def more_paths(
         _MIN_SHARES[0],
         max(max_paths, initial_paths.num_paths + 1),
     )
-    max_path_count = np.maximum(max_paths, initial_paths.mask.sum(1))  # initial paths may exceed it
+    # Limit the added paths; the initial set alone may have more than max_paths.
+    max_path_count = np.maximum(max_paths, initial_paths.mask.sum(1))
     path_count = np.minimum(is_kept.sum(1), max_path_count)
     if path_count.sum() == initial_paths.mask.sum():
         return initial_paths
@@ -196,8 +203,8 @@ def more_paths(
 
 
 def representative_matrices(paths: PathSet) -> int:
-    """Return the number of matrices for the selection from an initial set: 4, 1 where that is slow,
-    0 where too slow.
+    """Return the number of matrices for the selection from an initial set: 4, fewer on larger path
+    sets, and 0 where a selection takes too long.
     """
     if paths.leaf.size > _MAX_CHOSEN_SLOTS:
         return 0
@@ -208,16 +215,22 @@ def _choose(
     problem: Problem,
     gap: float,
     max_paths: int,
-    end: Deadline,
+    deadline: Deadline,
     report: Callable[[int, ColumnRound], None] | None,
 ) -> ChosenPaths:
-    """Select paths for the matrices of a problem, from its paths as initial set; arguments as in
-    :func:`choose_paths`.
+    """Select paths for representative matrices: generate, prune, limit and sort.
+
+    Args:
+        problem: B matrices; its paths are the initial set.
+        gap: target gap of every matrix to the optimum over all paths.
+        max_paths: largest number of paths of a demand.
+        deadline: deadline of the last round of column generation.
+        report: progress callback, called after each round with the index of the matrix.
     """
     # Generate paths for one matrix after the other.
     initial_paths = problem.paths
     paths = initial_paths
-    # Largest share of each path in a matrix.
+    # (D, K) largest share of its demand that each path carries in a matrix.
     largest_shares: FloatArray = np.zeros(initial_paths.leaf.shape)
     bounds = []
     for row in range(problem.batch):
@@ -226,7 +239,7 @@ def _choose(
             improving(
                 row_problem,
                 target=_SEARCH_SHARE * gap,
-                deadline=end.share(1 / (problem.batch - row)),
+                deadline=deadline.share(1 / (problem.batch - row)),
                 report=report and partial(report, row),
                 engine=_engine(row_problem),
             )
@@ -251,17 +264,22 @@ def _choose(
     bound = torch.cat(bounds)
     for min_share in _MIN_SHARES:
         is_kept, limited = _select_paths(paths, initial_paths, largest_shares, min_share, max_paths)
-        # Largest shares first.
+        # Sort each demand's paths by largest share, kept ones first.
         order = np.argsort(np.where(is_kept, -largest_shares, np.inf), axis=1, kind="stable")
         selected, _ = _reorder_paths(paths, largest_shares, order, is_kept.sum(1))
-        gaps = _gaps_with(problem.with_paths(selected), bound, _SEARCH_SHARE * gap, end)
-        if float(gaps.max()) <= gap or end.is_over:
+        gaps = _gaps_to_all_paths(
+            problem.with_paths(selected), bound, _SEARCH_SHARE * gap, deadline
+        )
+        if float(gaps.max()) <= gap or deadline.is_over:
             break
     return ChosenPaths(selected, gaps, limited)
 
 
-def _gaps_with(problem: Problem, bound: Tensor, target: float, deadline: Deadline) -> Tensor:
-    """Return (B,) certified gaps of the allocations over a problem's paths.
+def _gaps_to_all_paths(
+    problem: Problem, bound: Tensor, target: float, deadline: Deadline
+) -> Tensor:
+    """Return (B,) certified gaps between allocations over a problem's paths and bounds over all
+    paths.
 
     Args:
         problem: B matrices with the selected paths.
@@ -269,7 +287,7 @@ def _gaps_with(problem: Problem, bound: Tensor, target: float, deadline: Deadlin
         target: gap at which each solve stops.
         deadline: end of the last solve.
     """
-    # One matrix at a time, as before: a batch would compile kernels for more lanes.
+    # One matrix at a time: a batch would compile kernels for more SIMD lanes.
     results = (
         complete(solving(problem.row(row), gap=target, deadline=deadline))
         for row in range(problem.batch)
@@ -278,18 +296,19 @@ def _gaps_with(problem: Problem, bound: Tensor, target: float, deadline: Deadlin
 
 
 def _engine(problem: Problem) -> str:
-    """Select the engine of :func:`improving` for one matrix.
+    """Return the engine of column generation for one matrix: "pdhg" for the largest utilisation on
+    small networks, else "auto".
 
-    Exact prices of the largest utilisation lie on few links, so exact solves of small networks miss
-    no path. Coarse prices lie on all busy links; the added paths do not improve the optimum of
-    these matrices, but hedge for others.
+    Exact dual prices of the largest utilisation are positive on few links only.  Coarse prices of
+    PDHG are positive on all busy links: the paths that they add do not improve the optimum of these
+    matrices, but hedge for others.
     """
-    is_exact = all_paths.has_few_paths(problem) and problem.objective.rules.balances
-    return "pdhg" if is_exact else "auto"
+    would_be_exact = all_paths.has_few_paths(problem) and problem.objective.rules.balances
+    return "pdhg" if would_be_exact else "auto"
 
 
 def _served_shares(problem: Problem, splits: Tensor) -> FloatArray:
-    """Return (D, K) the share of each demand on each path; 0 for a demand of 0.
+    """Return (D, K) the share of each demand on each path; 0 for demands without traffic.
 
     Args:
         problem: one matrix.
@@ -303,23 +322,30 @@ def _select_paths(
     paths: PathSet,
     initial_paths: PathSet,
     largest_shares: FloatArray,
-    least_share: float,
+    min_share: float,
     max_paths: int,
 ) -> tuple[BoolArray, int]:
     """Return (D, K) whether each path is kept, and the number of demands that lose a used path to
     ``max_paths``.
 
+    Each demand keeps the ``max_paths`` paths of the highest rank: initial paths, then added paths
+    with a share of at least ``min_share``, each by largest share.  If the initial set alone has
+    ``max_paths`` paths, both rank by share.
+
     Args:
         paths: paths of each demand, initial paths before added ones.
-        initial_paths: initial set, preferred to added paths if ``max_paths`` exceeds its paths.
+        initial_paths: the initial set.
         largest_shares: (D, K) largest share of each path in a matrix.
-        least_share: smallest share of an added path.
+        min_share: smallest share of an added path.
         max_paths: largest number of paths of a demand.
     """
-    is_first = np.arange(paths.num_paths) < initial_paths.mask.sum(1)[:, None]
-    is_used = paths.mask & (largest_shares >= least_share)
-    initial_bonus = 2 if max_paths > initial_paths.num_paths else 0  # shares are at most 1
-    rank = np.where(is_first, largest_shares + initial_bonus, np.where(is_used, largest_shares, -1))
+    is_initial = np.arange(paths.num_paths) < initial_paths.mask.sum(1)[:, None]
+    is_used = paths.mask & (largest_shares >= min_share)
+    # Shares are at most 1, so a bonus of 2 ranks initial paths first.
+    initial_bonus = 2 if max_paths > initial_paths.num_paths else 0
+    rank = np.where(
+        is_initial, largest_shares + initial_bonus, np.where(is_used, largest_shares, -1)
+    )
     # Number of paths with a higher rank.
     position = np.argsort(np.argsort(-rank, axis=1, kind="stable"), axis=1)
     is_kept = (rank >= 0) & (position < max_paths)
@@ -329,8 +355,13 @@ def _select_paths(
 def _reorder_paths(
     paths: PathSet, largest_shares: FloatArray, order: Int64Array, path_count: Int64Array
 ) -> tuple[PathSet, FloatArray]:
-    """Return the first ``path_count`` (D,) paths of each demand in an order (D, K), and their
-    shares.
+    """Return a path set with the first paths of each demand in a given order, and their shares.
+
+    Args:
+        paths: path set.
+        largest_shares: (D, K) share of each path.
+        order: (D, K) path indices of each demand, in the new order.
+        path_count: (D,) number of paths to keep of each demand.
     """
     if (path_count == paths.mask.sum(1)).all() and (order == np.arange(paths.num_paths)).all():
         return paths, largest_shares

@@ -1,9 +1,9 @@
 """Column generation over all paths of a network (Dantzig & Wolfe 1960; Tomlin 1966 for flows).
 
 The pricing problem is a shortest path under the link prices p.  A path enters the path set if its
-reduced profit v - p(path) exceeds that of all candidate paths of the demand (and 0).  Without such
-a path for any demand, prices and allocation are optimal over all paths of the network.  Entry
-points: :func:`improve`, and :func:`improving`, the same as a pausable computation.
+reduced profit v - p(path) exceeds 0 and the profit of all candidate paths of the demand.  If no
+path enters, prices and allocation are optimal over all paths of the network.  Entry points:
+:func:`improve`, and :func:`improving` for a computation that can pause.
 """
 
 from __future__ import annotations
@@ -91,7 +91,15 @@ def improve(
     report: Callable[[ColumnRound], None] | None = None,
     engine: str = "auto",
 ) -> OverAllPaths:
-    """Run :func:`improving` to its end, without a deadline."""
+    """Add paths until the allocation over them is within ``target`` of the optimum over all paths.
+
+    Args:
+        problem: B matrices, which share the added paths.
+        target: gap to the optimum over all paths at which to stop.
+        max_rounds: largest number of rounds.
+        report: progress callback, called after each round.
+        engine: "interior", "pdhg" or "auto".
+    """
     return complete(
         improving(problem, target=target, max_rounds=max_rounds, report=report, engine=engine)
     )
@@ -134,8 +142,13 @@ def improving(
     if problem.objective.rules.may_have_no_allocation:
         return (yield from _at_least_cost(problem, target, end, max_rounds, report))
     if engine == "interior" and not all_paths.accepts(problem):
-        expected = "another engine: the master solves one matrix of a linear program, on the CPU"
-        raise InputError("improve", "engine", expected, engine)
+        raise InputError.invalid(
+            "improve",
+            "engine",
+            "the interior-point master solves one matrix of a linear program, on the CPU, and does "
+            "not support this one",
+            "use engine auto or pdhg",
+        )
     if engine == "interior" or (engine == "auto" and all_paths.is_faster(problem)):
         return (yield from _by_master(problem, target, end, max_rounds, report))
     return (yield from _by_rounds(problem, target, end, max_rounds, max_iterations, report, engine))
@@ -150,7 +163,18 @@ def _by_rounds(
     report: Callable[[ColumnRound], None] | None,
     engine: str,
 ) -> Steps[OverAllPaths]:
-    """Run :func:`improving` by rounds of PDHG; arguments as there."""
+    """Generate columns in rounds: solve over the present paths by PDHG, then add the best missing
+    path of each demand at the dual prices.
+
+    Args:
+        problem: B matrices.
+        target: gap to the optimum over all paths at which to stop.
+        end: deadline of the last round.
+        max_rounds: largest number of rounds.
+        max_iterations: largest number of iterations of a round.
+        report: progress callback, called after each round.
+        engine: "pdhg" for PDHG alone; "auto" to let each round select its engine.
+    """
     state: PdhgState | None = None
     sense = problem.objective.rules.sense
     best_bound: Tensor | None = None
@@ -158,6 +182,7 @@ def _by_rounds(
     last_round = None
     iterations = 0
     for round_index in range(max_rounds):
+        # Solve over the present paths, no more precisely than the last gap to all paths requires.
         round_gap = max(target / 3, max_gap / 2)
         # An explicit float32 excludes interior points.
         dtype = iteration_dtype(problem, round_gap, None) if engine == "pdhg" else None
@@ -181,18 +206,18 @@ def _by_rounds(
         # Price out new paths, unless this is the last round.
         is_last = max_gap <= target or round_index == max_rounds - 1 or end.is_over
         paths = problem.paths if is_last else _with_best_paths(problem, result, target)
-        added = int(paths.mask.sum()) - int(problem.paths.mask.sum())
+        num_added = int(paths.mask.sum()) - int(problem.paths.mask.sum())
         last_round = OverAllPaths(problem.paths, result, best_bound, gaps)
         if report is not None:
-            report(ColumnRound(int(problem.paths.mask.sum()), max_gap, added))
+            report(ColumnRound(int(problem.paths.mask.sum()), max_gap, num_added))
         is_solved = float(result.gap.max()) <= target / 3 or any(
             stop is not Stop.GAP for stop in result.stopped_by
         )
-        if is_last or (not added and is_solved):
+        if is_last or (not num_added and is_solved):
             break
         # Warm-start the next round, with zero flow on new paths.
         state = result.state
-        if added:
+        if num_added:
             new_columns = paths.num_paths - problem.paths.num_paths
             state = PdhgState(pad(state.splits, (0, new_columns)), state.prices)
             problem = problem.with_paths(paths)
@@ -201,8 +226,8 @@ def _by_rounds(
 
 
 def _with_live_paths(problem: Problem) -> Problem:
-    """Add a path for each connected demand whose candidate paths have all failed, as column
-    generation requires.
+    """Return the problem with a path for each demand that is connected but whose candidate paths
+    have all failed; column generation requires one.
     """
     if not least_cost.without_path(problem).any():
         return problem
@@ -220,18 +245,29 @@ def _by_master(
     report: Callable[[ColumnRound], None] | None,
     shedding_price: float = 0.0,
 ) -> Steps[OverAllPaths]:
-    """Run :func:`improving` for one matrix by the interior-point master."""
+    """Generate columns for one matrix by the interior-point master problem.
+
+    Args:
+        problem: one matrix of a linear program or of least cost.
+        target: gap to the optimum over all paths at which to stop.
+        end: deadline of the last round.
+        max_rounds: largest number of rounds.
+        report: progress callback, called after each round.
+        shedding_price: price of unserved demand under least cost; 0 for the master's choice.
+    """
     begin = time.perf_counter()
     exact = problem.to(torch.float64)
     solution = yield from all_paths.improving(
-        exact, target, end, max_rounds, _reporting(report), shedding_price
+        exact, target, end, max_rounds, _round_callback(report), shedding_price
     )
     # Evaluate splits and prices over the generated paths.
     restricted = exact.with_paths(solution.paths)
     splits = torch.from_numpy(solution.splits)[None]
     prices = torch.from_numpy(solution.prices)[None]
     if exact.objective.rules.may_have_no_allocation:
-        result = least_cost.result_of(restricted, splits, prices, solution.iterations, target, end)
+        result = least_cost.make_result(
+            restricted, splits, prices, solution.iterations, target, end
+        )
     else:
         splits = project(restricted, splits, refill=0)
         value = restricted.value(splits)
@@ -250,7 +286,7 @@ def _by_master(
             state=state,
             stopped_by=(stop,),
         )
-    # The bound over all paths is that of the master.
+    # The master's bound holds over all paths.
     result = least_cost.in_type(result, problem.demand.dtype)
     result = dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     best_bound = from_score(restricted, torch.tensor([solution.bound], dtype=torch.float64), prices)
@@ -259,13 +295,15 @@ def _by_master(
     )
 
 
-def _reporting(
+def _round_callback(
     report: Callable[[ColumnRound], None] | None,
 ) -> Callable[[Round], None] | None:
-    """Convert a report of column rounds to one of rounds of the master."""
+    """Convert a callback for rounds of column generation to a callback for rounds of the master."""
     if report is None:
         return None
-    return lambda done: report(ColumnRound(len(done.share), done.gap, done.added))
+    return lambda master_round: report(
+        ColumnRound(len(master_round.share), master_round.gap, master_round.added)
+    )
 
 
 def _at_least_cost(
@@ -275,23 +313,34 @@ def _at_least_cost(
     max_rounds: int,
     report: Callable[[ColumnRound], None] | None,
 ) -> Steps[OverAllPaths]:
-    """Run :func:`improving` under least cost, matrix by matrix; paths accumulate.
+    """Generate columns under least cost, matrix by matrix; paths accumulate.
+
+    A matrix that is not fully served is either infeasible, as dual prices prove, or solved again at
+    a higher price of unserved demand.
+
+    Args:
+        problem: B matrices under least cost.
+        target: gap to the optimum over all paths at which to stop.
+        end: deadline of the last round.
+        max_rounds: largest number of rounds.
+        report: progress callback, called after each round.
 
     Raises:
         InputError: interior points do not apply to the problem.
     """
     least_cost.require(problem, "auto")
     paths = problem.paths
-    parts = list[OverAllPaths]()
+    solutions = list[OverAllPaths]()
     for row in range(problem.batch):
         row_problem = problem.row(row).with_paths(paths)
         row_solution = yield from _by_master(row_problem, target, end, max_rounds, report)
-        if not least_cost.is_within(
+        if not least_cost.is_feasible(
             row_problem.with_paths(row_solution.paths), row_solution.result.splits
         ):
-            share = yield from _largest_share(row_problem, row_solution, end)
-            if share is not None:
-                row_solution = share
+            # Unserved demand: the network cannot carry it, or the price was too low.
+            infeasible_solution = yield from _largest_share(row_problem, row_solution, end)
+            if infeasible_solution is not None:
+                row_solution = infeasible_solution
             elif not end.is_over:
                 # The network can carry all demand, at prices far above those of cheap paths; no
                 # path costs as much as all links.
@@ -300,14 +349,17 @@ def _at_least_cost(
                 row_solution = yield from _by_master(
                     extended, target, end, max_rounds, report, shedding_price
                 )
+        # Demand between disconnected nodes makes the matrix infeasible.
         paths = row_solution.paths
         if bool(least_cost.without_path(row_problem.with_paths(paths))[0]):
-            result = least_cost.cut_off(row_solution.result)
+            result = least_cost.disconnected_result(row_solution.result)
             row_solution = OverAllPaths(paths, result, result.bound, result.gap)
-        parts.append(row_solution)
-    merged_result = merged([_with_columns(part.result, paths.num_paths) for part in parts])
+        solutions.append(row_solution)
+    merged_result = merged(
+        [_with_columns(solution.result, paths.num_paths) for solution in solutions]
+    )
     bounds, gaps = (
-        torch.cat([getattr(part, field) for part in parts])
+        torch.cat([getattr(solution, field) for solution in solutions])
         for field in ("bound_all_paths", "gap_all_paths")
     )
     return OverAllPaths(paths, merged_result, bounds, gaps)
@@ -322,11 +374,17 @@ def _with_columns(result: PdhgResult, num_paths: int) -> PdhgResult:
 def _largest_share(
     problem: Problem, solution_at_cost: OverAllPaths, end: Deadline
 ) -> Steps[OverAllPaths | None]:
-    """Find the largest common served fraction, if prices prove that it is below 1; None
-    otherwise.
+    """Return the solution with the largest common served fraction, if prices prove that it is below
+    1; None otherwise.
+
+    Args:
+        problem: one matrix under least cost.
+        solution_at_cost: its least-cost solution, with unserved demand.
+        end: deadline of the search.
     """
     path_sets = list[PathSet]()
 
+    # Column generation of max_concurrent_flow, which reuses the paths of its last call.
     def balance(balanced: Problem, target: float, deadline: Deadline) -> Steps[PdhgResult]:
         restricted = balanced.with_paths(path_sets[-1] if path_sets else solution_at_cost.paths)
         solution = yield from improving(restricted, target=target, deadline=deadline)
@@ -334,16 +392,23 @@ def _largest_share(
         return dataclasses.replace(solution.result, bound=solution.bound_all_paths)
 
     share = yield from least_cost.largest_share(problem, balance, end)
-    if not share.is_impossible:
+    if not share.is_infeasible:
         return None
-    result = least_cost.impossible(solution_at_cost.result, share)
+    result = least_cost.infeasible_result(solution_at_cost.result, share)
     return OverAllPaths(path_sets[-1], result, result.bound, result.gap)
 
 
 def _with_best_paths(problem: Problem, result: PdhgResult, target: float) -> PathSet:
-    """Add the best missing paths of each matrix to the problem's paths."""
+    """Return the problem's paths with the best missing path of each matrix and demand.
+
+    Args:
+        problem: B matrices.
+        result: solution over the problem's paths, with dual prices.
+        target: target gap, relative.
+    """
     paths = problem.paths
     for row in range(problem.batch):
+        # Target gap in the unit of the objective.
         target_value = float(result.bound[row]) * target
         if problem.utility is not None:
             target_value = target * float(problem.utility.total[row])
@@ -357,47 +422,54 @@ def _with_best_paths(problem: Problem, result: PdhgResult, target: float) -> Pat
 def _add_for_matrix(
     problem: Problem, prices: Tensor, target_value: float, paths: PathSet
 ) -> PathSet:
-    """Add the best missing path of each demand with sufficient reduced profit to ``paths``.
+    """Add the best missing path of each demand with sufficient reduced profit to a path set.
+
+    The pricing problem is a shortest path at the dual prices plus link costs.  The path enters if
+    its reduced profit exceeds 10% of the target gap over the number of demands:
+
+        demand * (min(cost of the cheapest candidate path, value) - cost of the path).
 
     Args:
         problem: one matrix.
-        prices: (1, E) dual prices of the matrix.
+        prices: (1, E) dual prices of the matrix, value per Gbit/s.
         target_value: target gap, in the unit of the objective.
         paths: path set to extend.
     """
+    # Link weights for the shortest paths, and cost of the cheapest candidate path of each demand.
     topology = problem.topology
     pairs = problem.paths.pairs
-    weight = link_weights(problem, prices)[0].cpu().numpy()
+    link_weight = link_weights(problem, prices)[0].cpu().numpy()
     value = problem.demand_value
     path_cost = problem.ops.path_sum(prices + problem.link_cost)
-    cheapest = problem.cheapest_path_cost(path_cost, unroutable=np.inf)[0].cpu().numpy()
+    cheapest_candidate = problem.cheapest_path_cost(path_cost, unroutable=np.inf)[0].cpu().numpy()
     # Shortest path of each demand, with ties broken by the number of links.
-    finite = weight[np.isfinite(weight)]
-    tie_weight = _TIE_WEIGHT * float(finite.max(initial=0.0)) or 1.0
+    finite_weights = link_weight[np.isfinite(link_weight)]
+    tie_weight = _TIE_WEIGHT * float(finite_weights.max(initial=0.0)) or 1.0
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
-    nodes = topology.num_nodes
+    num_nodes = topology.num_nodes
     tail = topology.link_source
     head = topology.link_target
     distance, tree_link = shortest_trees(
-        nodes, tail, head, weight + tie_weight, sources, topology.no_transit
+        num_nodes, tail, head, link_weight + tie_weight, sources, topology.no_transit
     )
-    shortest = distance[source_row, pairs[:, 1]]
-    # Reduced profit over the best candidate path.
+    shortest_cost = distance[source_row, pairs[:, 1]]
+    # Reduced profit over the best candidate path.  In a balanced program prices are scaled so that
+    # capacity times price sums to 1.
     demand = problem.demand[0].cpu().numpy()
-    max_cost = np.minimum(cheapest, value.cpu().numpy())
+    max_cost = np.minimum(cheapest_candidate, value.cpu().numpy())
     if problem.utility is not None:
-        max_cost = cheapest
+        max_cost = cheapest_candidate
     if problem.demand_set.carries_all:
-        max_cost = np.where(problem.routable[0].cpu().numpy(), cheapest, -np.inf)
+        max_cost = np.where(problem.routable[0].cpu().numpy(), cheapest_candidate, -np.inf)
         demand = demand / max(float(problem.capacity_value(prices)[0]), 1e-300)
-    is_finite = np.isfinite(shortest) & np.isfinite(max_cost)
+    is_finite = np.isfinite(shortest_cost) & np.isfinite(max_cost)
     reduced_profit = demand * np.subtract(
-        max_cost, shortest, out=np.zeros_like(shortest), where=is_finite
+        max_cost, shortest_cost, out=np.zeros_like(shortest_cost), where=is_finite
     )
     is_added = reduced_profit > _SKIPPED_SHARE * target_value / len(demand)
     # Under a utility a demand without a path has no weight, so its first path always counts.
     if problem.utility is not None:
-        is_added |= np.isfinite(shortest) & ~np.isfinite(cheapest) & (demand > 0)
+        is_added |= np.isfinite(shortest_cost) & ~np.isfinite(cheapest_candidate) & (demand > 0)
     added_demands = np.flatnonzero(is_added)
     if not len(added_demands):
         return paths
@@ -429,7 +501,7 @@ def rehearse_master() -> None:
 
 
 def rehearse() -> None:
-    """Compile the kernels of a round, except those of the engine, on three nodes."""
+    """Compile the pricing kernels of a round on three nodes; the engine compiles separately."""
     problem = three_nodes()
     direct = problem.with_paths(first_columns(problem.paths, 1))
     prices = torch.zeros_like(problem.capacity)

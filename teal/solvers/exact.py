@@ -37,10 +37,12 @@ _CLASS_FLOW_SLACK = 1e-9
 
 
 def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
-    """Solve one program; return shares (1, D, J) and prices (1, R), or None after the time limit.
+    """Solve one program by HiGHS; return shares (1, D, J) of the columns and prices (1, R) of the
+    rows, or None after the time limit.
 
     Args:
-        program: B = 1, in float64: value, largest utilisation, or least cost.
+        program: B = 1, in float64, with D demands of J columns and R rows: maximum value, smallest
+            largest utilisation, or least cost.
         seconds: time limit of HiGHS.
     """
     if program.price_set.on_simplex:
@@ -57,12 +59,16 @@ def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | N
 def exact_classes(
     program: Program, classes: DemandClasses, end: Deadline
 ) -> tuple[Tensor, Tensor] | None:
-    """Solve all classes; return shares (1, D, J) and prices (1, C, R), or None after the deadline.
+    """Maximise the flow of each class in turn, with the flows of higher classes fixed.
 
     Args:
-        program: B = 1, in float64.
-        classes: classes of its demands.
+        program: B = 1, in float64, with D demands of J columns and R rows.
+        classes: C classes of its demands.
         end: deadline of all programs.
+
+    Returns:
+        shares (1, D, J) of the columns, and prices (1, C, R) of the rows for each class; None after
+        the deadline.
     """
     class_lps = _ClassPrograms(program, classes.of_demand, is_ordered=True)
     prices = np.zeros((len(classes), len(class_lps.limit)))
@@ -76,14 +82,14 @@ def exact_classes(
 
 
 class _CarryAllProgram(NamedTuple):
-    """Rows and columns of a program that carries all routable demand.
+    """Sparse rows and columns of a program that carries all routable demand.
 
     Attributes:
         column: (n,) indices d J + j of the usable columns of positive demands.
         rate: (n,) demand of each column, Gbit/s.
-        links: (m,) rows with a positive limit.
+        links: (m,) indices of the rows with a positive limit.
         load: (m, n) load of a full demand on a column, over the limit of the row.
-        served: (demands, n) 1 where a column belongs to a demand.
+        demand_rows: (demands, n) 1 where a column belongs to a demand.
     """
 
     column: Int64Array
@@ -95,33 +101,34 @@ class _CarryAllProgram(NamedTuple):
     @classmethod
     def from_program(cls, program: Program) -> _CarryAllProgram:
         """Create the rows and columns of one matrix."""
+        # Usable columns, their demands, and rows that can carry load.
         limit = program.limit[0].cpu().numpy()
         demand = program.routable_demand[0].cpu().numpy()
         live = program.live[0].cpu().numpy() & (demand > 0)[:, None]
         column = np.flatnonzero(live.reshape(-1))
-        demand_of = column // live.shape[1]
+        column_demand = column // live.shape[1]
         served_demands = np.flatnonzero(live.any(1))
         links = np.flatnonzero(limit > 0)
         rows = sp.csr_array(program.columns.incidence(len(limit)))[links][:, column]
-        rate = demand[demand_of]
-        row_of = np.searchsorted(served_demands, demand_of)
+        rate = demand[column_demand]
+        demand_row = np.searchsorted(served_demands, column_demand)
         return cls(
             column,
             rate,
             links,
             sp.csr_array(sp.diags_array(1 / limit[links]) @ rows @ sp.diags_array(rate)),
-            sp.csr_array((np.ones(len(column)), (row_of, np.arange(len(column))))),
+            sp.csr_array((np.ones(len(column)), (demand_row, np.arange(len(column))))),
         )
 
-    def solution_of(
+    def to_program(
         self, program: Program, share: FloatArray, price: FloatArray
     ) -> tuple[Tensor, Tensor]:
-        """Return shares (1, D, J) and prices (1, R) of the program.
+        """Convert a solution to shares (1, D, J) of the columns and prices (1, R) of the rows.
 
         Args:
             program: the program.
-            share: (n,) share of each column.
-            price: (m,) price of each row, times its limit.
+            share: (n,) share of each usable column.
+            price: (m,) price of each usable row, times its limit.
         """
         limit = program.limit[0].cpu().numpy()
         shares = np.zeros(tuple(program.live.shape[1:]))
@@ -134,56 +141,66 @@ class _CarryAllProgram(NamedTuple):
 
 
 def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
-    """Solve :func:`exact_program` for the largest utilisation.
+    """Minimise the largest utilisation; return shares (1, D, J) and prices (1, R), None after the
+    time limit.
 
-    min theta s.t. load[r] <= theta limit[r], all demand served. The dual variables of the rows,
-    shares of utilisation that sum to 1, are the prices times the limits.
+        min theta   s.t.   load[r] <= theta limit[r],   all demand served.
+
+    The dual variables of the rows, which sum to 1, are prices times limits.
     """
     if not bool((program.routable_demand > 0).any()):
         return torch.zeros_like(program.live.to(program.demand)), torch.zeros_like(program.limit)
-    matrix = _CarryAllProgram.from_program(program)
-    num_demands = len(matrix.demand_rows.indptr) - 1
-    num_links = len(matrix.links)
+    sparse_program = _CarryAllProgram.from_program(program)
+    num_demands = len(sparse_program.demand_rows.indptr) - 1
+    num_links = len(sparse_program.links)
     solution = solve_lp(
-        np.append(np.zeros(len(matrix.column)), 1),
-        (sp.hstack([matrix.load, -np.ones((num_links, 1))], format="csr"), np.zeros(num_links)),
+        np.append(np.zeros(len(sparse_program.column)), 1),
         (
-            sp.hstack([matrix.demand_rows, sp.csr_array((num_demands, 1))], format="csr"),
+            sp.hstack([sparse_program.load, -np.ones((num_links, 1))], format="csr"),
+            np.zeros(num_links),
+        ),
+        (
+            sp.hstack([sparse_program.demand_rows, sp.csr_array((num_demands, 1))], format="csr"),
             np.ones(num_demands),
         ),
         seconds=seconds,
     )
     if solution.x is None or not solution.is_solved:
         return None
-    return matrix.solution_of(program, solution.x[:-1], solution.duals)
+    return sparse_program.to_program(program, solution.x[:-1], solution.duals)
 
 
 def _exact_cost(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
-    """Solve :func:`exact_program` for the least cost: min cost' x s.t. load[r] <= limit[r], all
-    demand served.
+    """Minimise the cost; return shares (1, D, J) and prices (1, R), None after the time limit.
+
+    min cost' x   s.t.   load[r] <= limit[r],   all demand served.
     """
     if not bool((program.routable_demand > 0).any()):
         return torch.zeros_like(program.live.to(program.demand)), torch.zeros_like(program.limit)
-    matrix = _CarryAllProgram.from_program(program)
+    sparse_program = _CarryAllProgram.from_program(program)
     value = program.value.expand(program.live.shape[1:]).cpu().numpy().reshape(-1)
-    cost = -value[matrix.column] * matrix.rate
+    # Costs are scaled to at most 1 for HiGHS's absolute tolerances.
+    cost = -value[sparse_program.column] * sparse_program.rate
     unit = float(cost.max(initial=0.0)) or 1.0
     solution = solve_lp(
         cost / unit,
-        (matrix.load, np.ones(len(matrix.links))),
-        (matrix.demand_rows, np.ones(len(matrix.demand_rows.indptr) - 1)),
+        (sparse_program.load, np.ones(len(sparse_program.links))),
+        (sparse_program.demand_rows, np.ones(len(sparse_program.demand_rows.indptr) - 1)),
         seconds=seconds,
     )
     if solution.x is None or not solution.is_solved:
         return None
-    return matrix.solution_of(program, solution.x, solution.duals * unit)
+    return sparse_program.to_program(program, solution.x, solution.duals * unit)
 
 
 class _ClassPrograms:
     """Linear programs of one matrix, one per class, with common rows and columns.
 
+    Variables are flows over the largest flow of their demand (its unit), rows are divided by their
+    limits.
+
     Args:
-        program: B = 1, in float64.
+        program: B = 1, in float64, with D demands of J columns and R rows.
         class_of_demand: (D,) index of the class of each demand.
         is_ordered: whether to maximise flow instead of value, with the flow of higher classes
             fixed.
@@ -197,53 +214,59 @@ class _ClassPrograms:
     def __init__(
         self, program: Program, class_of_demand: IntArray, *, is_ordered: bool = False
     ) -> None:
+        # Largest flow of each column: smallest limit of its rows, 0 for dead columns; Gbit/s.
         self._program = program
         self.limit = program.limit[0].cpu().numpy()
         demand = program.demand[0].cpu().numpy()
         live = program.live[0].cpu().numpy()
         bottleneck = -program.columns.path_max(-program.limit)[0][0].cpu().numpy()
         path_capacity = np.where(live, bottleneck, 0)
-        # Bounds, Gbit/s; a bound that a row implies would take over the row's dual variable.
+        # Upper bounds of the columns, Gbit/s.  Infinite without caps: a bound that a row implies
+        # would take over part of the row's dual variable.
         max_flow = np.full(live.shape, np.inf)
         if isinstance(program.demand_set, Capped):
             max_flow = demand[:, None] * program.demand_set.max_share[0].cpu().numpy()
             path_capacity = np.minimum(path_capacity, max_flow)
-        unit = np.minimum(demand, path_capacity.sum(1))  # largest flow of a demand, Gbit/s
+        # Unit of each demand: its largest flow, Gbit/s.
+        unit = np.minimum(demand, path_capacity.sum(1))
+        # Usable columns, with unit, upper bound (over the unit) and class of their demand.
         self.column = np.flatnonzero((live & (unit > 0)[:, None]).reshape(-1))
         self.demand_of = self.column // live.shape[1]
         self._column_unit = unit[self.demand_of]
         self._upper = max_flow.reshape(-1)[self.column] / self._column_unit
         self._class_of = class_of_demand[self.demand_of]
+        # Objective, and rows scaled to a right-hand side of 1.
         value = program.value.expand(live.shape).cpu().numpy().reshape(-1)[self.column]
         self._value = np.ones(len(self.column)) if is_ordered else value
         self._inverse = np.where(self.limit > 0, 1 / np.where(self.limit > 0, self.limit, 1), 0)
         rows = program.columns.incidence(len(self.limit))[:, self.column]
-        scaled = sp.csr_array(
+        scaled_rows = sp.csr_array(
             sp.diags_array(self._inverse) @ rows @ sp.diags_array(self._column_unit)
         )
-        # A demand with one column has a bound instead of a row, and rows of links that all flows
-        # together cannot fill are dropped: a tenth of the time on UsCarrier.
+        # Smaller program, a tenth of the time on UsCarrier: a demand with one column has a bound
+        # instead of a row, and rows that all flows together cannot fill are dropped.
         max_share = np.where(unit > 0, demand / np.where(unit > 0, unit, 1), 1)
-        columns_of = np.bincount(self.demand_of, minlength=len(demand))
-        is_alone = columns_of[self.demand_of] == 1
+        column_count = np.bincount(self.demand_of, minlength=len(demand))
+        is_alone = column_count[self.demand_of] == 1
         self._upper = np.where(
             is_alone, np.minimum(self._upper, max_share[self.demand_of]), self._upper
         )
         self._link_rows = np.flatnonzero(
-            scaled @ np.minimum(self._upper, max_share[self.demand_of]) > 1
+            scaled_rows @ np.minimum(self._upper, max_share[self.demand_of]) > 1
         )
-        shared_demands = np.flatnonzero(columns_of > 1)
-        row_of = np.zeros(len(demand), int)
-        row_of[shared_demands] = np.arange(len(shared_demands))
+        shared_demands = np.flatnonzero(column_count > 1)
+        demand_row = np.zeros(len(demand), int)
+        demand_row[shared_demands] = np.arange(len(shared_demands))
         shared_columns = np.flatnonzero(~is_alone)
         demand_rows = sp.csr_array(
             (
                 np.ones(len(shared_columns)),
-                (row_of[self.demand_of[shared_columns]], shared_columns),
+                (demand_row[self.demand_of[shared_columns]], shared_columns),
             ),
             shape=(len(shared_demands), len(self.column)),
         )
-        self._constraint_rows = [scaled[self._link_rows], demand_rows]
+        # Constraints rows @ x <= rhs; the solve of each class appends one.
+        self._constraint_rows = [scaled_rows[self._link_rows], demand_rows]
         self._rhs = [np.ones(len(self._link_rows)), max_share[shared_demands]]
 
     def shares(self, flows: FloatArray) -> Tensor:
@@ -256,9 +279,15 @@ class _ClassPrograms:
     def solve(
         self, class_index: int, seconds: float = math.inf
     ) -> tuple[FloatArray, FloatArray] | None:
-        """Solve the program of a class, after those of the higher ones.
+        """Solve the program of a class, and fix its flow for the programs of lower classes.
 
-        Returns flows (n,), Gbit/s, and prices (R,); None if unsolved within ``seconds``.
+        Args:
+            class_index: index of the class; higher classes must be solved before.
+            seconds: time limit of HiGHS.
+
+        Returns:
+            flows (n,) of the columns, Gbit/s, and prices (R,) of the rows; None if unsolved in
+            time.
         """
         is_class = self._class_of == class_index
         volume = max(float(self._column_unit[is_class].sum()), np.finfo(float).tiny)
@@ -272,6 +301,7 @@ class _ClassPrograms:
         )
         if solution.x is None or not solution.is_solved:
             return None
+        # Constrain the flow of this class in the next programs: at least V (1 - 1e-9).
         flows = np.maximum(solution.x, 0) * self._column_unit
         class_flow = float(flows[is_class].sum())
         if class_flow > 0:
@@ -279,6 +309,7 @@ class _ClassPrograms:
                 sp.csr_array(-np.where(is_class, self._column_unit / class_flow, 0)[None])
             )
             self._rhs.append(np.array([_CLASS_FLOW_SLACK - 1]))
+        # Undo the scaling of objective and rows in the duals.
         prices = np.zeros(len(self.limit))
         links = self._link_rows
         prices[links] = solution.duals[: len(links)] * volume * self._inverse[links]

@@ -82,8 +82,8 @@ class OptimalValue(NamedTuple):
     """Optimum of B pairs of demands and capacities.
 
     Attributes:
-        value: (B,) value of the allocation, with the gradient of the module docstring.
-        error: (B,) eps, absolute: the certified distance between value and bound.
+        value: (B,) value of the allocation, with the gradient of the dual bound at ``prices``.
+        error: (B,) certified distance between value and bound, absolute.
         splits: (B, D, K) splits of the allocation, without a gradient.
         prices: (B, E) prices of the bound, without a gradient.
     """
@@ -97,8 +97,10 @@ class OptimalValue(NamedTuple):
 def optimal_value(
     problem: Problem, demand: Tensor, capacity: Tensor | None = None, *, gap: float = 1e-3
 ) -> OptimalValue:
-    """Compute the optimum under other demands and capacities, differentiable in both (module
-    docstring).
+    """Compute the optimum under other demands and capacities, differentiable in both.
+
+    The gradient is the gradient of the dual bound at the prices of the solution: the link price by
+    capacity, and the profit of the best path, max(0, max_k (v[d, k] - price(d, k))), by demand.
 
     Args:
         problem: network, paths and objective; its demands are ignored.
@@ -110,7 +112,7 @@ def optimal_value(
         InputError: demands or capacities of another shape, negative or not finite; an objective
             that is not one linear program over paths; a side condition.
     """
-    problem = _problem_at("optimal_value", problem, demand, capacity)
+    problem = _problem_under("optimal_value", problem, demand, capacity)
     if problem.objective.rules.is_sequence or not problem.is_linear:
         raise InputError(
             "optimal_value",
@@ -118,6 +120,7 @@ def optimal_value(
             "an objective that is one linear program",
             problem.objective.name,
         )
+    # Solve without gradients; then the bound as a differentiable function at the optimal prices.
     result = solve(_detached(problem), gap=gap)
     prices = usable_prices(problem, result.prices)
     bound = from_score(problem, problem.program.bound(prices))
@@ -131,21 +134,24 @@ def smooth_splits(
     problem: Problem, demand: Tensor, capacity: Tensor | None = None, *, temperature: float = 0.02
 ) -> Tensor:
     """Compute (B, D, K) optimal splits of the program with entropy, differentiable in demands and
-    capacities (module docstring).
+    capacities.
+
+        max <v, x> + t sum_d demand[d] entropy(w[d])   s.t.   loads <= c,   x[d] = demand[d] w[d].
 
     Args:
         problem: network, paths and an objective that maximises a linear value; its demands are
             ignored.
         demand: (B, D) Gbit/s.
-        capacity: as in :func:`optimal_value`.
+        capacity: (E,) or (B, E) Gbit/s; None for the capacities of the first matrix of ``problem``.
         temperature: t over the mean value of a Gbit/s.  A smaller one is closer to the linear
             program, with larger gradients in fewer places.
 
     Raises:
-        InputError: as in :func:`optimal_value`; another objective; a temperature of 0 or below.
+        InputError: demands or capacities of another shape, negative or not finite; another
+            objective; a side condition; a temperature of 0 or below.
         SolverError: a temperature too small for float64.
     """
-    problem = _problem_at("smooth_splits", problem, demand, capacity)
+    problem = _problem_under("smooth_splits", problem, demand, capacity)
     if not isinstance(problem.demand_set, AtMostOne) or problem.objective.rules.is_sequence:
         expected = "an objective that maximises a linear value"
         raise InputError("smooth_splits", "problem", expected, problem.objective.name)
@@ -157,9 +163,19 @@ def smooth_splits(
     )
 
 
-def _problem_at(where: str, problem: Problem, demand: Tensor, capacity: Tensor | None) -> Problem:
-    """Return the validated problem under these demands and capacities, float64, with their
-    gradients.
+def _problem_under(
+    where: str, problem: Problem, demand: Tensor, capacity: Tensor | None
+) -> Problem:
+    """Return the problem under other demands and capacities, float64, with their gradients.
+
+    Args:
+        where: name of the function, for messages.
+        problem: network, paths and objective.
+        demand: (B, D) Gbit/s.
+        capacity: (E,) or (B, E) Gbit/s; None for the capacities of the first matrix of ``problem``.
+
+    Raises:
+        InputError: a side condition, or arrays of another shape, negative or not finite.
     """
     if problem.conditions or problem.largest_share is not None:
         kinds = [type(condition).__name__ for condition in problem.conditions] or [
@@ -174,12 +190,14 @@ def _problem_at(where: str, problem: Problem, demand: Tensor, capacity: Tensor |
         "capacity", torch.atleast_2d(capacity.detach()).cpu().numpy(), problem.topology.num_links
     )
     if len(rows) not in (1, len(demand)):
-        raise InputError("problem", "capacity", f"1 row, or {len(demand)} as in demand", len(rows))
+        raise InputError(
+            "problem", "capacity", f"1 row, or {len(demand)} rows like demand", f"{len(rows)} rows"
+        )
     return problem.with_capacity(capacity)
 
 
 def _detached(problem: Problem) -> Problem:
-    """Return the problem without gradients."""
+    """Return the problem with demands and capacities detached from the gradient."""
     capacity = problem.capacity.detach()
     return dataclasses.replace(problem.with_demand(problem.demand.detach()), capacity=capacity)
 
@@ -187,7 +205,8 @@ def _detached(problem: Problem) -> Problem:
 class _SmoothSplits(torch.autograd.Function):
     """Splits (B, D, K) as an autograd function of demands (B, D) and capacities (B, E).
 
-    The gradient is that of the implicit function.
+    Forward: softmax splits at the prices that minimise the smoothed dual F.  Backward: the implicit
+    function theorem at the optimum, one linear system per gradient.
     """
 
     @staticmethod
@@ -195,7 +214,7 @@ class _SmoothSplits(torch.autograd.Function):
         ctx: Any, demand: Tensor, capacity: Tensor, problem: Problem, temperature: float
     ) -> Tensor:
         """Minimise F and return the softmax splits."""
-        # Only gradients need them: ``problem`` has both.
+        # Autograd needs demand and capacity as arguments; ``problem`` has both values.
         del demand, capacity
         ctx.dual = _SmoothedDual(problem, temperature)
         ctx.prices = _optimal_prices(problem, temperature)
@@ -205,7 +224,11 @@ class _SmoothSplits(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Return gradients by demands and capacities, from one linear system."""
+        """Return gradients by demands (B, D) and capacities (B, E).
+
+        With rhs = -A' J g / t for the incoming gradient g (B, D, K), solve H s = rhs on the links
+        with a price; then d demand[d] = sum_k w[d, k] pathsum(s), d capacity = -s.
+        """
         dual: _SmoothedDual = ctx.dual
         has_price = ctx.prices > 0
         rhs = -dual.ops.link_sum(dual.slope(ctx.splits, grads[0]))
@@ -214,7 +237,14 @@ class _SmoothSplits(torch.autograd.Function):
 
 
 def _optimal_prices(problem: Problem, temperature: float) -> Tensor:
-    """Minimise F over prices (B, E), with continuation in the temperature.
+    """Minimise the smoothed dual F over prices (B, E), with continuation in the temperature.
+
+    Newton's method starts from prices of the linear program at a high temperature, and each lower
+    temperature from the last prices.
+
+    Args:
+        problem: B matrices, float64.
+        temperature: t over the mean value of a Gbit/s.
 
     Raises:
         SolverError: the load error exceeds 1e-6 of a capacity, the limit of float64.
@@ -235,7 +265,14 @@ def _optimal_prices(problem: Problem, temperature: float) -> Tensor:
 
 
 class _SmoothedDual:
-    """Smoothed dual F (module docstring) of B pairs of demands and capacities, float64."""
+    """Smoothed dual F of B pairs of demands and capacities, float64.
+
+    F(p) = sum_e c[e] p[e] + t sum_d demand[d] log(1 + sum_k exp((v[d, k] - price(d, k)) / t)).
+
+    Args:
+        problem: B matrices.
+        temperature: t over the mean value of a Gbit/s.
+    """
 
     def __init__(self, problem: Problem, temperature: float) -> None:
         self._problem = problem
@@ -262,19 +299,33 @@ class _SmoothedDual:
         return self._problem.capacity_value(prices) + (self._problem.demand * profit).sum(1)
 
     def slope(self, splits: Tensor, change: Tensor) -> Tensor:
-        """Return (B, D, K) J change / t, the derivative of splits along profits; symmetric."""
+        """Return (B, D, K) J change / t with J[d] = diag(w[d]) - w[d] w[d]': the derivative of the
+        splits along a change of the profits.
+
+        Args:
+            splits: (B, D, K) w.
+            change: (B, D, K) change of the profits.
+        """
         return splits * (change - (splits * change).sum(-1, keepdim=True)) / self._temperature
 
     def minimise(self, prices: Tensor, tolerance: float) -> tuple[Tensor, float]:
-        """Minimise F from prices (B, E) by projected Newton steps.
+        """Minimise F by Newton steps projected onto p >= 0 (Bertsekas 1982).
 
-        Returns prices (B, E), and the largest relative error of a load.
+        Links are free if their price is positive, or would rise.
+
+        Args:
+            prices: (B, E) start.
+            tolerance: relative error of a load on a free link at which to stop.
+
+        Returns:
+            prices (B, E), and the largest relative error of a load.
         """
         problem = self._problem
         capacity = self._problem.capacity
         value = self.value(prices)
         error = torch.full((problem.batch,), torch.inf)
         for _ in range(_MAX_STEPS):
+            # Gradient c - load; stop where it vanishes on all free links.
             splits = self.splits(prices)
             gradient = torch.where(self._is_live, capacity - problem.loads(splits), 0)
             is_free = self._is_live & ((prices > 0) | (gradient < 0))
@@ -282,7 +333,8 @@ class _SmoothedDual:
             is_open = error > tolerance
             if not bool(is_open.any()):
                 break
-            # Where all demands reject a link, or none does, H is almost 0: limit steps to a few t.
+            # Newton step.  H is almost 0 where no demand responds to the price; damping then limits
+            # steps to a few t.
             damping = gradient.abs() / (_MAX_MOVE * self._temperature)
             step = self._solve_system(
                 splits, is_free, torch.where(is_free, -gradient, 0), damping, _STEP_RESIDUAL
@@ -293,8 +345,17 @@ class _SmoothedDual:
     def _line_search(
         self, prices: Tensor, value: Tensor, gradient: Tensor, step: Tensor, is_open: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Backtrack each row's step until F decreases sufficiently (Armijo); return prices (B, E)
-        and F (B,).
+        """Backtrack each matrix's step until F decreases sufficiently (Armijo).
+
+        Args:
+            prices: (B, E) present prices.
+            value: (B,) F at these prices.
+            gradient: (B, E) gradient of F.
+            step: (B, E) Newton step.
+            is_open: (B,) bool, matrices that are not yet optimal.
+
+        Returns:
+            prices (B, E), unchanged where no step is accepted, and F (B,).
         """
         size = is_open.to(value)
         for _ in range(_MAX_HALVINGS):
@@ -312,7 +373,13 @@ class _SmoothedDual:
         )
 
     def solve_for_prices(self, splits: Tensor, has_price: Tensor, rhs: Tensor) -> Tensor:
-        """Return (B, E) H^-1 ``rhs`` on the links with a price, and 0 on the others."""
+        """Return (B, E) H^-1 ``rhs`` on the links with a price, and 0 on the others.
+
+        Args:
+            splits: (B, D, K) splits at the optimum.
+            has_price: (B, E) bool, links with a positive price.
+            rhs: (B, E) right-hand side.
+        """
         damping = _DAMPING * self._problem.capacity / self._unit
         return self._solve_system(
             splits, has_price, torch.where(has_price, rhs, 0), damping, _GRADIENT_RESIDUAL
@@ -321,15 +388,26 @@ class _SmoothedDual:
     def _solve_system(
         self, splits: Tensor, is_free: Tensor, rhs: Tensor, damping: Tensor, residual: float
     ) -> Tensor:
-        """Solve (H + damping) s = ``rhs`` (B, E) on the free links, to a relative residual; s is 0
+        """Solve (H + damping) s = ``rhs`` on the free links by conjugate gradients; s is 0
         elsewhere.
+
+        H = A' (demand J / t) A, with A the incidence of paths and links.
+
+        Args:
+            splits: (B, D, K) splits, which define J.
+            is_free: (B, E) bool, free links.
+            rhs: (B, E) right-hand side, 0 on other links.
+            damping: (B, E) diagonal regularisation.
+            residual: relative residual at which to stop.
         """
         weight = self._problem.demand[..., None]
         diagonal = self.ops.link_sum(weight * splits * (1 - splits)) / self._temperature + damping
 
-        def apply_matrix(s: Tensor) -> Tensor:
-            through = self.ops.link_sum(weight * self.slope(splits, self.ops.path_sum(s)))
-            return torch.where(is_free, through + damping * s, 0)
+        def apply_matrix(price_change: Tensor) -> Tensor:
+            product = self.ops.link_sum(
+                weight * self.slope(splits, self.ops.path_sum(price_change))
+            )
+            return torch.where(is_free, product + damping * price_change, 0)
 
         return _conjugate_gradients(
             apply_matrix,
@@ -345,28 +423,38 @@ def _conjugate_gradients(
     inverse_diagonal: Tensor,
     tolerance: float,
 ) -> Tensor:
-    """Solve B positive definite systems by conjugate gradients: (B, E) solutions.
+    """Solve B positive definite systems by preconditioned conjugate gradients; return (B, E)
+    solutions.
 
-    Jacobi preconditioner ``inverse_diagonal`` (B, E).
+    Args:
+        apply_matrix: product of the matrices with (B, E) vectors.
+        rhs: (B, E) right-hand sides.
+        inverse_diagonal: (B, E) Jacobi preconditioner.
+        tolerance: relative residual at which a system is solved.
     """
     solution = torch.zeros_like(rhs)
     residual = rhs
-    scaled = inverse_diagonal * residual
-    direction = scaled
-    size = (residual * scaled).sum(1)
-    tolerance_size = tolerance**2 * size
+    preconditioned = inverse_diagonal * residual
+    direction = preconditioned
+    squared_norm = (residual * preconditioned).sum(1)
+    squared_tolerance = tolerance**2 * squared_norm
     for _ in range(_MAX_CONJUGATE_STEPS):
-        if bool((size <= tolerance_size).all()):
+        if bool((squared_norm <= squared_tolerance).all()):
             break
         product = apply_matrix(direction)
         curvature = (direction * product).sum(1)
-        length = torch.where(
-            (size > tolerance_size) & (curvature > 0), size / curvature.clamp(min=1e-300), 0
+        step_length = torch.where(
+            (squared_norm > squared_tolerance) & (curvature > 0),
+            squared_norm / curvature.clamp(min=1e-300),
+            0,
         )[:, None]
-        solution = solution + length * direction
-        residual = residual - length * product
-        scaled = inverse_diagonal * residual
-        last_size = size
-        size = (residual * scaled).sum(1)
-        direction = scaled + (size / last_size.clamp(min=1e-300))[:, None] * direction
+        solution = solution + step_length * direction
+        residual = residual - step_length * product
+        preconditioned = inverse_diagonal * residual
+        last_squared_norm = squared_norm
+        squared_norm = (residual * preconditioned).sum(1)
+        direction = (
+            preconditioned
+            + (squared_norm / last_squared_norm.clamp(min=1e-300))[:, None] * direction
+        )
     return solution

@@ -58,7 +58,7 @@ class LargestShare(NamedTuple):
         share: served fraction of every demand under the splits, at most 1.
         bound: upper bound of the served fraction; above 1 where all demand may fit.
         splits: (1, D, K) splits of the allocation.
-        prices: (1, E) prices that prove the bound; the sum of capacity times price is 1.
+        prices: (1, E) dual prices of the bound; the sum of capacity times price is 1.
     """
 
     share: float
@@ -67,23 +67,26 @@ class LargestShare(NamedTuple):
     prices: Tensor
 
     @property
-    def is_whole(self) -> bool:
+    def is_fully_served(self) -> bool:
         """Whether all demand is served."""
         return self.share >= 1
 
     @property
-    def is_impossible(self) -> bool:
+    def is_infeasible(self) -> bool:
         """Whether prices prove that the network cannot carry all demand."""
         return self.bound < 1 - _ROUNDING
 
 
 def largest_share(problem: Problem, balance: Balance, deadline: Deadline) -> Steps[LargestShare]:
-    """Compute the largest common served fraction of one matrix, to the gap that decides if it is 1.
+    """Compute the largest common served fraction of one matrix: 1 / (largest utilisation), at most
+    1.
+
+    Gaps decrease until value or bound decides whether all demand fits.
 
     Args:
         problem: one matrix.
-        balance: solver of max_link_utilisation.
-        deadline: end of the search, then undecided.
+        balance: solver of max_link_utilisation, for one matrix, to a gap, until a deadline.
+        deadline: end of the search, which may leave the question undecided.
     """
     balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, problem.demand)
     for gap in _SHARE_GAPS:
@@ -93,7 +96,7 @@ def largest_share(problem: Problem, balance: Balance, deadline: Deadline) -> Ste
         share = 1 / max(utilisation, 1.0)
         bound = 1 / utilisation_bound if utilisation_bound > 0 else float("inf")
         largest = LargestShare(share, bound, share * result.splits, result.prices)
-        if largest.is_whole or largest.is_impossible or deadline.is_over:
+        if largest.is_fully_served or largest.is_infeasible or deadline.is_over:
             break
     return largest
 
@@ -115,8 +118,8 @@ def solving(
         gap: target gap.
         max_iterations: iteration limit of each matrix.
         deadline: deadline of the last iteration.
-        engine: auto or interior.
-        balance: solver of max_link_utilisation.
+        engine: "auto" or "interior".
+        balance: solver of max_link_utilisation, which decides whether a matrix is feasible.
 
     Raises:
         InputError: another engine, side conditions, segment lists, or a GPU.
@@ -134,9 +137,7 @@ def solving(
 
 
 def in_type(result: PdhgResult, dtype: torch.dtype) -> PdhgResult:
-    """Convert splits and prices of a result to the type of its problem; certified figures stay
-    float64.
-    """
+    """Convert splits and prices of a result to ``dtype``; value, bound and gap stay float64."""
     tensors: dict[str, Any] = {
         field: getattr(result, field).to(dtype) for field in ("splits", "prices")
     }
@@ -153,7 +154,7 @@ def require(problem: Problem, engine: str) -> None:
     if engine not in ENGINES:
         raise InputError("solve", "engine", f"{' or '.join(ENGINES)} under least_cost", engine)
     if not interior.accepts(problem):
-        expected = "candidate paths, no side condition, and the device cpu"
+        expected = "a problem on the CPU, over candidate paths, without side conditions"
         raise InputError("objective least_cost", "", expected, repr(problem))
 
 
@@ -165,9 +166,21 @@ def _solve_matrix(
     deadline: Deadline,
     balance: Balance,
 ) -> Steps[PdhgResult]:
-    """Solve one matrix; raise the price of unserved demand until all is served or infeasibility is
-    proved.
+    """Solve one matrix by the exact penalty method.
+
+    Each round solves with unserved demand at a price; the price rises until all demand is served,
+    or until max_link_utilisation proves that the network cannot carry it.
+
+    Args:
+        problem: one matrix, float64.
+        state: warm start; None for a cold start.
+        gap: target gap.
+        max_iterations: iteration limit of a round.
+        deadline: deadline of the last iteration.
+        balance: solver of max_link_utilisation.
     """
+    # Start: splits (D * K,) and prices (E,), zero or from the warm start; each round continues
+    # there.
     begin = time.perf_counter()
     iterations = 0
     splits = np.zeros(problem.paths.mask.size)
@@ -176,26 +189,27 @@ def _solve_matrix(
     if state is not None:
         splits[:] = scaled_to_one(problem, state.splits.to(torch.float64)).reshape(-1).numpy()
         prices[:] = state.prices[0].numpy()
-    share: LargestShare | None = None
+    served_bounds: LargestShare | None = None
     shedding_price, max_price = _shedding_price_range(problem)
     while True:
         yield
         served_splits, iterations = _solve_at_shedding_price(
             problem, shedding_price, splits, prices, gap, max_iterations, deadline, start
         )
-        result = result_of(
+        result = make_result(
             problem, served_splits, torch.from_numpy(prices)[None], iterations, gap, deadline
         )
-        if is_within(problem, result.splits) or deadline.is_over or shedding_price >= max_price:
+        if is_feasible(problem, result.splits) or deadline.is_over or shedding_price >= max_price:
             break
-        if share is None:
-            share = yield from largest_share(problem, balance, deadline)
-            if share.is_impossible:
-                result = impossible(result, share)
+        # Unserved demand: infeasible, or a price that is too low.
+        if served_bounds is None:
+            served_bounds = yield from largest_share(problem, balance, deadline)
+            if served_bounds.is_infeasible:
+                result = infeasible_result(result, served_bounds)
                 break
         shedding_price *= UNSERVED_COST_FACTOR
     if bool(without_path(problem)[0]):
-        result = cut_off(result)
+        result = disconnected_result(result)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
 
@@ -203,7 +217,8 @@ def _shedding_price_range(problem: Problem) -> tuple[float, float]:
     """Return the first price per Gbit/s of unserved demand, and its limit.
 
     A price above the cost of every path serves all feasible demand.  One path of extreme cost would
-    lose the digits of all others in it, so that path counts only if cheaper ones do not suffice.
+    make the price so large that the costs of all others vanish in its rounding, so that the first
+    price covers costs up to 1000 times the typical one.
     """
     cost = torch.where(problem.path_mask, -problem.path_value, -torch.inf)
     max_cost = max(float(cost.max()), 0.0)
@@ -224,14 +239,26 @@ def _solve_at_shedding_price(
     deadline: Deadline,
     start: Start,
 ) -> tuple[Tensor, int]:
-    """Solve for splits (1, D, K) and the number of iterations; writes prices (E,) into
-    ``prices``.
+    """Minimise cost with unserved demand at a price; return splits (1, D, K) and number of
+    iterations.
+
+    Args:
+        problem: one matrix, float64.
+        shedding_price: cost of an unserved Gbit/s.
+        splits: (D * K,) start, then solution (updated).
+        prices: (E,) start, then dual prices (updated).
+        gap: target gap.
+        max_iterations: iteration limit.
+        deadline: deadline of the last iteration.
+        start: COLD, or WARM to start from splits and prices.
     """
+    # HiGHS, while the kernels are not compiled.
     if is_interpreting():
         exact = exact_program(problem.program, deadline.remaining_s)
         if exact is not None:
             prices[:] = exact[1][0].numpy()
             return exact[0], 0
+    # Value of a Gbit/s on a path: shedding price minus path cost.
     value = (shedding_price + problem.path_value).reshape(-1).contiguous().numpy()
     demand = problem.demand[0].contiguous()
     capacity = problem.capacity[0].contiguous()
@@ -261,12 +288,14 @@ def _solve_at_shedding_price(
     return torch.from_numpy(splits).reshape(problem.path_mask.shape), iterations
 
 
-def is_within(problem: Problem, splits: Tensor) -> bool:
-    """Whether splits (1, D, K) of all demand keep loads within capacities."""
+def is_feasible(problem: Problem, splits: Tensor) -> bool:
+    """Whether splits (1, D, K), as shares of all demand, keep all loads within capacities, up to
+    rounding.
+    """
     return bool((problem.program.overload(problem.loads(splits)) <= _ROUNDING).all())
 
 
-def result_of(
+def make_result(
     problem: Problem,
     splits: Tensor,
     prices: Tensor,
@@ -274,15 +303,21 @@ def result_of(
     gap: float,
     deadline: Deadline,
 ) -> PdhgResult:
-    """Create the result of splits (1, D, K), scaled to sums of 1, and of prices (1, E).
+    """Create the result of one matrix; value and gap are infinite where loads exceed capacities.
 
-    Value and gap are infinite where loads exceed capacities.
+    Args:
+        problem: one matrix.
+        splits: (1, D, K) splits, scaled here to a sum of 1 per demand.
+        prices: (1, E) dual prices.
+        iterations: number of iterations.
+        gap: target gap.
+        deadline: deadline of the search, for the stopping criterion.
     """
     live = torch.where(problem.path_mask, splits, 0).clamp(min=0)
     splits = scaled_to_one(problem, live)
     bound = dual_bound(problem, prices)
     value = problem.value(splits)
-    if not is_within(problem, splits):
+    if not is_feasible(problem, splits):
         value = torch.full_like(value, torch.inf)
     gaps = certified_gap(problem, value, bound)
     is_reached = float(gaps[0]) <= gap
@@ -301,9 +336,13 @@ def result_of(
     )
 
 
-def impossible(result: PdhgResult, share: LargestShare) -> PdhgResult:
-    """Return the result of an infeasible matrix: the allocation of the largest common served
-    fraction, and the prices of its bound.
+def infeasible_result(result: PdhgResult, share: LargestShare) -> PdhgResult:
+    """Return the result of an infeasible matrix: allocation and dual prices of the largest common
+    served fraction; value, bound and gap are infinite.
+
+    Args:
+        result: result of one matrix with unserved demand.
+        share: its largest common served fraction.
     """
     infinite = torch.full_like(result.value, torch.inf)
     splits = share.splits.to(result.splits)
@@ -322,15 +361,15 @@ def impossible(result: PdhgResult, share: LargestShare) -> PdhgResult:
 
 
 def without_path(problem: Problem) -> Tensor:
-    """Return (B,) whether a positive demand has no live candidate path, so that the matrix is
-    infeasible.
+    """Return (B,) whether a matrix has a positive demand without a live candidate path, so that it
+    is infeasible.
     """
     return ((problem.demand > 0) & ~problem.routable).any(1)
 
 
-def cut_off(result: PdhgResult) -> PdhgResult:
+def disconnected_result(result: PdhgResult) -> PdhgResult:
     """Return the result of a matrix with a demand without a path: infeasible, with a common served
-    fraction of 0; the splits serve the other demands.
+    fraction of 0.  The splits serve the other demands.
     """
     infinite = torch.full_like(result.value, torch.inf)
     return dataclasses.replace(

@@ -1,7 +1,7 @@
 """Certified growth of the rate levels of any allocation (:mod:`teal.problem.fair_levels`).
 
 The certificate of a level are the prices of a max_link_utilisation program at rates scaled by a
-slightly too large theta: they lie on the links that limit this level, not on those of lower levels.
+slightly too large theta: they lie on the links that limit this level, not on links of lower levels.
 Entry point: :func:`level_growths`.
 """
 
@@ -42,7 +42,10 @@ def level_growths(
     levels: int = 8,
     min_rate: float = 0.0,
 ) -> list[LevelGrowth]:
-    """Certify the growth of some levels, in ascending order.
+    """Certify how far some rate levels could grow, in ascending order of the level.
+
+    A level t is a rate per weight; its bound theta says that no allocation raises all rates at this
+    level or above to theta t w (at most the demand) while the others keep theirs.
 
     Args:
         problem: B = 1.
@@ -69,11 +72,17 @@ def level_growths(
 
 
 def _levels(level: Tensor, rate: Tensor, num_groups: int) -> list[float]:
-    """Group nearly equal levels; return the lowest entry of the ``num_groups`` groups with the most
-    flow, ascending.
+    """Group levels within 2% of the lowest of a group; return the lowest level of the groups with
+    the most flow, ascending.
+
+    Args:
+        level: (n,) rate per weight of each demand.
+        rate: (n,) flow of each demand, Gbit/s.
+        num_groups: largest number of groups.
     """
     ordered, order = level.sort()
-    groups: list[tuple[float, float]] = []  # flow, level
+    # Flow and lowest level of each group.
+    groups: list[tuple[float, float]] = []
     for entry, flow in zip(ordered.tolist(), rate[order].tolist(), strict=True):
         if groups and entry <= groups[-1][1] * _SAME_LEVEL_RATIO:
             groups[-1] = groups[-1][0] + flow, groups[-1][1]
@@ -83,12 +92,15 @@ def _levels(level: Tensor, rate: Tensor, num_groups: int) -> list[float]:
 
 
 def _growth(problem: Problem, rate: Tensor, grows: Tensor, level_rate: Tensor) -> float:
-    """Return the tightest bound on theta.
+    """Return the tightest bound on the growth theta of a level.
+
+    Tries increasing theta until the prices of max_link_utilisation at the grown rates prove a bound
+    of at most theta.
 
     Args:
         problem: B = 1.
         rate: (D,) rates, Gbit/s.
-        grows: (D,) whether a demand belongs to the growing set A.
+        grows: (D,) bool, demands of the growing set A.
         level_rate: (D,) t w, Gbit/s.
     """
     best_bound = math.inf

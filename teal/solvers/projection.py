@@ -21,12 +21,12 @@ MIN_SPLIT_SUM = 1e-12  # share of a demand; splits with a smaller sum count as z
 
 
 def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
-    """Project ``splits`` to a feasible allocation: (B, D, K).
+    """Project ``splits`` to a feasible allocation (B, D, K).
 
-    max_link_utilisation: the splits of each routable demand are scaled to sum to 1.
+    max_link_utilisation: the splits of each routable demand are scaled to a sum of 1.
 
-    max_concurrent_flow: the same, then all splits are divided by the largest utilisation where that
-    is above 1, and unserved demand uses unused capacity as in step 3.
+    max_concurrent_flow: splits are scaled to a sum of 1 and divided by the largest utilisation if
+    that is above 1; then step 3 below allocates unused capacity.
 
     Value maximisation, in three steps:
 
@@ -74,8 +74,9 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
 
 
 def scaled_to_one(problem: Problem, splits: Tensor) -> Tensor:
-    """Scale splits (B, D, K) >= 0 of live paths to a sum of 1 per demand; even splits where all are
-    0.
+    """Scale splits (B, D, K) >= 0 of live paths to a sum of 1 per demand.
+
+    Demands whose splits are all 0 get even splits.
     """
     total = splits.sum(-1, keepdim=True)
     return torch.where(
@@ -100,12 +101,16 @@ def granted_share(problem: Problem, requested: Tensor, available: Tensor) -> Ten
 
 
 def _requested_flow(problem: Problem, flow: Tensor, unused: Tensor) -> Tensor:
-    """Return (B, D, K) requests of unserved demand, Gbit/s, in proportion to unused path capacity.
+    """Return (B, D, K) requests of unserved demand, Gbit/s, in proportion to the unused path
+    capacity.
+
+    A demand requests at most the unused capacity of each path, and at most its unserved flow in
+    total.
 
     Args:
         problem: B matrices.
-        flow: (B, D, K) allocated flow.
-        unused: (B, E) unused capacity.
+        flow: (B, D, K) allocated flow, Gbit/s.
+        unused: (B, E) unused capacity, Gbit/s.
     """
     # Smallest unused capacity along the path.
     path_unused = torch.where(problem.path_mask, -problem.ops.path_max(-unused)[0], 0)
@@ -120,13 +125,14 @@ def _requested_flow(problem: Problem, flow: Tensor, unused: Tensor) -> Tensor:
 
 
 class CutOnly(NamedTuple):
-    """Figures of a model's splits without refill, for B matrices, float64.
+    """Metrics of a model's splits that were scaled down without refill, for B matrices, float64.
 
     Attributes:
         satisfied_demand: (B,) served fraction of all demand; 1 without demand.
         gap: (B,) certified gap, by the best multiple of the model's prices; under priority of the
             weighted sum.
-        share: (B,) quality as in :func:`share_of_value`.
+        share: (B,) value over the value of all demand; the smallest served fraction under
+            max_concurrent_flow; 1 / utilisation under max_link_utilisation.
     """
 
     satisfied_demand: Tensor
@@ -135,10 +141,10 @@ class CutOnly(NamedTuple):
 
 
 def share_of_value(problem: Problem, value: Tensor) -> Tensor:
-    """Return (B,) a value as a quality, larger for better allocations.
+    """Return (B,) an objective value as a quality, larger for better allocations.
 
-    The share of the value of all demand, each Gbit/s on its best path, 1 without demand; the
-    smallest served fraction under max_concurrent_flow; 1 / utilisation for utilisations.
+    Value over the value of all demand, with each Gbit/s on its best path, 1 without demand; the
+    smallest served fraction under max_concurrent_flow; 1 / utilisation under max_link_utilisation.
 
     Args:
         problem: B matrices.
@@ -153,18 +159,21 @@ def share_of_value(problem: Problem, value: Tensor) -> Tensor:
 
 
 def cut_only(problem: Problem, splits: Tensor, prices: Tensor) -> CutOnly:
-    """Scale splits down until they are feasible, without refill, and measure them.
+    """Scale a model's splits down until they are feasible, without refill, and return their
+    metrics.
 
     Args:
         problem: B matrices.
         splits: (B, D, K) splits of a model.
-        prices: (B, E) prices of the model.
+        prices: (B, E) link prices of the model.
     """
     problem = problem.to(torch.float64)
-    cut = project(problem, splits.to(problem.demand), refill=0)
-    total = problem.demand.sum(1)
-    served_flow = problem.flows(cut).sum((1, 2))
-    share = torch.where(total > 0, served_flow / total.clamp(min=1e-300), 1.0)
-    value = problem.value(cut)
+    feasible_splits = project(problem, splits.to(problem.demand), refill=0)
+    total_demand = problem.demand.sum(1)
+    served_flow = problem.flows(feasible_splits).sum((1, 2))
+    served_fraction = torch.where(
+        total_demand > 0, served_flow / total_demand.clamp(min=1e-300), 1.0
+    )
+    value = problem.value(feasible_splits)
     bound = scaled_dual_bound(problem, prices)
-    return CutOnly(share, gap(problem, value, bound), share_of_value(problem, value))
+    return CutOnly(served_fraction, gap(problem, value, bound), share_of_value(problem, value))

@@ -37,11 +37,14 @@ class Protected:
 
 
 def groups_to_survive(problem: Problem, file: str) -> Sequence[Sequence[int]]:
-    """Return the link indices of each group in a file; for "" those of the problem's groups, or of
-    every cable if there are none.
+    """Return the link indices of each group of links that fail together.
+
+    Args:
+        problem: the problem, whose protection may name groups.
+        file: file with the groups; "" for the groups of the problem, or every cable if it has none.
 
     Raises:
-        InputError: see :func:`teal.formats.groups.load_groups`.
+        InputError: an unreadable or invalid file.
     """
     protection = problem.condition(Protection)
     return (
@@ -56,7 +59,7 @@ def protect(
     gap: float = 1e-3,
     max_iterations: int = 10_000,
 ) -> Protected:
-    """Maximise the guaranteed rates that survive the failure of any one group.
+    """Maximise the guaranteed rates that survive the failure of any one group of links.
 
     Args:
         problem: B matrices under total_flow or weighted_flow.
@@ -65,7 +68,7 @@ def protect(
         max_iterations: iteration limit of PDHG.
 
     Raises:
-        InputError: see :meth:`teal.Problem.with_protection`.
+        InputError: the problem does not support protection, or a group is invalid.
     """
     groups = problem.topology.cables() if groups is None else groups
     protection = Protection.of(problem.ops, problem.topology.num_links, groups)
@@ -87,11 +90,11 @@ def under_failures(
     Args:
         problem: B matrices.
         splits: (B, D, K) splits.
-        groups: as in :func:`protect`.
+        groups: link indices of each of G groups; None for every cable.
 
     Returns:
         utilisation: (G, B) largest load over capacity of a link that has not failed.
-        lost: (G, B) Gbit/s of demands without a live used path.
+        disconnected_flow: (G, B) flow of the demands without a live used path, Gbit/s.
     """
     groups = problem.topology.cables() if groups is None else groups
     failed = torch.from_numpy(failed_paths(problem.ops, problem.topology.num_links, groups)).to(
@@ -99,18 +102,20 @@ def under_failures(
     )
     served_fraction = splits.sum(-1, keepdim=True)
     utilisation = []
-    lost = []
+    disconnected_flow = []
     for group_index, links in enumerate(groups):
-        live = torch.where(failed[group_index], 0, splits)
-        live_fraction = live.sum(-1, keepdim=True)
+        # Rescale the splits of the live paths to the same sum.
+        live_splits = torch.where(failed[group_index], 0, splits)
+        live_fraction = live_splits.sum(-1, keepdim=True)
         rescaled = torch.where(
-            live_fraction > 0, live * (served_fraction / live_fraction.clamp(min=1e-30)), 0
+            live_fraction > 0, live_splits * (served_fraction / live_fraction.clamp(min=1e-30)), 0
         )
+        # Loads of the links that have not failed.
         working = problem.capacity > 0
         working[:, list(links)] = False
         load = torch.where(working, problem.loads(rescaled), 0)
         utilisation.append((load * problem.inverse_capacity).amax(1))
-        lost.append(
+        disconnected_flow.append(
             (problem.demand * torch.where(live_fraction > 0, 0, served_fraction)[..., 0]).sum(1)
         )
-    return torch.stack(utilisation), torch.stack(lost)
+    return torch.stack(utilisation), torch.stack(disconnected_flow)

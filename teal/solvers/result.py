@@ -63,21 +63,26 @@ class Starter(Protocol):
 
 
 def start_of_sample(starter: Starter, problem: Problem) -> tuple[Tensor, Tensor]:
-    """Return the start of a sample, by ``start_sample`` where the starter has it."""
+    """Return a model's splits and prices for a sample of the demands.
+
+    Calls ``start_sample`` if the starter has it, else ``start``.
+    """
     return getattr(starter, "start_sample", starter.start)(problem)
 
 
 def start_for(starter: Starter, problem: Problem, iterations: float) -> tuple[Tensor, Tensor]:
-    """Return the start for a program of so many iterations, by ``start_for`` where the starter has
-    it.
+    """Return a model's splits and prices for a program that needs about ``iterations`` iterations.
+
+    Calls ``start_for`` if the starter has it, else ``start``.
     """
     method = getattr(starter, "start_for", None)
     return starter.start(problem) if method is None else method(problem, iterations)
 
 
 def rounds_for(starter: Starter, iterations: float) -> int:
-    """Return the number of rounds of :func:`start_for`, by ``rounds_for`` where the starter has it,
-    else that of a PriceGNN.
+    """Return the number of rounds that a model runs for a program of ``iterations`` iterations.
+
+    Calls ``rounds_for`` if the starter has it; else 22, the rounds of a PriceGNN.
     """
     method = getattr(starter, "rounds_for", None)
     return _DEFAULT_ROUNDS if method is None else method(iterations)
@@ -137,9 +142,8 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """Certified relative gap (:func:`teal.problem.bounds.gap`).
-
-        (bound - value) / bound for a maximum, (value - bound) / value for a minimum.
+        """Certified relative gap: (bound - value) / bound for a maximum, (value - bound) / value
+        for a minimum.
         """
         return gap_between(self.value, self.bound, self.sense)
 
@@ -150,7 +154,9 @@ class Solution:
 
 
 def stops_of_sequence(gaps: Tensor, target: float) -> tuple[Stop, ...]:
-    """Return the stopping criteria of a sequence of programs, from the certified gaps (B,)."""
+    """Return the stopping criterion of each matrix of a sequence: GAP where the certified gap (B,)
+    is at most ``target``, else ITERATIONS.
+    """
     return tuple(Stop.GAP if gap <= target else Stop.ITERATIONS for gap in gaps.tolist())
 
 
@@ -233,16 +239,19 @@ class PdhgResult(WithLines):
         )
 
     def replaced(self, rows: Tensor, replacements: PdhgResult) -> PdhgResult:
-        """Return a copy with ``replacements`` as the results of some matrices.
+        """Return a copy with new results for some matrices; single programs only.
 
-        For single programs only.
+        Args:
+            rows: (n,) indices of these matrices.
+            replacements: n results.
 
         Raises:
             ValueError: results of a sequence of programs.
         """
         if any(getattr(self, field) is not None for field in _SEQUENCE_FIELDS):
             raise ValueError(
-                "cannot replace rows: a sequence of programs has one certificate for all matrices"
+                "cannot replace results of single matrices: a sequence of programs has one "
+                "certificate for all matrices"
             )
 
         def copy_rows(old: Tensor, new: Tensor) -> Tensor:
@@ -267,7 +276,11 @@ class PdhgResult(WithLines):
 
 def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResult:
     """Combine two results for the same matrices: the better allocation and the better prices of
-    each.
+    each matrix.
+
+    Args:
+        problem: B matrices.
+        first, second: results; other fields come from ``second``, and iterations are added up.
     """
     sense = problem.objective.rules.sense
     is_better = sense * first.value > sense * second.value
@@ -289,7 +302,10 @@ def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResul
 
 
 def merged(results: list[PdhgResult]) -> PdhgResult:
-    """Concatenate the results of parts of a batch, solved one after another."""
+    """Concatenate the results of parts of a batch, solved one after another.
+
+    Iterations are those of the longest part, seconds the sum.
+    """
 
     def concatenate(field: str) -> Tensor:
         return torch.cat([getattr(result, field) for result in results])

@@ -38,7 +38,7 @@ _MAX_ROUNDS = 8  # rounds of the first stage; then the second one starts from th
 
 
 def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) -> Tensor:
-    """Move flow to shorter paths at the same value.
+    """Move flow to shorter paths of the same demand, at the same value.
 
     Args:
         problem: B matrices.  Under side conditions, with link costs, and on a GPU the splits are
@@ -52,9 +52,12 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
     is_plain = problem.ops.is_over_paths and not problem.conditions and not problem.has_link_cost
     if not is_plain or splits.is_cuda or problem.ops.column_paths is not problem.paths:
         return splits
-    lengths = _latencies(problem)
+    # (D, K) length of each path.
+    path_length = _latencies(problem)
     if length is not None:
-        lengths = problem.ops.path_sum(length.to(torch.float64)[None])[0]
+        path_length = problem.ops.path_sum(length.to(torch.float64)[None])[0]
+    # (B, E) largest load after the moves: capacity, or in a balanced program capacity times the
+    # current largest utilisation.
     capacity = problem.capacity.to(torch.float64)
     limit = capacity
     if problem.demand_set.carries_all:
@@ -67,7 +70,7 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
         _shorten(
             packed.scan,
             packed.max_slots,
-            lengths.numpy(),
+            path_length.numpy(),
             problem.demand.to(torch.float64).contiguous().numpy(),
             capacity.contiguous().numpy(),
             limit.contiguous().numpy(),
@@ -103,7 +106,13 @@ def _latencies(problem: Problem) -> Tensor:
 
 
 def preferred(problem: Problem, splits: Tensor, prefer: str) -> Tensor:
-    """Apply :func:`shortened` by latency, by hops, or not at all (none)."""
+    """Return splits (B, D, K) with flow moved to shorter paths.
+
+    Args:
+        problem: B matrices.
+        splits: (B, D, K) feasible splits.
+        prefer: "latency" or "hops", the length to reduce; "none" to return ``splits``.
+    """
     if prefer == "none":
         return splits
     return shortened(
@@ -123,8 +132,17 @@ def _shorten(
     limit: FloatArray,
     splits: FloatArray,
 ) -> None:
-    """Shorten the splits (B, D, K) in place, up to link loads ``limit`` (B, E) or the current
-    ones.
+    """Move flow to shorter paths, matrix by matrix, in place.
+
+    Args:
+        begin, end: range of matrices of this call.
+        scan: tries and paths of all sources, source by source.
+        slots: largest number of trie nodes of a source, plus one for the source itself.
+        length: (D, K) length of each path.
+        demand: (B, D) Gbit/s.
+        capacity: (B, E) Gbit/s; 0 for a failed link.
+        limit: (B, E) largest load after the moves, Gbit/s; a current load may exceed it.
+        splits: (B, D, K) feasible splits (updated).
     """
     for b in range(begin, end):
         _shorten_matrix(scan, slots, length, demand[b], capacity[b], limit[b], splits[b])
@@ -140,82 +158,104 @@ def _shorten_matrix(
     limit: FloatArray,
     splits: FloatArray,
 ) -> None:
-    """Run both stages for one matrix; loops instead of NumPy operations, which take seconds to
-    compile.
+    """Move flow of one matrix to shorter paths, in place.
+
+    Stage 1 sends every demand over its shortest live path, then restores the splits of demands
+    whose shortest path has an overloaded link, in several rounds.  Stage 2 moves flow of these
+    demands to shorter paths with unused capacity.  Loops replace NumPy operations, which take
+    seconds to compile.
+
+    Args:
+        scan: tries and paths of all sources, source by source.
+        slots: largest number of trie nodes of a source, plus one for the source itself.
+        length: (D, K) length of each path.
+        demand: (D,) Gbit/s.
+        capacity: (E,) Gbit/s; 0 for a failed link.
+        limit: (E,) largest load after the moves, Gbit/s.
+        splits: (D, K) feasible splits (updated).
     """
-    (demands, num_paths) = splits.shape
-    links = len(capacity)
+    (num_demands, num_paths) = splits.shape
+    num_links = len(capacity)
+    # Scratch of one source, per trie node: flow through it, and whether its path has a marked link.
     node_flow = np.empty(slots)
     node_flag = np.empty(slots, np.bool_)
-    live = np.ones((demands, num_paths), np.bool_)
-    has_overload = np.zeros((demands, num_paths), np.bool_)
-    is_closed = np.empty(links, np.bool_)
-    is_over = np.empty(links, np.bool_)
+    # Whether each path is live, and whether it has an overloaded link; whether each link has
+    # failed, and is overloaded.
+    live = np.ones((num_demands, num_paths), np.bool_)
+    has_overload = np.zeros((num_demands, num_paths), np.bool_)
+    is_closed = np.empty(num_links, np.bool_)
+    is_over = np.empty(num_links, np.bool_)
     any_closed = False
-    for e in range(links):
+    for e in range(num_links):
         is_closed[e] = capacity[e] <= 0
         any_closed = any_closed or is_closed[e]
+    # Live paths: those without a failed link.
     if any_closed:
         _mark_paths(scan, is_closed, node_flag, live)
-        for d in range(demands):
+        for d in range(num_demands):
             for k in range(num_paths):
                 live[d, k] = not live[d, k]
-    # Stage 1: all flow on the shortest live path of each demand.
-    flow = np.zeros((demands, num_paths))
-    new_flow = np.zeros((demands, num_paths))
-    shortest_path = np.zeros(demands, np.int64)
-    is_kept = np.zeros(demands, np.bool_)
-    for d in range(demands):
-        total = 0.0
+    # Stage 1: all flow on the shortest live path of each demand; demands without one keep theirs.
+    # ``flow`` is the initial flow in Gbit/s, ``new_flow`` the flow after the moves.
+    flow = np.zeros((num_demands, num_paths))
+    new_flow = np.zeros((num_demands, num_paths))
+    shortest_path = np.zeros(num_demands, np.int64)
+    keeps_splits = np.zeros(num_demands, np.bool_)
+    for d in range(num_demands):
+        demand_flow = 0.0
         shortest = -1
         for k in range(np.int64(scan.path_count[d])):
             flow[d, k] = splits[d, k] * demand[d]
-            total += flow[d, k]
+            demand_flow += flow[d, k]
             if live[d, k] and (shortest < 0 or length[d, k] < length[d, shortest]):
                 shortest = k
         if shortest < 0:
-            is_kept[d] = True
+            keeps_splits[d] = True
             _copy_flows(flow, new_flow, d)
         else:
             shortest_path[d] = shortest
-            new_flow[d, shortest] = total
-    load = np.zeros(links)
-    max_load = np.empty(links)
-    unused = np.empty(links)
+            new_flow[d, shortest] = demand_flow
+    # Loads of new_flow, largest loads and residual capacities of the links, Gbit/s.
+    load = np.zeros(num_links)
+    max_load = np.empty(num_links)
+    unused = np.empty(num_links)
     _sum_loads(scan, new_flow, node_flow, load)
-    for e in range(links):
+    for e in range(num_links):
         max_load[e] = limit[e]
     if _mark_over(load, max_load, is_over):
-        initial_load = np.zeros(links)
+        initial_load = np.zeros(num_links)
         _sum_loads(scan, flow, node_flow, initial_load)
-        for e in range(links):
-            max_load[e] = max(limit[e], initial_load[e])  # may exceed the limit by rounding
+        for e in range(num_links):
+            # An initial load may exceed the limit by rounding.
+            max_load[e] = max(limit[e], initial_load[e])
         # Restore the splits of demands with an overloaded shortest path.
         any_over = _mark_over(load, max_load, is_over)
         for _ in range(_MAX_ROUNDS):
             if not any_over:
                 break
             _mark_paths(scan, is_over, node_flag, has_overload)
-            for d in range(demands):
+            for d in range(num_demands):
                 if (
                     has_overload[d, shortest_path[d]]
                     and new_flow[d, shortest_path[d]] > 0
-                    and not is_kept[d]
+                    and not keeps_splits[d]
                 ):
-                    is_kept[d] = True
+                    keeps_splits[d] = True
                     _copy_flows(flow, new_flow, d)
             _sum_loads(scan, new_flow, node_flow, load)
             any_over = _mark_over(load, max_load, is_over)
+        # Restore all splits if some link is still overloaded.
         if any_over:
             load = initial_load
-            for d in range(demands):
-                is_kept[d] = True
+            for d in range(num_demands):
+                keeps_splits[d] = True
                 _copy_flows(flow, new_flow, d)
-    # Stage 2: move the flow of kept demands.
-    for e in range(links):
+    # Stage 2: move flow of the demands that keep their splits to shorter paths.
+    for e in range(num_links):
         unused[e] = max(max_load[e] - load[e], 0.0)
-    _move_to_shorter_paths(scan, is_kept, live, length, demand, unused, new_flow)
-    for d in range(demands):
+    _move_to_shorter_paths(scan, keeps_splits, live, length, demand, unused, new_flow)
+    # Write the splits of changed flows.
+    for d in range(num_demands):
         for k in range(num_paths if demand[d] > 0 else 0):
             if new_flow[d, k] != flow[d, k]:
                 splits[d, k] = new_flow[d, k] / demand[d]
@@ -223,14 +263,14 @@ def _shorten_matrix(
 
 @inner_kernel
 def _copy_flows(flow: FloatArray, new_flow: FloatArray, d: int) -> None:
-    """Copy the flows of demand ``d``."""
+    """Copy the flows of demand ``d`` from ``flow`` (D, K) to ``new_flow`` (D, K)."""
     for k in range(flow.shape[1]):
         new_flow[d, k] = flow[d, k]
 
 
 @inner_kernel
 def _mark_over(load: FloatArray, max_load: FloatArray, is_over: BoolArray) -> bool:
-    """Write whether each link (E,) carries more than ``max_load``; return whether any does."""
+    """Write to ``is_over`` (E,) whether each load exceeds ``max_load``; return whether any does."""
     any_over = False
     for e in range(len(load)):
         is_over[e] = load[e] > max_load[e]
@@ -240,38 +280,54 @@ def _mark_over(load: FloatArray, max_load: FloatArray, is_over: BoolArray) -> bo
 
 @kernel
 def _sum_loads(scan: PathScan, flow: FloatArray, node_flow: FloatArray, load: FloatArray) -> None:
-    """Compute the loads (E,) of flows (D, K)."""
+    """Compute the link loads of path flows.
+
+    Args:
+        scan: tries and paths of all sources.
+        flow: (D, K) Gbit/s.
+        node_flow: (slots,) scratch, flow through each trie node of a source.
+        load: (E,) Gbit/s (written).
+    """
     for e in range(len(load)):
         load[e] = 0.0
     for s in range(len(scan.node_ptr) - 1):
-        begin = scan.node_ptr[s]
+        first_node = scan.node_ptr[s]
         path = scan.path_ptr[s]
-        nodes = scan.node_ptr[s + 1] - begin
-        for node in range(nodes + 1):
+        num_nodes = scan.node_ptr[s + 1] - first_node
+        for node in range(num_nodes + 1):
             node_flow[node] = 0.0
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             num_paths = np.int64(scan.path_count[d])
             for k in range(num_paths):
                 node_flow[np.int64(scan.end_node[path + k])] += flow[d, k]
             path += num_paths
-        for node in range(nodes, 0, -1):  # children come after their parents
-            passing = node_flow[node]
-            load[np.int64(scan.link[begin + node - 1])] += passing
-            node_flow[np.int64(scan.parent[begin + node - 1])] += passing
+        # From the leaves to the source: children come after their parents.
+        for node in range(num_nodes, 0, -1):
+            flow_through = node_flow[node]
+            load[np.int64(scan.link[first_node + node - 1])] += flow_through
+            node_flow[np.int64(scan.parent[first_node + node - 1])] += flow_through
 
 
 @kernel
 def _mark_paths(
     scan: PathScan, on_link: BoolArray, node_flag: BoolArray, on_path: BoolArray
 ) -> None:
-    """Write to (D, K) whether a path has a marked link (E,)."""
+    """Compute whether each path has a marked link.
+
+    Args:
+        scan: tries and paths of all sources.
+        on_link: (E,) whether each link is marked.
+        node_flag: (slots,) scratch, whether the path to each trie node of a source has a marked
+            link.
+        on_path: (D, K) whether each path has a marked link (written).
+    """
     node_flag[0] = False
     for s in range(len(scan.node_ptr) - 1):
-        begin = scan.node_ptr[s]
+        first_node = scan.node_ptr[s]
         path = scan.path_ptr[s]
-        for node in range(1, scan.node_ptr[s + 1] - begin + 1):
-            link = np.int64(scan.link[begin + node - 1])
-            parent = np.int64(scan.parent[begin + node - 1])
+        for node in range(1, scan.node_ptr[s + 1] - first_node + 1):
+            link = np.int64(scan.link[first_node + node - 1])
+            parent = np.int64(scan.parent[first_node + node - 1])
             node_flag[node] = node_flag[parent] or on_link[link]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             num_paths = np.int64(scan.path_count[d])
@@ -283,22 +339,36 @@ def _mark_paths(
 @kernel
 def _move_to_shorter_paths(
     scan: PathScan,
-    is_open: BoolArray,
+    may_move: BoolArray,
     live: BoolArray,
     length: FloatArray,
     demand: FloatArray,
     unused: FloatArray,
     flow: FloatArray,
 ) -> None:
-    """Move flow (D, K) of open demands (D,) in place; ``unused`` (E,) is the residual capacity."""
+    """Move flow of some demands from their longest used path to shorter paths with unused capacity.
+
+    Demand after demand: take the flow off the longest used path, and fill the shorter live paths in
+    order of length up to their bottlenecks; the rest returns.  Repeat until some flow returns, or
+    the longest used path has no shorter alternative.
+
+    Args:
+        scan: tries and paths of all sources.
+        may_move: (D,) whether a demand's flow may move.
+        live: (D, K) whether each path is live.
+        length: (D, K) length of each path.
+        demand: (D,) Gbit/s.
+        unused: (E,) residual capacity, Gbit/s (updated).
+        flow: (D, K) Gbit/s (updated).
+    """
     for s in range(len(scan.node_ptr) - 1):
-        first = scan.node_ptr[s]
+        first_node = scan.node_ptr[s]
         path = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             num_paths = np.int64(scan.path_count[d])
             # From the longest used path to the shortest one with unused capacity, until lengths
             # meet.
-            for _ in range(num_paths if is_open[d] else 0):
+            for _ in range(num_paths if may_move[d] else 0):
                 longest = -1
                 for k in range(num_paths):
                     is_used = flow[d, k] > _MIN_SHARE * demand[d]
@@ -310,17 +380,18 @@ def _move_to_shorter_paths(
                 node = np.int64(scan.end_node[path + longest])
                 # Remove the flow first: common links of both paths become free.
                 while node > 0:
-                    unused[np.int64(scan.link[first + node - 1])] += amount
-                    node = np.int64(scan.parent[first + node - 1])
+                    unused[np.int64(scan.link[first_node + node - 1])] += amount
+                    node = np.int64(scan.parent[first_node + node - 1])
+                # Fill the shorter paths, in order of length.
                 remaining = amount
                 last_length = -np.inf
                 while remaining > 0.0:
                     shorter = -1
                     for k in range(num_paths):
-                        is_next = length[d, k] > last_length and live[d, k]
+                        is_untried = length[d, k] > last_length and live[d, k]
                         is_shorter = length[d, k] < length[d, longest] * (1 - _MIN_GAIN)
                         if (
-                            is_next
+                            is_untried
                             and is_shorter
                             and (shorter < 0 or length[d, k] < length[d, shorter])
                         ):
@@ -328,23 +399,25 @@ def _move_to_shorter_paths(
                     if shorter < 0:
                         break
                     last_length = length[d, shorter]
+                    # Largest amount that fits: bottleneck of the residual capacities.
                     moved = remaining
                     node = np.int64(scan.end_node[path + shorter])
                     while node > 0:
-                        moved = min(moved, unused[np.int64(scan.link[first + node - 1])])
-                        node = np.int64(scan.parent[first + node - 1])
+                        moved = min(moved, unused[np.int64(scan.link[first_node + node - 1])])
+                        node = np.int64(scan.parent[first_node + node - 1])
                     if moved > 0.0:
                         node = np.int64(scan.end_node[path + shorter])
                         while node > 0:
-                            unused[np.int64(scan.link[first + node - 1])] -= moved
-                            node = np.int64(scan.parent[first + node - 1])
+                            unused[np.int64(scan.link[first_node + node - 1])] -= moved
+                            node = np.int64(scan.parent[first_node + node - 1])
                         flow[d, shorter] += moved
                         remaining -= moved
+                # The rest of the flow returns to the longest path.
                 flow[d, longest] = remaining
                 if remaining > 0.0:
                     node = np.int64(scan.end_node[path + longest])
                     while node > 0:
-                        unused[np.int64(scan.link[first + node - 1])] -= remaining
-                        node = np.int64(scan.parent[first + node - 1])
+                        unused[np.int64(scan.link[first_node + node - 1])] -= remaining
+                        node = np.int64(scan.parent[first_node + node - 1])
                     break
             path += num_paths

@@ -31,27 +31,26 @@ def table_weights(splits: Tensor, entries: int) -> Tensor:
         InputError: fewer than 1 entry.
     """
     if entries < 1:
-        raise InputError("weights", "entries", "at least 1", entries)
+        raise InputError("weights", "entries", "an integer of at least 1", entries)
     total = splits.sum(-1, keepdim=True)
-    is_sent = total > _MIN_TOTAL
-    exact = torch.where(is_sent, splits / total.clamp(min=_MIN_TOTAL), 0) * entries
+    has_flow = total > _MIN_TOTAL
+    # Floor of the exact weights; the largest remainders get the missing entries.
+    exact = torch.where(has_flow, splits / total.clamp(min=_MIN_TOTAL), 0) * entries
     floor = exact.floor()
     num_missing = (entries - floor.sum(-1, keepdim=True)).round()
     rank = (exact - floor).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
-    return torch.where(is_sent, floor + (rank < num_missing), 0).to(torch.int64)
+    return torch.where(has_flow, floor + (rank < num_missing), 0).to(torch.int64)
 
 
 def in_table(splits: Tensor, entries: int) -> Tensor:
-    """Round splits (B, D, K) to the ratios of :func:`table_weights`, with the same sum per
-    demand.
-    """
+    """Round splits (B, D, K) to multiples of 1 / ``entries`` of each demand's sum, which stays."""
     return table_weights(splits, entries) * (splits.sum(-1, keepdim=True).clamp(max=1) / entries)
 
 
 def without_small(problem: Problem, splits: Tensor, min_share: float) -> Tensor:
     """Return a feasible allocation (B, D, K) without splits below ``min_share``.
 
-    The other paths of a demand take over dropped splits.
+    The other paths of a demand carry the flow of the removed splits.
 
     Args:
         problem: B matrices.
@@ -59,10 +58,10 @@ def without_small(problem: Problem, splits: Tensor, min_share: float) -> Tensor:
         min_share: smallest share of a demand, in [0, 1).
     """
 
-    def dropped(shares: Tensor) -> Tensor:
+    def remove_small(shares: Tensor) -> Tensor:
         return torch.where(shares >= min_share, shares, 0)
 
-    large_splits = dropped(splits)
+    large_splits = remove_small(splits)
     total = splits.sum(-1, keepdim=True)
     scaled = large_splits * (total / large_splits.sum(-1, keepdim=True).clamp(min=_MIN_TOTAL))
     if not problem.objective.may_shed:
@@ -72,16 +71,15 @@ def without_small(problem: Problem, splits: Tensor, min_share: float) -> Tensor:
         return torch.where(is_empty, largest * total, scaled)
     projected = within_conditions(problem, project(problem, scaled))
     # The projection may scale a split below the limit again.
-    return dropped(projected)
+    return remove_small(projected)
 
 
 def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Tensor:
     """Return a feasible allocation (B, D, K) with splits in the ratios of a table.
 
-    Programs that may shed divide each demand by the worst over-utilisation on its paths, max(1, max
-    load / c), and refill unused capacity in ``refill`` rounds, like
-    :func:`teal.solvers.projection.project` but per demand.  Under max_link_utilisation all demand
-    is served.
+    Programs that may shed divide the rate of each demand by the worst over-utilisation on its
+    paths, max(1, max load / c), and then raise rates into unused capacity in ``refill`` rounds.
+    Under max_link_utilisation all demand is served.
 
     Args:
         problem: B matrices.
@@ -89,12 +87,14 @@ def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Te
         entries: N, entries of a demand's table.
         refill: number of refill rounds.
     """
+    # Ratios of the tables; demands without flow get even splits if all demand must be served.
     weights = table_weights(torch.where(problem.path_mask, splits, 0), entries)
     ratio = weights.to(splits) / entries
     if not problem.objective.may_shed:
         even = problem.even_splits * (problem.demand > 0)[..., None]
-        is_sent = weights.sum(-1, keepdim=True) > 0
-        return torch.where(is_sent, ratio, table_weights(even, entries).to(splits) / entries)
+        has_flow = weights.sum(-1, keepdim=True) > 0
+        return torch.where(has_flow, ratio, table_weights(even, entries).to(splits) / entries)
+    # Admitted rate of each demand, scaled down to the capacities.
     is_used = ratio > 0
     share = splits.sum(-1).clamp(max=1)
     if problem.demand_set.carries_all:
@@ -102,6 +102,7 @@ def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Te
             1, keepdim=True
         ).clamp(min=1)
     rate = _granted_rate(problem, ratio, is_used, problem.demand * share, problem.capacity)
+    # Refill: each demand requests the largest rate that its fullest path allows.
     for _ in range(refill):
         unused = (problem.capacity - problem.ops.link_sum(rate[..., None] * ratio)).clamp(min=0)
         # Rate at which path k is full.
@@ -125,8 +126,8 @@ def within_conditions(problem: Problem, splits: Tensor) -> Tensor:
 def _granted_rate(
     problem: Problem, ratio: Tensor, is_used: Tensor, requested: Tensor, available: Tensor
 ) -> Tensor:
-    """Return (B, D) granted rates, Gbit/s: ``requested`` over the worst max(1, load / available) of
-    the used links.
+    """Return (B, D) granted rates, Gbit/s: requested / max(1, worst load / available of the used
+    links).
 
     Args:
         problem: B matrices, for their paths.

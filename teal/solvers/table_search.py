@@ -48,16 +48,16 @@ _SEED = 20_250_103  # seed of orders and perturbations
 
 
 class _Tables(NamedTuple):
-    """One matrix, with the tables of its demands.
+    """One matrix, with the split tables of its demands.
 
     Attributes:
         demand: (D,) Gbit/s.
-        value: (D, K) value per Gbit/s.
-        price: (E,) value per Gbit/s.
+        value: (D, K) value per Gbit/s of each path.
+        price: (E,) dual price of each link, value per Gbit/s.
         node: (D, K) last trie node of a live path, -1 for a missing or dead path.
         parent: (T,) parent of each trie node, -1 for the root.
         link: (T,) link into each trie node.
-        weight: (D, K) integer weights.
+        weight: (D, K) integer number of table entries of each path.
         rate: (D,) admitted rate, Gbit/s.
         residual: (E,) residual capacity, Gbit/s.
     """
@@ -74,25 +74,43 @@ class _Tables(NamedTuple):
 
 
 @inlined_kernel
-def _add_flow(tables, d, weight, share, amount):
-    """Add ``amount`` times the weight of each path of ``d`` to the links of ``share``."""
+def _add_flow(tables, d, weight, link_sum, amount):
+    """Add ``amount`` times the weight of each path of demand ``d`` to the links of the path.
+
+    Args:
+        tables: the matrix and its tables.
+        d: index of the demand.
+        weight: (K,) integer weights of a table.
+        link_sum: (E,) sums (added to).
+        amount: factor, such as the rate per table entry in Gbit/s.
+    """
     for k in range(len(weight)):
         if weight[k] > 0:
             node = tables.node[d, k]
             while node >= 0:
-                share[tables.link[node]] += amount * weight[k]
+                link_sum[tables.link[node]] += amount * weight[k]
                 node = tables.parent[node]
 
 
 @inlined_kernel
-def _score(tables, d, weight, entries, share, relief):
-    """Return the largest feasible rate of demand ``d`` under the table ``weight``, and its
-    score.
+def _score(tables, d, weight, entries, link_share, relief):
+    """Return the largest feasible rate of a demand under a table, and the table's score.
+
+    rate = min(demand, min over links of residual / share), score = rate (value - relief * price),
+    with value and price weighted by the shares of the paths.
+
+    Args:
+        tables: the matrix and its tables; the flow of demand ``d`` is not in ``residual``.
+        d: index of the demand.
+        weight: (K,) integer weights with the sum ``entries``.
+        entries: entries of a table.
+        link_share: (E,) scratch, zeros before and after: share of the demand on each link.
+        relief: factor on the prices of links.
     """
-    _add_flow(tables, d, weight, share, 1.0 / entries)
+    _add_flow(tables, d, weight, link_share, 1.0 / entries)
     rate = tables.demand[d]
     value = 0.0
-    cost = 0.0
+    price = 0.0
     for k in range(len(weight)):
         if weight[k] > 0:
             path_share = weight[k] / entries
@@ -100,75 +118,89 @@ def _score(tables, d, weight, entries, share, relief):
             node = tables.node[d, k]
             while node >= 0:
                 e = tables.link[node]
-                rate = min(rate, max(0.0, tables.residual[e]) / share[e])
-                cost += path_share * tables.price[e]
+                rate = min(rate, max(0.0, tables.residual[e]) / link_share[e])
+                price += path_share * tables.price[e]
                 node = tables.parent[node]
     for k in range(len(weight)):
         if weight[k] > 0:
             node = tables.node[d, k]
             while node >= 0:
-                share[tables.link[node]] = 0.0
+                link_share[tables.link[node]] = 0.0
                 node = tables.parent[node]
-    return rate, rate * (value - relief * cost)
+    return rate, rate * (value - relief * price)
 
 
 @kernel
 def _search(
     tables: _Tables, order: Int64Array, reliefs: FloatArray, entries: int
 ) -> tuple[Int64Array, FloatArray]:
-    """Search; return the best weights (D, K) and their rates (D,).  Modifies ``tables``."""
+    """Run a local search over the tables of all demands; return the best weights (D, K) and rates
+    (D,).
+
+    One round per relief visits the demands in order, removes the flow of a demand, and installs its
+    best table among the present one and those with one entry moved to another path.
+
+    Args:
+        tables: the matrix and its tables (modified).
+        order: (D,) demands in the order of their visits.
+        reliefs: factor on link prices in the score, for each round.
+        entries: entries of a demand's table.
+    """
     num_paths = tables.weight.shape[1]
-    share = np.zeros(len(tables.residual))
-    trial = np.zeros(num_paths, np.int64)
-    best = np.zeros(num_paths, np.int64)
+    # Scratch of _score; table under trial and best table of one demand; incumbent of all demands.
+    link_share = np.zeros(len(tables.residual))
+    trial_table = np.zeros(num_paths, np.int64)
+    best_table = np.zeros(num_paths, np.int64)
     best_weight = tables.weight.copy()
     best_rate = tables.rate.copy()
     best_value = -np.inf
-    for turn in range(len(reliefs) + 1):
-        # Update the incumbent.
-        value = 0.0
+    for round_index in range(len(reliefs) + 1):
+        # Update the incumbent, also after the last round.
+        total_value = 0.0
         for d in range(len(tables.demand)):
             for k in range(num_paths):
-                value += tables.rate[d] * tables.weight[d, k] / entries * tables.value[d, k]
-        if value > best_value:
-            best_value = value
+                total_value += tables.rate[d] * tables.weight[d, k] / entries * tables.value[d, k]
+        if total_value > best_value:
+            best_value = total_value
             best_weight[:] = tables.weight
             best_rate[:] = tables.rate
-        if turn == len(reliefs):
+        if round_index == len(reliefs):
             break
         for d in order:
             if tables.demand[d] <= 0:
                 continue
+            # Remove the flow of the demand.
             _add_flow(tables, d, tables.weight[d], tables.residual, tables.rate[d] / entries)
-            # Best neighbour of the table of the demand.
-            trial[:] = tables.weight[d]
-            best[:] = trial
-            rate, score = _score(tables, d, trial, entries, share, reliefs[turn])
+            # Best neighbour: move one entry from path i to path j.
+            trial_table[:] = tables.weight[d]
+            best_table[:] = trial_table
+            rate, score = _score(tables, d, trial_table, entries, link_share, reliefs[round_index])
             for i in range(num_paths):
                 if tables.weight[d, i] == 0:
                     continue
                 for j in range(num_paths):
                     if j == i or tables.node[d, j] < 0:
                         continue
-                    trial[i] -= 1
-                    trial[j] += 1
+                    trial_table[i] -= 1
+                    trial_table[j] += 1
                     other_rate, other_score = _score(
-                        tables, d, trial, entries, share, reliefs[turn]
+                        tables, d, trial_table, entries, link_share, reliefs[round_index]
                     )
                     if other_score > score + 1e-12 * abs(score):
                         rate = other_rate
                         score = other_score
-                        best[:] = trial
-                    trial[i] += 1
-                    trial[j] -= 1
-            tables.weight[d] = best
-            tables.rate[d] = rate if score > 0 or reliefs[turn] == 0 else 0.0
-            _add_flow(tables, d, best, tables.residual, -tables.rate[d] / entries)
+                        best_table[:] = trial_table
+                    trial_table[i] += 1
+                    trial_table[j] -= 1
+            # Install it; at a positive relief reject the demand if its score is not positive.
+            tables.weight[d] = best_table
+            tables.rate[d] = rate if score > 0 or reliefs[round_index] == 0 else 0.0
+            _add_flow(tables, d, best_table, tables.residual, -tables.rate[d] / entries)
     return best_weight, best_rate
 
 
 def improved(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
-    """Improve splits in the ratios of tables by local search: (B, D, K), of at least the same
+    """Improve splits in table ratios by local search; return splits (B, D, K) of at least the same
     value.
 
     Args:
@@ -187,7 +219,9 @@ def improved(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> 
 
 
 def _num_searches(problem: Problem) -> int:
-    """Return the affordable number of searches from the incumbent tables."""
+    """Return the number of searches from the incumbent tables: up to 60, within a budget of link
+    visits.
+    """
     trials = int(problem.ops.hops.sum()) * problem.paths.num_paths * len(_LATER_RELIEFS)
     return min(_MAX_SEARCHES, _MAX_TRIALS // max(1, trials))
 
@@ -202,21 +236,29 @@ def _residual_capacity(
 
 
 def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
-    """Improve the tables of one matrix; return its splits (D, K)."""
-    total = splits.sum(-1, keepdim=True)
+    """Improve the tables of one matrix by local search; return its splits (D, K).
+
+    Args:
+        problem: one matrix.
+        splits: (D, K) feasible splits in the ratios of tables.
+        prices: (E,) dual prices, value per Gbit/s.
+        entries: entries of a demand's table.
+    """
+    # Integer weights of the splits; a demand without flow gets a table of its most profitable path.
+    served_share = splits.sum(-1, keepdim=True)
     mask = problem.path_mask[0]
     weight = (
-        torch.where(total > 0, splits / total.clamp(min=1e-300) * entries, 0)
+        torch.where(served_share > 0, splits / served_share.clamp(min=1e-300) * entries, 0)
         .round()
         .to(torch.int64)
     )
     most_profitable = torch.where(
         mask, problem.path_value - problem.ops.path_sum(prices[None])[0], -torch.inf
     ).argmax(-1)
-    is_idle = (total[:, 0] <= 0) & mask.any(-1)
+    is_idle = (served_share[:, 0] <= 0) & mask.any(-1)
     weight[is_idle] = torch.nn.functional.one_hot(most_profitable[is_idle], mask.shape[1]) * entries
     # First search, then searches with perturbed prices.
-    rate = problem.demand[0] * total[:, 0]
+    first_rate = problem.demand[0] * served_share[:, 0]
     trie = problem.paths.trie
     tables = _Tables(
         problem.demand[0].numpy(),
@@ -226,21 +268,23 @@ def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int)
         np.asarray(trie.parent),
         np.asarray(trie.link),
         weight.numpy().copy(),
-        rate.numpy().copy(),
+        first_rate.numpy().copy(),
         (problem.capacity - problem.loads(splits[None]))[0].numpy().copy(),
     )
     order = np.argsort(-tables.demand, kind="stable")
-    best, rates = _search(tables, order, np.array(_FIRST_RELIEFS), entries)
+    best_weight, best_rate = _search(tables, order, np.array(_FIRST_RELIEFS), entries)
     rng = np.random.default_rng(_SEED)
     for _ in range(_num_searches(problem)):
-        factor = np.exp(rng.normal(0, _PRICE_NOISE, len(tables.price)))
-        residual = _residual_capacity(problem, best, rates, entries)
+        noise = np.exp(rng.normal(0, _PRICE_NOISE, len(tables.price)))
+        residual = _residual_capacity(problem, best_weight, best_rate, entries)
         perturbed = tables._replace(
-            price=tables.price * factor, weight=best, rate=rates, residual=residual
+            price=tables.price * noise, weight=best_weight, rate=best_rate, residual=residual
         )
-        best, rates = _search(perturbed, rng.permutation(order), np.array(_LATER_RELIEFS), entries)
-    share = torch.from_numpy(rates / np.maximum(tables.demand, 1e-300)).clamp(max=1)
-    return torch.from_numpy(best).to(torch.float64) / entries * share[:, None]
+        best_weight, best_rate = _search(
+            perturbed, rng.permutation(order), np.array(_LATER_RELIEFS), entries
+        )
+    admitted_share = torch.from_numpy(best_rate / np.maximum(tables.demand, 1e-300)).clamp(max=1)
+    return torch.from_numpy(best_weight).to(torch.float64) / entries * admitted_share[:, None]
 
 
 def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:

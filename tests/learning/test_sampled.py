@@ -50,7 +50,7 @@ def test_without_congestion_the_mean_gradient_over_samples_is_that_of_all_demand
     # all demands far less.
     assert abs(float(total.sum() / whole.grad.sum()) - 1) < 0.01
     chance = torch.zeros(problem.paths.num_demands, dtype=torch.float64)
-    demands, pi = sample.choose(problem.demand[0].numpy(), problem.paths.num_demands - 1)
+    demands, pi = sample.draw_demands(problem.demand[0].numpy(), problem.paths.num_demands - 1)
     chance[torch.from_numpy(demands)] = torch.from_numpy(pi)
     often = problem.demand[0] > problem.demand[0].median()
     ratio = total[0, often].sum(-1) / whole.grad[0, often].sum(-1)

@@ -205,7 +205,7 @@ def test_plan_command_lists_the_worst_cases_and_resumes(
     ]
     assert main([*command, "--worst", "3"]) == 0
     printed = capsys.readouterr().out
-    assert "of 19 cables cost something certainly" in printed
+    assert "of 19 cables cause a certain loss" in printed
     assert (out / "failures.png").read_bytes().startswith(b"\x89PNG")
     rows = read_csv(out / "failures.csv", Outage)
     assert len(rows) == 20 * 20
@@ -296,8 +296,8 @@ def test_the_command_sweeps_groups_and_the_worst_pairs(
     assert main(command) == 0
     said = capsys.readouterr()
     assert "10 of 171 pairs of cables (5.85%)" in said.err
-    assert "groups cost something certainly" in said.out
-    assert "pairs cost something certainly" in said.out
+    assert "groups cause a certain loss" in said.out
+    assert "pairs cause a certain loss" in said.out
     rows = read_csv(out / "failures.csv", Outage)
     assert len(rows) == 3 * (1 + 19 + 1 + 10)
     # Node 1 has these two cables alone, so that all its demand is stranded.
@@ -321,8 +321,8 @@ def test_members_nodes_and_peaks_of_links_by_hand() -> None:
     fullest, normal = FullestLinks.none(topology.num_links), FullestLinks.none(topology.num_links)
     for part, _, peaks in outages(instance, np.arange(2), 1e-5, [NO_FAILURE, *kinds]):
         if not part.failure:
-            normal.add("", normal.larger("", peaks))
-        fullest.add(part.failure, fullest.larger(part.failure, peaks))
+            normal.add("", normal.increases("", peaks))
+        fullest.add(part.failure, fullest.increases(part.failure, peaks))
     forth = np.flatnonzero((topology.link_source == 0) & (topology.link_target == 1))
     # Without failure 14 Gbit/s over 10 + 6 + 3; without the larger cable over 6 + 3, which is
     # worst.

@@ -78,7 +78,7 @@ def test_one_model_goes_to_the_schemes_of_its_kind() -> None:
         "price-gnn": None,
         "lp-all": own,
     }
-    assert told == ["price-gnn: the model that comes with Teal, since b4 is a flow-gnn"]
+    assert told == ["price-gnn: uses the model that comes with Teal, since b4 is a flow-gnn"]
     assert model_of_each(("price-gnn", "lp-all"), own) == {"price-gnn": own, "lp-all": own}, (
         "which refuses it"
     )

@@ -155,7 +155,7 @@ def test_a_model_that_is_not_there_or_does_not_know_the_program_is_refused(tmp_p
                 await client.allocate("b4", _RATES, solver="model", objective="max_min")
             with pytest.raises(InvalidRequest, match="no model knows"):
                 await client.allocate("b4", {"gold": _RATES, "iron": _RATES}, solver="model-pdhg")
-            with pytest.raises(InvalidRequest, match="promises"):
+            with pytest.raises(InvalidRequest, match="survive failures"):
                 await client.allocate("b4", _RATES, solver="model", protect="cables")
             with pytest.raises(InvalidRequest, match="solver"):
                 await client.allocate("b4", _RATES, solver="simplex")

@@ -258,6 +258,6 @@ def test_rounds_of_pdhg_are_asked_of_pdhg_alone(monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> None:
         pytest.fail("interior points were asked")
 
-    monkeypatch.setattr("teal.solvers.pdhg.single._solving_by_interior_points", refuse)
+    monkeypatch.setattr("teal.solvers.pdhg.single._solve_by_interior_points", refuse)
     result = improve(problem, target=1e-2, engine="pdhg")
     assert float(result.gap_all_paths.max()) <= 1e-2

@@ -120,7 +120,7 @@ def test_splits_above_capacities_have_no_certified_gap() -> None:
     problem = Problem.create(topology, paths, LEAST_COST, np.array([[1.9]]))
     splits = torch.tensor([[[1.0, 0.0]]], dtype=torch.float64)
     prices = torch.full((1, 3), 0.5, dtype=torch.float64)
-    result = least_cost.result_of(problem, splits, prices, 0, 1e-6, Deadline())
+    result = least_cost.make_result(problem, splits, prices, 0, 1e-6, Deadline())
     assert math.isinf(float(result.value[0]))
     assert math.isinf(float(result.gap[0]))
 
@@ -233,7 +233,7 @@ def test_the_cheap_route_is_filled_first() -> None:
 def test_capacities_hold_to_rounding_alone(first: float, is_within: bool) -> None:
     problem = two_routes(2.0)
     splits = torch.tensor([[[first / 3, 1 - first / 3]]], dtype=torch.float64)
-    assert least_cost.is_within(problem, splits) == is_within
+    assert least_cost.is_feasible(problem, splits) == is_within
 
 
 def test_the_cost_may_be_another_one() -> None:
@@ -297,7 +297,7 @@ def test_rounding_alone_makes_no_matrix_infeasible(bound: float, is_impossible: 
     splits = torch.zeros(1, 1, 1)
     prices = torch.zeros(1, 1)
     result = least_cost.LargestShare(bound, bound, splits, prices)
-    assert result.is_impossible == is_impossible
+    assert result.is_infeasible == is_impossible
 
 
 @pytest.mark.parametrize("seed", range(20))

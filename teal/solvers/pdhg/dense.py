@@ -81,16 +81,26 @@ class Point:
 
 
 def scaling(problem: Problem) -> Scaling:
-    """Compute the constants of the iteration."""
+    """Compute the constants of the iteration: S, h of each demand and m of each link.
+
+    S is the value of all demand, or the largest utilisation under even splits; h[d] = largest sum
+    of 1 / c along a path; m[e] = utilisation if every path carried all of its demand, over S for a
+    balanced program.
+
+    Args:
+        problem: B matrices.
+    """
     # S: the value of all demand, or the largest utilisation under even splits.
     on_simplex = problem.price_set.on_simplex
-    total = problem.utilisation(problem.even_splits).amax(1) if on_simplex else total_value(problem)
+    unscaled_objective = (
+        problem.utilisation(problem.even_splits).amax(1) if on_simplex else total_value(problem)
+    )
     if problem.utility is not None:
-        total = total * problem.utility.value_scale(
+        unscaled_objective = unscaled_objective * problem.utility.value_scale(
             problem.utilisation(problem.first_path_splits).amax(1)
         )
     # Step sizes: m of each link, and h of each demand.
-    objective_scale = torch.where(total > 0, total, 1)[:, None]
+    objective_scale = torch.where(unscaled_objective > 0, unscaled_objective, 1)[:, None]
     load_scale = objective_scale if on_simplex else torch.ones_like(objective_scale)
     full_path_utilisation = problem.full_path_utilisation / load_scale
     inverse_capacity_sum = problem.ops.path_sum(problem.inverse_capacity)
@@ -144,8 +154,14 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
 
 
 def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
-    """Return (B,) the first primal weight, from a trial routing: first paths, or even splits for a
-    balanced program.
+    """Return (B,) the first primal weight omega = |y| / |w|, from a trial routing.
+
+    |w| is the norm of splits that send each demand on one path, y the price guess for the links
+    that the trial routing overloads: first paths, or even splits for a balanced program.
+
+    Args:
+        problem: B matrices.
+        scale: step sizes of the program.
     """
     demand = problem.routable_demand
     squared_primal_distance = (demand * scale.inverse_capacity_sum[..., 0]).sum(
@@ -154,8 +170,10 @@ def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
     if problem.price_set.on_simplex:
         guess = guess_dual(problem.capacity, problem.loads(problem.even_splits), None)
     else:
-        total = demand.sum(1, keepdim=True)
-        mean_scaled_value = 1 / torch.where(total > 0, total, 1)  # S is the value of all demand
+        total_demand = demand.sum(1, keepdim=True)
+        mean_scaled_value = 1 / torch.where(
+            total_demand > 0, total_demand, 1
+        )  # S is the value of all demand
         guess = guess_dual(
             problem.capacity, problem.loads(problem.first_path_splits), mean_scaled_value
         )
@@ -163,15 +181,14 @@ def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
 
 
 class DenseEngine:
-    """Gap check in float64 and incumbent of an engine over dense torch tensors."""
+    """Base of engines over dense torch tensors: gap check in float64, and incumbent.
+
+    Args:
+        exact: B matrices, float64.
+        price_scale: (B, 1) price p over y / c.
+    """
 
     def __init__(self, exact: Problem, price_scale: Tensor) -> None:
-        """Store the program and the scale of its prices.
-
-        Args:
-            exact: the program, in float64.
-            price_scale: (B, 1) that of its :class:`Scaling`.
-        """
         self._exact = exact
         self._price_scale = price_scale.to(torch.float64)
         self._checked_splits: Tensor | None = None
@@ -190,15 +207,20 @@ class DenseEngine:
         return dual_bound(self._exact, self._prices(dual)).cpu()
 
     def trivial_bound(self) -> Tensor:
-        """Return the bound at zero prices (:meth:`PdhgEngine.trivial_bound`)."""
+        """Return (B,) the certified bound at zero prices."""
         return from_score(self._exact, total_value(self._exact)).cpu()
 
     def certify(self) -> Tensor:
-        """Return the bound of the last iteration (:meth:`PdhgEngine.certify`)."""
+        """Return (B,) certified bounds at the prices of T(z) of the last iteration."""
         return self._bound(self._last_step().dual)
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Compute value and bound of the last iteration (:meth:`PdhgEngine.check`)."""
+        """Gap check: return (B,) values of the projected splits of T(z), and (B,) certified bounds.
+
+        Args:
+            refill: rounds that allocate unused capacity to unserved demand.
+            sufficient_ratio: unused; all rounds run.
+        """
         point = self._last_step()
         self._checked_splits = project(self._exact, point.splits.to(torch.float64), refill)
         bound = dual_bound(self._exact, self._prices(point.dual))
@@ -206,27 +228,33 @@ class DenseEngine:
         return value, bound
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
-        """Update the incumbent (:meth:`PdhgEngine.keep`)."""
+        """Replace the incumbent of some matrices by results of the last check.
+
+        Args:
+            is_best_allocation: (B,) bool, matrices with a new incumbent allocation.
+            is_best_prices: (B,) bool, matrices with new incumbent prices.
+        """
         new_prices = self._prices(self._last_step().dual)
-        zero_prices = torch.zeros_like(new_prices)  # prices of the trivial bound
+        # Prices of the trivial bound.
+        zero_prices = torch.zeros_like(new_prices)
         splits, incumbent_prices = (
             (self._checked_splits, zero_prices) if self._incumbent is None else self._incumbent
         )
         if self._checked_splits is None or splits is None:
-            raise RuntimeError("keep() needs a call of check() first")
+            raise RuntimeError("keep() called before check(): no allocation to store")
         is_best_allocation = is_best_allocation.to(new_prices.device)
         is_best_prices = is_best_prices.to(new_prices.device)
         splits = torch.where(is_best_allocation[:, None, None], self._checked_splits, splits)
         self._incumbent = splits, torch.where(is_best_prices[:, None], new_prices, incumbent_prices)
 
     def incumbent(self) -> tuple[Tensor, Tensor]:
-        """Return the incumbent (:meth:`PdhgEngine.incumbent`)."""
+        """Return the incumbent splits (B, D, K) and prices (B, E), float64."""
         if self._incumbent is None:
-            raise RuntimeError("incumbent() needs a call of keep() first")
+            raise RuntimeError("incumbent() called before keep(): no incumbent stored")
         return self._incumbent
 
     def state(self) -> PdhgState:
-        """Return T(z) of the last iteration (:meth:`PdhgEngine.state`)."""
+        """Return splits and prices of T(z) of the last iteration, feasible or not."""
         point = self._last_step()
         return PdhgState(point.splits.to(torch.float64), self._prices(point.dual))
 

@@ -41,7 +41,7 @@ _BALANCED_DUAL_SUM = 4.0
 
 @runtime_checkable
 class PdhgEngine(Protocol):
-    """Iteration of B matrices, with gap checks and the incumbent.
+    """Interface of an engine: PDHG iterations of B matrices, gap checks and the incumbent.
 
     Balanced programs (max_link_utilisation, max_concurrent_flow) are solved as
     max_link_utilisation: values and bounds are utilisations. Values and bounds (B,) are float64 on
@@ -73,8 +73,8 @@ class PdhgEngine(Protocol):
         bounds of :meth:`certify`.
 
         Args:
-            refill: largest number of rounds that allocate unused capacity to unserved demand
-                (:func:`teal.solvers.projection.project`); without effect in a balanced program.
+            refill: largest number of rounds that allocate unused capacity to unserved demand;
+                without effect in a balanced program.
             sufficient_ratio: value over bound of all matrices at which the rounds end early.
         """
         ...

@@ -26,7 +26,20 @@ from teal.solvers.result import PdhgState
 
 
 def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) -> Point:
-    """Compute one PDHG step T with primal weights omega (B,).  Pure."""
+    """Compute one PDHG step T(z) = (w', y').
+
+        w' = Proj(w + tau (v / S - pathsum(y / c))),          tau = 1 / (omega h),
+        y' = Proj(y + omega / m (load(2 w' - w) / c - 1)),
+
+    with Proj onto the demand sets and the price set; in a balanced program loads are divided by S,
+    and the 1 is missing.
+
+    Args:
+        problem: B matrices.
+        scale: S (B, 1), h (B, D, 1 or K) and m (B, E) of the program.
+        point: iterate z: splits w (B, D, K) and dual variables y (B, E).
+        primal_weight: (B,) omega.
+    """
     inverse = problem.inverse_capacity
     primal_weight = primal_weight[:, None]
     # Primal step: a gradient step, then projection onto the demand sets.
@@ -54,16 +67,29 @@ def distances(
 
     The squares are sum of demand h (w_a - w_b)^2 and sum of m (y_a - y_b)^2, the coupling is sum of
     (y_a - y_b) (load_a - load_b) / c; the first and the last are over S for a balanced program.
+
+    Args:
+        problem: B matrices.
+        scale: step sizes h and m of the program.
+        a, b: points: splits (B, D, K) and dual variables (B, E).
     """
-    metric = problem.demand[..., None] * scale.inverse_capacity_sum
-    splits = (metric * (a.splits - b.splits).square()).sum((1, 2)) / scale.load_scale[:, 0]
-    dual = (scale.full_path_utilisation * (a.dual - b.dual).square()).sum(1)
+    primal_metric = problem.demand[..., None] * scale.inverse_capacity_sum
+    squared_primal = (primal_metric * (a.splits - b.splits).square()).sum(
+        (1, 2)
+    ) / scale.load_scale[:, 0]
+    squared_dual = (scale.full_path_utilisation * (a.dual - b.dual).square()).sum(1)
     utilisation = problem.loads(a.splits - b.splits) * problem.inverse_capacity / scale.load_scale
-    return splits, dual, 2 * ((a.dual - b.dual) * utilisation).sum(1)
+    return squared_primal, squared_dual, 2 * ((a.dual - b.dual) * utilisation).sum(1)
 
 
 class PlainEngine(DenseEngine):
-    """PDHG in torch, the reference :class:`teal.solvers.pdhg.engine.PdhgEngine`."""
+    """PDHG in torch, the reference :class:`teal.solvers.pdhg.engine.PdhgEngine`.
+
+    Args:
+        problem: B matrices.
+        state: start of the iteration; None for zero flow and prices.
+        dtype: type of the iteration.
+    """
 
     # (B, D, 1) scale of the step sizes under a utility (share metric); None without a utility.
     _share_scale: Tensor | None = None
@@ -91,11 +117,13 @@ class PlainEngine(DenseEngine):
         self._last_error = zero
 
     def _step(self, point: Point, primal_weight: Tensor) -> Point:
-        """Compute T of a point."""
+        """Return T(z) of an iterate z for primal weights omega (B,)."""
         return step(self._problem, self._scale, point, primal_weight)
 
     def _distances(self, a: Point, b: Point) -> tuple[Tensor, Tensor, Tensor]:
-        """Return squared distances and coupling of two points (:func:`distances`)."""
+        """Return (B,) squared primal and dual distances of two points in the norms of the step
+        sizes, and twice their coupling.
+        """
         return distances(self._problem, self._scale, a, b)
 
     def _last_step(self) -> Point:
@@ -103,7 +131,7 @@ class PlainEngine(DenseEngine):
         return self._stepped
 
     def advance(self, num_iterations: int) -> Tensor:
-        """Iterate, as in :meth:`PdhgEngine.advance`."""
+        """Run iterations; return (B,) bounds at the y before the last one, not certified."""
         last_iterate = self._current
         for _ in range(num_iterations):
             last_iterate = self._current
@@ -111,8 +139,14 @@ class PlainEngine(DenseEngine):
         return self._bound(last_iterate.dual)
 
     def _update_share_scale(self, is_restart: Tensor, old_scale: Tensor) -> None:
-        """Scale step sizes by the served shares at a restart, from the scale ``old_scale``
-        (:mod:`teal.solvers.pdhg.fused.share_metric`).
+        """Update the step sizes to the served shares, at a restart under a utility.
+
+        scale <- sqrt(scale * share), changed by at most a factor of 3, h <- h_0 / scale, and m
+        follows from flows demand * scale on all paths.
+
+        Args:
+            is_restart: (B,) bool, matrices that restart.
+            old_scale: (B, D, 1) present scale.
         """
         problem = self._problem
         share = self._current.splits.sum(-1, keepdim=True).clamp(MIN_SHARE, 1)
@@ -131,8 +165,14 @@ class PlainEngine(DenseEngine):
         )
 
     def _iterate_once(self) -> None:
-        """Run one iteration: step, Halpern average, restart decision, primal weight."""
-        is_restart = self._is_restart_due  # (B,) decided by the last iteration
+        """Run one iteration of restarted Halpern PDHG with reflection.
+
+        z <- (n + 1) / (n + 2) (2 T(z) - z) + 1 / (n + 2) z_0 with y clamped to >= 0; at a restart,
+        z and z_0 become T(z), and omega moves towards the ratio of the distances of y and w from
+        z_0.  The fixed-point error ||T(z) - z|| decides about the next restart.
+        """
+        # (B,) decided by the last iteration.
+        is_restart = self._is_restart_due
         if self._share_scale is not None and bool(is_restart.any()):
             self._update_share_scale(is_restart, self._share_scale)
         current = self._current

@@ -11,11 +11,13 @@ million times wider then fills a million times too slowly.  Here the diagonal pr
 & Chambolle (2011, lemma 2) is applied after scaling each variable by its largest magnitude in an
 optimum.  Symbols: table in :mod:`teal.solvers.pdhg`.
 
-    a[d, k] = min(1, S b[d, k] / demand[d])      largest share that a path can carry, b its bottleneck (S = 1 for value
-                                                 maximisation: the utilisation of a link is at most 1);
+    a[d, k] = min(1, S b[d, k] / demand[d])      largest share that a path can carry, b its
+                                                 bottleneck (S = 1 for value maximisation: the
+                                                 utilisation of a link is at most 1);
     r[e]    = c[e] V / S for value maximisation: y if the price is V, the largest value of a Gbit/s;
-              min(c[e], load[e] / S), over the largest of them, for a balanced program, load with all shares at a;
-    h[d, k] = sum of r / c along the path / a[d, k],        m[e] = sum of demand a / c over the paths / r[e].
+              min(c[e], load[e] / S), over the largest of them, for a balanced program, load with
+    all shares at a; h[d, k] = sum of r / c along the path / a[d, k],        m[e] = sum of demand a
+    / c over the paths / r[e].
 
 S of a balanced program is the largest utilisation under splits in proportion to the bottlenecks of
 the paths.  The primal weight starts at 1, since all magnitudes are 1 after scaling.
@@ -55,28 +57,38 @@ def spans_decades(problem: Problem) -> Tensor:
 
 
 def equilibrated_scaling(problem: Problem) -> Scaling:
-    """Compute the equilibrated constants of a program in float64 (module docstring)."""
+    """Compute step sizes per path for variables over their largest magnitude in an optimum.
+
+    With bottlenecks b of the paths and the largest value V of a Gbit/s:
+
+        a = min(1, b / demand),     r = c V / S                            (value maximisation),
+        a = min(1, S b / demand),   r = min(c, load / S) over its maximum  (balanced program),
+        h = pathsum(r / c) / a,     m = linksum(demand a) / c / r          (m over S if balanced).
+
+    Args:
+        problem: B matrices, float64.
+    """
     demand = problem.demand[..., None]
     bottleneck = problem.bottleneck
     on_simplex = problem.price_set.on_simplex
-    total = (
+    unscaled_objective = (
         problem.utilisation(_normalised(bottleneck)).amax(1) if on_simplex else total_value(problem)
     )
     # Magnitudes: flow a * demand of each path, and r of each dual variable.
-    objective_scale = torch.where(total > 0, total, 1)[:, None]
+    objective_scale = torch.where(unscaled_objective > 0, unscaled_objective, 1)[:, None]
     load_scale = objective_scale if on_simplex else torch.ones_like(objective_scale)
     if not on_simplex:
-        flow = torch.minimum(demand, bottleneck)
+        max_flow = torch.minimum(demand, bottleneck)
         if problem.largest_share is not None:
-            flow = torch.minimum(flow, demand * problem.largest_share)
+            max_flow = torch.minimum(max_flow, demand * problem.largest_share)
         dual_size = problem.capacity * problem.path_value.amax() / objective_scale
     else:
-        flow = torch.minimum(demand, objective_scale[..., None] * bottleneck)
-        load = torch.minimum(problem.capacity, problem.ops.link_sum(flow) / objective_scale)
+        max_flow = torch.minimum(demand, objective_scale[..., None] * bottleneck)
+        load = torch.minimum(problem.capacity, problem.ops.link_sum(max_flow) / objective_scale)
         dual_size = (load / load.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)).clamp(min=1e-30)
     # Step sizes h and m of the scaled variables.
     largest_share = torch.where(
-        demand > 0, flow / demand.clamp(min=_MIN_DIVISOR), problem.path_mask.to(demand)
+        demand > 0, max_flow / demand.clamp(min=_MIN_DIVISOR), problem.path_mask.to(demand)
     )
     inverse_capacity_sum = problem.ops.path_sum(
         dual_size * problem.inverse_capacity
@@ -105,7 +117,14 @@ def _normalised(shares: Tensor) -> Tensor:
 
 
 class EquilibratedEngine(PlainEngine):
-    """PDHG with step sizes per path: a :class:`teal.solvers.pdhg.engine.PdhgEngine` in float64."""
+    """PDHG with step sizes per path, in float64, for magnitudes that span many decades.
+
+    Args:
+        problem: B matrices.
+        state: start of the iteration; None for zero flow and prices, or in a balanced
+        program for splits in proportion to the bottlenecks of the paths.
+        dtype: unused; the iteration is in float64.
+    """
 
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
         self._problem = exact = problem.solved.to(torch.float64)
@@ -186,7 +205,13 @@ def is_ordinary(problem: Problem) -> bool:
 
 
 class Reduction:
-    """Presolved program of ``original``, with the translation of states and results.
+    """Presolved program, with the translation of states and results.
+
+    Unusable demand and capacity are removed, units scaled by powers of two, and links of negligible
+    capacity closed.
+
+    Args:
+        original: B matrices.
 
     Attributes:
         original: the original program.
@@ -194,30 +219,36 @@ class Reduction:
     """
 
     def __init__(self, original: Problem) -> None:
+        # Largest capacity (B,) and value per Gbit/s give the units.
         self.original = original
         self.problem = usable = original.usable
-        largest = usable.capacity.amax(1) if usable.topology.num_links else torch.ones(usable.batch)
-        value = usable.demand_value.amax() if len(usable.demand_value) else torch.ones(())
-        self._unit = _power_of_two_unit(largest)[:, None]
-        self._value_unit = _power_of_two_unit(value)
-        # Units: powers of two per matrix.  A balanced program has a unit of demand of its own,
+        largest_capacity = (
+            usable.capacity.amax(1) if usable.topology.num_links else torch.ones(usable.batch)
+        )
+        largest_value = usable.demand_value.amax() if len(usable.demand_value) else torch.ones(())
+        self._unit = _power_of_two_unit(largest_capacity)[:, None]
+        self._value_unit = _power_of_two_unit(largest_value)
+        # Units are powers of two per matrix.  A balanced program has a separate unit of demand,
         # since its utilisations may have any scale.
         demand_unit = self._unit
         if usable.price_set.on_simplex and usable.demand.shape[1]:
             demand_unit = _power_of_two_unit(usable.demand.amax(1))[:, None]
-        closing = (usable.capacity > 0) & (
-            usable.capacity < _CLOSED_CAPACITY_RATIO * largest[:, None]
+        is_negligible = (usable.capacity > 0) & (
+            usable.capacity < _CLOSED_CAPACITY_RATIO * largest_capacity[:, None]
         )
         # Close links of negligible capacity.  Not in a balanced program, where such a link may be
         # the only path of a demand and decide the optimum; nor under a utility, where every demand
         # with a path must have a share.
-        self._closed = closing & (not usable.demand_set.carries_all and usable.utility is None)
+        self._closed = is_negligible & (
+            not usable.demand_set.carries_all and usable.utility is None
+        )
         if (
             bool((self._unit != 1).any())
             or bool((demand_unit != 1).any())
             or bool(self._value_unit != 1)
             or bool(self._closed.any())
         ):
+            # Scale units and close links.
             exact = usable.to(torch.float64)
             self.problem = dataclasses.replace(
                 exact,
@@ -236,8 +267,12 @@ class Reduction:
         return PdhgState(state.splits / self._share(), state.prices / self._price_unit())
 
     def result(self, reduced: PdhgResult, target_gap: float) -> PdhgResult:
-        """Translate a result of the presolved program to the original one, and compute its gap
-        there.
+        """Translate a result of the presolved program to the original one, and certify it there.
+
+        Args:
+            reduced: result of the presolved program.
+            target_gap: target gap; a gap that the original program does not reach is reported as
+                lost to rounding.
         """
         # Includes programs whose demand and capacity are all usable.
         if self.problem is self.original:
@@ -248,9 +283,9 @@ class Reduction:
             splits = reduced.splits
             last_splits = reduced.state.splits
         else:
-            share = self._share()
-            splits = project(exact, reduced.splits * share, _REFILL_ROUNDS)
-            last_splits = reduced.state.splits * share
+            usable_share = self._share()
+            splits = project(exact, reduced.splits * usable_share, _REFILL_ROUNDS)
+            last_splits = reduced.state.splits * usable_share
         prices = reduced.prices * self._price_unit()
         if not exact.price_set.on_simplex:
             # A closed link gets the price at which no path over it is profitable.
@@ -264,7 +299,7 @@ class Reduction:
         bound = dual_bound(exact, prices)
         state = PdhgState(last_splits, reduced.state.prices * self._price_unit())
         gaps = gap(exact, value, bound)
-        # A gap reached in the presolved program only is lost to rounding.
+        # A target gap that only the presolved program reaches was missed by rounding.
         stopped_by = tuple(
             Stop.ROUNDING
             if stop is Stop.GAP and not original_gap <= target_gap * (1 + _GAP_ROUNDING)
@@ -283,7 +318,7 @@ class Reduction:
         )
 
     def _share(self) -> Tensor:
-        """Return (B, D, 1) the usable share of each demand."""
+        """Return (B, D, 1) usable demand over demand."""
         demand = self.original.demand.to(torch.float64)
         usable = self.original.usable.demand.to(torch.float64)
         return torch.where(demand > 0, usable / demand, 1)[..., None]
@@ -299,7 +334,7 @@ class Reduction:
 
 def _extended_prices(problem: Problem, prices: Tensor) -> Tensor:
     """Return (B, E) prices whose bound for all demand and capacity is at least as tight as the
-    bound of ``prices`` for the usable ones.
+    bound of ``prices`` for the usable part.
 
     A link wider than the sum of all usable demands becomes free: that raises profits by at most
     demand times price, in sum no more than the value of its usable capacity.  For a demand larger
@@ -307,11 +342,17 @@ def _extended_prices(problem: Problem, prices: Tensor) -> Tensor:
     which adds bottleneck times profit for each path and removes demand times the largest profit.
     Under piecewise constant marginal values, the profit is that in the step of the last usable
     Gbit/s: later steps then have no profit, and earlier ones keep the excess over it.
+
+    Args:
+        problem: the original program.
+        prices: (B, E) value per Gbit/s, from the presolved program.
     """
     prices = torch.where(problem.capacity > problem.usable.capacity, 0, prices)
-    # No demand was limited.
+    # All demand is usable.
     if problem.demand is problem.usable.demand:
         return prices
+    # (B, D) demands larger than the capacity of their paths; (B, D * K) profit of their paths and
+    # bottleneck link of each path.
     exceeds = (problem.demand > problem.bottleneck.sum(-1)) & problem.routable
     value = problem.path_value
     if (steps := problem.usable.steps) is not None:

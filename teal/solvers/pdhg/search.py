@@ -65,7 +65,7 @@ _SAMPLING_GAP_FACTOR = 3.5
 _FAIR_SAMPLING_GAP_FACTOR = 1.0
 _SAMPLE_TIME_SHARE = 0.3  # limit of the sample's solve time, as a share of the remaining time
 # A search has stalled if, after at least _MIN_STALL_ITERATIONS iterations, a _STALL_SPAN-fold
-# increase of their number has not brought the widest gap below _STALL_GAP_RATIO times what it was;
+# increase of their number has left the widest gap above _STALL_GAP_RATIO times its earlier value;
 # even PDHG's worst case is proportional to 1 / iterations.
 _MIN_STALL_ITERATIONS = 300
 _STALL_SPAN = 4.0
@@ -73,8 +73,9 @@ _STALL_GAP_RATIO = 0.7
 
 
 class SampledStartProtocol(Protocol):
-    """Starts of an engine from sampled demands
-    (:class:`teal.solvers.pdhg.samples.start.SampledStart`).
+    """Restart of an engine at the response of all demands to the prices of a sample of them.
+
+    Implemented by :class:`teal.solvers.pdhg.samples.start.SampledStart`.
     """
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
@@ -93,9 +94,10 @@ class SampledStartProtocol(Protocol):
 
 
 class ModelStartProtocol(Protocol):
-    """Start of an engine from a model (:class:`teal.solvers.pdhg.model_start.ModelStart`).
+    """Restart of an engine at a model's splits and prices.
 
-    The argument ``gap`` is the gap of the first gap check.
+    Implemented by :class:`teal.solvers.pdhg.model_start.ModelStart`.  The argument ``gap`` is the
+    gap of the first gap check.
     """
 
     def cost(self, gap: float) -> float:
@@ -155,7 +157,8 @@ class Search:
         engine: engine at its starting point.
         target_gap: gap at which the search stops.
         max_iterations: iteration limit.
-        report: see :func:`solve`.
+        report: progress callback, called with iterations and widest gap after each full gap check;
+            None for no calls.
         begin: ``time.perf_counter()`` at the start of the solve, for the reported solve time.
         may_stall: whether to stop where the gap no longer shrinks.
         sampled: starts of the engine from sampled demands; None where iterations take less time.
@@ -195,7 +198,7 @@ class Search:
         # long as small iterations.
         self._value = np.full(problem.batch, -self._sense * math.inf)
         self._bound = engine.trivial_bound().numpy()
-        # Gaps between them; _update_incumbent invalidates this cache.
+        # (B,) gaps between incumbent values and bounds; _update_incumbent invalidates this cache.
         self._cached_gaps: FloatArray | None = None
         self._may_stall = may_stall
         self._sampled = sampled
@@ -210,28 +213,42 @@ class Search:
 
     @property
     def value(self) -> Tensor:
-        """Incumbent values (B,); see the class."""
+        """Incumbent values (B,), float64; for a balanced program the largest utilisation."""
         return torch.from_numpy(self._value)
 
     @property
     def bound(self) -> Tensor:
-        """Incumbent bounds (B,); see the class."""
+        """Incumbent dual bounds (B,), in the unit of the values."""
         return torch.from_numpy(self._bound)
 
     def run(self, seconds: float, *, warm: bool) -> PdhgResult:
-        """Alternate iterations and gap checks for at most ``seconds`` from the start of the
-        solve.
+        """Alternate iterations and gap checks for at most ``seconds`` from the start of the solve.
+
+        Args:
+            seconds: time limit.
+            warm: whether the engine starts from an earlier allocation.
         """
         return complete(self.run_steps(Deadline(self._begin + seconds), warm=warm))
 
     def run_steps(self, deadline: Deadline, *, warm: bool) -> Steps[PdhgResult]:
-        """Run as a computation that pauses after every few iterations."""
+        """Alternate iterations and gap checks; a computation that pauses after every few
+        iterations.
+
+        Args:
+            deadline: deadline of the search.
+            warm: whether the engine starts from an earlier allocation.
+        """
         return self._result(*(yield from self.iterate(deadline, warm=warm)))
 
     def iterate(self, deadline: Deadline, *, warm: bool) -> Steps[tuple[int, Stop]]:
         """Iterate until a stopping criterion holds, pausing after every few iterations.
 
-        Returns the number of iterations, and the reason for the stop.
+        Args:
+            deadline: deadline of the search.
+            warm: whether the engine starts from an earlier allocation, which is checked first.
+
+        Returns:
+            number of iterations, and reason for the stop.
         """
         engine = self._engine
         schedule = _CheckSchedule()
@@ -258,7 +275,8 @@ class Search:
             self._is_refilled = False
             schedule.iteration_s = (time.perf_counter() - advance_begin) / num_steps
             num_iterations = num_iterations + num_steps
-            # This bound ignores the rounding of float32: it only tells when a check pays off.
+            # Check when due, early if promising, or certify the bound if it reaches the target.
+            # The engine's bound ignores rounding of float32, so it only triggers checks.
             newest_bound = self._tighter_bound(iteration_bound)
             if self._reaches_target(newest_bound) and num_iterations < schedule.next_check:
                 self._update_bound(engine.certify().numpy())
@@ -270,13 +288,18 @@ class Search:
                     stop = Stop.STALLED
                     break
             yield
+        # Last check, with refill.
         if not self._is_done and not self._is_refilled:
             self._check(LAST_REFILL)
         return num_iterations, stop if self._unfinished().any() else Stop.GAP
 
     def _check_warm_start(self, schedule: _CheckSchedule, deadline: Deadline) -> None:
-        """Check a warm start before the first iteration: refill or a model may bring it to the
+        """Check a warm start before the first iteration; refill or a model may bring it to the
         target.
+
+        Args:
+            schedule: schedule of the checks (updated).
+            deadline: deadline of the search.
         """
         schedule.check_s = self._check()
         schedule.last_check = 0
@@ -288,7 +311,7 @@ class Search:
             schedule.credit = _MODEL_ITERATION_CREDIT
 
     def _num_steps(self, num_iterations: int, schedule: _CheckSchedule, remaining_s: float) -> int:
-        """Number of iterations to the next test of the bound; 0 if none can end in time."""
+        """Return the number of iterations to the next test of the bound; 0 if none ends in time."""
         # Reserve the time of the last check.
         iteration_s = schedule.iteration_s
         check_s = schedule.check_s or _CHECK_COST * iteration_s
@@ -307,8 +330,13 @@ class Search:
     def _check_by_schedule(
         self, num_iterations: int, schedule: _CheckSchedule, deadline: Deadline
     ) -> None:
-        """Run a full gap check, start from a model where that saves time, and schedule the next
+        """Run a full gap check, restart from a model where that saves time, and schedule the next
         check.
+
+        Args:
+            num_iterations: iterations so far.
+            schedule: schedule of the checks (updated).
+            deadline: deadline of the search.
         """
         schedule.check_s = self._check(schedule.refill_rounds)
         schedule.last_check = num_iterations
@@ -324,16 +352,19 @@ class Search:
             )
 
     def _start_from_samples(self, deadline: Deadline) -> Steps[float]:
-        """Start from growing samples of the demands, each with and without price correction, until
-        the gap is near the target.
+        """Start from growing samples of the demands until the gap is near the target.
 
-        Returns the seconds of the last sample's gap check; 0 without a sample.
+        Each sample is solved, all demands respond to its prices, and a second response follows
+        after one Newton step on the prices.
+
+        Returns:
+            seconds of the last sample's gap check; 0 without a sample.
         """
         check_s = 0.0
-        factor = (
+        near_gap_factor = (
             _SAMPLING_GAP_FACTOR if self._problem.utility is None else _FAIR_SAMPLING_GAP_FACTOR
         )
-        while self._sampled is not None and self._exceeds_target(factor):
+        while self._sampled is not None and self._exceeds_target(near_gap_factor):
             remaining = deadline.remaining_s - _LAST_CHECK_COST * check_s
             if remaining <= 0:
                 break
@@ -375,8 +406,10 @@ class Search:
         return True
 
     def _check_after_samples(self, num_iterations: int) -> int:
-        """Iteration of the next full gap check after a start from samples, whose bound is tight and
-        value is not.
+        """Return the iteration of the next full gap check after a start from samples.
+
+        Proportional to gap over target gap, since the bound is tight and the value improves with
+        the iterations.
         """
         max_gap = float(self._incumbent_gaps.max())
         extra_iterations = _ITERATIONS_PER_GAP * max_gap / max(self._target_gap, 1e-300)
@@ -390,7 +423,11 @@ class Search:
         return not (self._incumbent_gaps <= factor * self._target_gap).all()
 
     def _has_stalled(self, num_iterations: int) -> bool:
-        """Whether the widest gap has shrunk too little for the iterations since earlier checks."""
+        """Whether the search has stalled.
+
+        True if a ``_STALL_SPAN``-fold increase of the iterations has left the widest gap above
+        ``_STALL_GAP_RATIO`` times its earlier value.  Records this check in the history.
+        """
         max_gap = float(self._incumbent_gaps.max())
         earlier_gaps = [
             gap
@@ -405,8 +442,8 @@ class Search:
         )
 
     def _is_promising(self, bound: FloatArray) -> bool:
-        """Whether a full gap check may reach the target, since the value may have improved since
-        the last one.
+        """Whether the incumbent values are within 1.6 target gaps of ``bound`` (B,), so that a full
+        gap check may reach the target.
         """
         return bool((self._gaps(bound) <= _EARLY_CHECK_GAP_FACTOR * self._target_gap).all())
 
@@ -415,8 +452,8 @@ class Search:
         return np.minimum(self._bound, bound) if self._sense > 0 else np.maximum(self._bound, bound)
 
     def _is_greater(self, first: FloatArray, second: FloatArray) -> BoolArray:
-        """Whether (B,) ``first`` is greater in the sense of the objective: the better value, or the
-        looser bound.
+        """Return (B,) whether ``first`` is greater in the sense of the objective: a better value,
+        or a looser bound.
         """
         return first > second if self._sense > 0 else first < second
 
@@ -463,19 +500,25 @@ class Search:
     def _update_incumbent(
         self, is_better: BoolArray, is_tighter: BoolArray, bound: FloatArray
     ) -> None:
-        """Store the engine's better allocations, and tighter bounds (B,) with their prices."""
+        """Store better allocations, and tighter bounds with their prices.
+
+        Args:
+            is_better: (B,) matrices whose last checked allocation replaces the incumbent's.
+            is_tighter: (B,) matrices whose bound and prices are replaced.
+            bound: (B,) new bounds.
+        """
         self._bound = np.where(is_tighter, bound, self._bound)
         self._cached_gaps = None
         self._engine.keep(torch.from_numpy(is_better), torch.from_numpy(is_tighter))
 
     def _check(self, refill: int = 0) -> float:
-        """Run a full gap check and update the incumbent.  Returns the seconds that it took.
+        """Run a full gap check and update the incumbent; return its seconds.
 
         Args:
-            refill: see :data:`LAST_REFILL`.
+            refill: rounds that allocate unused capacity to unserved demand.
         """
-        # Without shedding there is no unserved demand to refill.
         begin = time.perf_counter()
+        # A balanced program has no unserved demand to refill.
         self._is_refilled = refill == LAST_REFILL or self._sense < 0
         value, bound = (
             tensor.numpy() for tensor in self._engine.check(refill, 1 - self._target_gap)
@@ -488,7 +531,9 @@ class Search:
         return time.perf_counter() - begin
 
     def _result(self, iterations: int, stop: Stop) -> PdhgResult:
-        """Create the result from the incumbent; under max_concurrent_flow project the splits and
+        """Create the result from the incumbent.
+
+        Under max_concurrent_flow, which is solved as max_link_utilisation, project the splits and
         convert the bound.
         """
         problem = self._problem.to(torch.float64)
@@ -504,8 +549,8 @@ class Search:
             splits = project(problem, splits)
             value = problem.value(splits).cpu()
         # Computed on the host, and moved to the device in one copy.
-        figures = torch.stack([value, bound, certified_gap(problem, value, bound)])
-        value, bound, gap = figures.to(splits.device).unbind()
+        values_on_host = torch.stack([value, bound, certified_gap(problem, value, bound)])
+        value, bound, gap = values_on_host.to(splits.device).unbind()
         return PdhgResult(
             splits=splits,
             prices=prices,

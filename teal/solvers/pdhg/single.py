@@ -49,14 +49,14 @@ _FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coars
 
 @dataclasses.dataclass(frozen=True)
 class SearchOptions:
-    """Options of the search for one program.
+    """Target and limits of the search for one program.
 
     Attributes:
         gap: target gap.
         deadline: deadline of all matrices.
         max_iterations: iteration limit.
         report: progress callback, called after each full gap check; None for no calls.
-        starter: learned start, as in :func:`solve`.
+        starter: model whose splits and prices may start the search; None for no model.
     """
 
     gap: float
@@ -73,7 +73,16 @@ def _solve_presolved(
     engine: str,
     dtype: torch.dtype | None,
 ) -> Steps[PdhgResult]:
-    """Solve one program without side conditions, presolved where its numbers are not ordinary."""
+    """Solve one program without side conditions, presolved if its magnitudes are extreme.
+
+    Args:
+        problem: B matrices over the paths, or over the columns of a rewritten program.
+        state: warm start; None for a cold start.
+        options: target and limits of the search.
+        engine: "auto", or the name of an engine.
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+    """
+    # Small program on a machine whose kernels are not compiled yet: HiGHS, if in time.
     if is_solved_without_kernels(problem, engine):
         exact = yield from _solve_by_highs(problem, options)
         if exact is not None:
@@ -84,6 +93,7 @@ def _solve_presolved(
                 problem, state, options, engine, dtype, may_span_decades=False
             )
         )
+    # Presolve, solve, and translate the result back.
     reduction = Reduction(problem)
     result = yield from _solve_with_selected_engines(
         reduction.problem, reduction.reduced(state), options, engine, dtype
@@ -91,20 +101,34 @@ def _solve_presolved(
     return reduction.result(result, options.gap)
 
 
-def _solving_by_interior_points(
+def _solve_by_interior_points(
     problem: Problem,
     state: PdhgState | None,
     options: SearchOptions,
-    first: interior.FirstProgram | None = None,
+    first_program: interior.FirstProgram | None = None,
 ) -> Steps[PdhgResult]:
-    """Solve by interior points, from a warm start or the model's start."""
+    """Solve by interior points, from the warm start, else from the model's splits and prices.
+
+    Args:
+        problem: B matrices of one program without side conditions.
+        state: warm start; None for a cold start.
+        options: target and limits of the search.
+        first: presolved program of the first matrix, if it exists already.
+
+    Raises:
+        InputError: the program is not over paths, or not on the CPU.
+    """
     if not interior.accepts(problem):
-        expected = "another engine: interior points solve programs over paths, on the CPU"
-        raise InputError("solve", "engine", expected, "interior")
+        raise InputError.invalid(
+            "solve",
+            "engine",
+            "interior points solve programs over paths, on the CPU, and do not support this one",
+            "use engine auto",
+        )
     if state is None and options.starter is not None:
         state = usable_start(problem, options.starter.start)
     result = yield from interior.solving(
-        problem, state, options.gap, options.max_iterations, options.deadline, first
+        problem, state, options.gap, options.max_iterations, options.deadline, first_program
     )
     if options.report is not None:
         options.report(result.iterations, float(result.gap.max()))
@@ -131,7 +155,8 @@ def solve_single(
         problem: B matrices under an objective that is a single program.
         state: warm start; None for a cold start.
         options: target and limits of the search.
-        engine, dtype: as in :func:`teal.solvers.pdhg.solve`.
+        engine: "auto", or the name of an engine.
+        dtype: type of the splits in the iteration; None to choose by the target gap.
     """
     if problem.conditions:
         return (yield from _solve_rewritten(problem, state, options, engine, dtype))
@@ -145,8 +170,15 @@ def _solve_rewritten(
     engine: str,
     dtype: torch.dtype | None,
 ) -> Steps[PdhgResult]:
-    """Solve the program of the side conditions over its own columns and rows; return paths and
-    links.
+    """Solve a program with side conditions, rewritten over columns and rows; return splits of paths
+    and prices of links.
+
+    Args:
+        problem: B matrices with side conditions.
+        state: warm start, splits of paths and prices of links; None for a cold start.
+        options: target and limits of the search.
+        engine: "auto", or the name of an engine.
+        dtype: type of the splits in the iteration; None to choose by the target gap.
     """
     rewritten = problem.rewritten
     column_problem = problem.over_columns
@@ -161,6 +193,7 @@ def _solve_rewritten(
         column_state = PdhgState(rewritten.shares(state.splits.to(column_problem.demand)), prices)
     elif rewritten.start is not None:
         column_state = PdhgState(rewritten.start, torch.zeros_like(column_problem.capacity))
+    # No model starts a program over columns.
     options = dataclasses.replace(options, starter=None)
     result = yield from _solve_presolved(column_problem, column_state, options, engine, dtype)
     # Translate the result back to paths and links.
@@ -177,11 +210,12 @@ def _solve_by_highs(problem: Problem, options: SearchOptions) -> Steps[PdhgResul
 
     Args:
         problem: B matrices over the columns and rows of a program.
-        options: as in :func:`solve_single`.
+        options: target gap and deadline.
 
     Returns:
         the optimum; None if a matrix missed the deadline or the target gap.
     """
+    # Optimal shares of the columns (B, D, K) and row prices (B, rows).
     exact = problem.to(torch.float64)
     shares = torch.zeros_like(exact.even_splits)
     prices = torch.zeros_like(exact.capacity)
@@ -196,6 +230,7 @@ def _solve_by_highs(problem: Problem, options: SearchOptions) -> Steps[PdhgResul
             return None
         shares[row] = solution[0][0]
         prices[row] = solution[1][0]
+    # HiGHS's optimum is feasible within its tolerance only: project, and certify the gap.
     splits = project(exact, shares, refill=0)
     value = exact.value(splits)
     bound = dual_bound(exact, prices)
@@ -216,7 +251,11 @@ def _solve_by_highs(problem: Problem, options: SearchOptions) -> Steps[PdhgResul
 
 
 def iteration_dtype(problem: Problem, gap: float, dtype: torch.dtype | None) -> torch.dtype:
-    """Return the floating-point type of the splits during the iteration."""
+    """Return the floating-point type of the splits in the iteration.
+
+    float64 under a utility; else ``dtype``, or if it is None float64 for target gaps below 1e-5 and
+    float32 for others.
+    """
     # float32 would round small shares to 0, where the utility is undefined.
     if problem.utility is not None:
         return torch.float64
@@ -232,11 +271,18 @@ def _solve_with_selected_engines(
     *,
     may_span_decades: bool = True,
 ) -> Steps[PdhgResult]:
-    """Solve each matrix by the engine with the shorter predicted time, and unfinished ones by
-    another.
+    """Solve by the engine with the shorter predicted time, and unfinished matrices by another.
+
+    Args:
+        problem: B matrices of one program without side conditions.
+        state: warm start; None for a cold start.
+        options: target and limits of the search.
+        engine: "auto" to select by predicted time, or the name of an engine.
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+        may_span_decades: whether magnitudes may span decades.
     """
     if engine == "interior":
-        return (yield from _solving_by_interior_points(problem, state, options))
+        return (yield from _solve_by_interior_points(problem, state, options))
     # Select the first engine by predicted time.
     pdhg_iterations = None
     interior_options = None
@@ -245,13 +291,15 @@ def _solve_with_selected_engines(
         pdhg_iterations, interior_options = _select_first_engine(problem, state, options, program)
     # Interior points first, then PDHG for matrices above the target gap.
     if interior_options is not None:
-        interior_result = yield from _solving_by_interior_points(
+        interior_result = yield from _solve_by_interior_points(
             problem, None, interior_options, program
         )
+        # Indices of the matrices above the target gap.
         rows = _stopped_rows(interior_result, *(stop for stop in Stop if stop is not Stop.GAP))
         if not len(rows):
             return interior_result
         unfinished = interior_result.rows(rows)
+        # PDHG starts from the caller's warm start, else from a result near the optimum.
         begin_state = None if state is None else state.rows(rows)
         if begin_state is None and float(unfinished.gap.max()) <= _MAX_START_GAP:
             begin_state = unfinished.state
@@ -270,7 +318,7 @@ def _solve_with_selected_engines(
             may_span_decades,
         )
         return interior_result.replaced(
-            rows, _best_of(problem.rows(rows), unfinished, pdhg_result, options.gap)
+            rows, _combine(problem.rows(rows), unfinished, pdhg_result, options.gap)
         )
     return (
         yield from _solve_by_pdhg(
@@ -285,9 +333,14 @@ def _stopped_rows(result: PdhgResult, *reasons: Stop) -> Tensor:
     return torch.tensor(is_stopped, dtype=torch.bool).nonzero()[:, 0]
 
 
-def _best_of(problem: Problem, first: PdhgResult, second: PdhgResult, gap: float) -> PdhgResult:
+def _combine(problem: Problem, first: PdhgResult, second: PdhgResult, gap: float) -> PdhgResult:
     """Combine the better allocation and the better prices of each matrix; together they may reach
-    the target.
+    the target gap.
+
+    Args:
+        problem: the matrices of both results.
+        first, second: results of two engines.
+        gap: target gap; matrices above it keep the stopping reason of ``second``.
     """
     incumbent = better(problem, first, second)
     stops = zip(incumbent.gap.tolist(), second.stopped_by, strict=True)
@@ -306,13 +359,19 @@ def _solve_by_pdhg(
     pdhg_iterations: int | None,
     may_span_decades: bool,
 ) -> Steps[PdhgResult]:
-    """Solve by PDHG, with the equilibrated engine for matrices whose magnitudes span decades.
+    """Solve by PDHG, with the equilibrated engine for matrices whose magnitudes span decades, and
+    for stalled ones.
 
     Args:
-        problem, state, options, engine, dtype: as in :func:`solve_single`.
-        pdhg_iterations: as in :func:`_solve_in_turns`.
+        problem: B matrices of one program without side conditions.
+        state: warm start; None for a cold start.
+        options: target and limits of the search.
+        engine: "auto", or the name of a PDHG engine.
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+        pdhg_iterations: iterations before interior points take over; None for PDHG alone.
         may_span_decades: whether magnitudes may span decades.
     """
+    # A named engine solves all matrices; no other engine helps after a stall.
     iteration_type = iteration_dtype(problem, options.gap, dtype)
     if engine != "auto":
         return (yield from _solve_in_batches(problem, state, options, engine, iteration_type))
@@ -336,21 +395,22 @@ def _solve_by_pdhg(
         result = yield from _solve_in_turns(
             problem, state, options, iteration_type, pdhg_iterations, may_stall=bool(fallback)
         )
+    # Solve stalled matrices by the fallback engine, if there is one.
     if not fallback:
         return result
     return (yield from _solve_stalled_again(problem, result, options, fallback))
 
 
 def _fallback_engine(is_small: bool, iteration_type: torch.dtype, dtype: torch.dtype | None) -> str:
-    """Return the engine after a stall, or "" for none.
+    """Return the engine for matrices that stalled, or "" for none.
 
     The equilibrated engine is slow on large networks and has no value steps; float64 may still
     resolve a stall of float32.
 
     Args:
         is_small: whether the program is small and linear.
-        iteration_type: type of the splits in the iteration.
-        dtype: the caller's choice of it.
+        iteration_type: type of the splits in the first search.
+        dtype: type that the caller asked for; None for no choice.
     """
     if is_small:
         return "equilibrated"
@@ -369,11 +429,14 @@ def _solve_by_magnitude(
     """Solve matrices of ordinary magnitudes, then those whose magnitudes span decades.
 
     Args:
-        problem, state, options: as in :func:`solve_single`.
+        problem: B matrices of one program without side conditions.
+        state: warm start; None for a cold start.
+        options: target and limits of the search.
         iteration_type: type of the splits in the iteration.
-        is_wide: (B,) matrices for the equilibrated engine; some, not all.
+        is_wide: (B,) bool, matrices for the equilibrated engine; some, not all.
         may_stall: whether the ordinary engine may stop at a stall.
     """
+    # Indices of the matrices of each engine; each group gets time in proportion to its size.
     groups = [(~is_wide).nonzero()[:, 0], is_wide.nonzero()[:, 0]]
     parts: list[PdhgResult] = []
     for rows, name in zip(groups, ("auto", "equilibrated"), strict=True):
@@ -390,13 +453,22 @@ def _solve_by_magnitude(
             may_stall=may_stall and name == "auto",
         )
         parts.append(part)
+    # Restore the order of the matrices.
     return merged(parts).rows(torch.cat(groups).argsort())
 
 
 def _solve_stalled_again(
     problem: Problem, result: PdhgResult, options: SearchOptions, engine: str
 ) -> Steps[PdhgResult]:
-    """Solve the stalled matrices of a result by another engine, and keep the better of both."""
+    """Solve the stalled matrices of a result by another engine; keep the better allocation and
+    prices.
+
+    Args:
+        problem: B matrices.
+        result: result of the first search.
+        options: target and limits; iterations of ``result`` count against the limit.
+        engine: engine of the second search.
+    """
     stalled = _stopped_rows(result, Stop.STALLED)
     if not len(stalled):
         return result
@@ -404,25 +476,28 @@ def _solve_stalled_again(
         options, max_iterations=max(0, options.max_iterations - result.iterations)
     )
     earlier = result.rows(stalled)
-    # In a balanced program the equilibrated engine's initial prices are better than those of the
-    # stalled search.
-    begins_anew = engine == "equilibrated" and problem.price_set.on_simplex
+    # In a balanced program the equilibrated engine's initial prices are better than the prices of
+    # the stalled search.
+    is_cold_start = engine == "equilibrated" and problem.price_set.on_simplex
     second = yield from _solve_in_batches(
         problem.rows(stalled),
-        None if begins_anew else earlier.state,
+        None if is_cold_start else earlier.state,
         remaining_options,
         engine,
         torch.float64,
-        may_leave_start=False,
+        may_replace_start=False,
     )
-    best = _best_of(problem.rows(stalled), earlier, second, options.gap)
+    best = _combine(problem.rows(stalled), earlier, second, options.gap)
     return result.replaced(stalled, best)
 
 
 def _may_use_interior_points(
     options: SearchOptions, engine: str, dtype: torch.dtype | None
 ) -> bool:
-    """Whether interior points are a choice: a small iteration limit is one for PDHG."""
+    """Whether interior points are a candidate engine.
+
+    A caller that names an engine, float32 or a small iteration limit asks for PDHG.
+    """
     is_allowed = engine == "auto" and dtype in (None, torch.float64)
     return is_allowed and options.max_iterations >= interior.MAX_ITERATIONS
 
@@ -436,11 +511,13 @@ def _select_first_engine(
     """Select the first engine by predicted time.
 
     Args:
-        problem, state, options: as in :func:`solve_single`.
+        problem: B matrices of one program without side conditions.
+        state: warm start; None for a cold start.
+        options: target and limits of the search.
         program: presolved program of the first matrix.
 
     Returns:
-        Number of PDHG iterations to run first (None: PDHG only; 0: interior points first); and the
+        number of PDHG iterations to run first (None: PDHG only; 0: interior points first); and the
         options of interior points if they run first, else None.
     """
     gap = options.gap
@@ -470,8 +547,12 @@ def _solve_in_turns(
     Each engine continues with the unfinished matrices from the state of the last one.
 
     Args:
-        problem, state, options, dtype, may_stall: as in :func:`_solve_in_batches`.
+        problem: B matrices of one program without side conditions.
+        state: warm start; None for a cold start.
+        options: target and limits of the search.
+        dtype: type of the splits in the iteration.
         pdhg_iterations: iterations before interior points; None for all iterations.
+        may_stall: whether PDHG stops where the gap no longer shrinks.
     """
     if pdhg_iterations is None or pdhg_iterations >= options.max_iterations:
         return (
@@ -479,9 +560,12 @@ def _solve_in_turns(
                 problem, state, options, "auto", dtype, may_stall=may_stall
             )
         )
-    first = dataclasses.replace(options, max_iterations=pdhg_iterations)
-    result = yield from _solve_in_batches(problem, state, first, "auto", dtype, may_stall=may_stall)
+    first_options = dataclasses.replace(options, max_iterations=pdhg_iterations)
+    result = yield from _solve_in_batches(
+        problem, state, first_options, "auto", dtype, may_stall=may_stall
+    )
     for name in ("interior", "auto"):
+        # Indices of the matrices above the target gap, with the iterations that remain.
         rows = _stopped_rows(result, Stop.ITERATIONS, Stop.STALLED)
         if not len(rows) or options.deadline.is_over:
             break
@@ -490,7 +574,7 @@ def _solve_in_turns(
         remaining_iterations = max(0, options.max_iterations - result.iterations)
         remaining_options = dataclasses.replace(options, max_iterations=remaining_iterations)
         if name == "interior":
-            later = yield from _solving_by_interior_points(part, earlier.state, remaining_options)
+            later = yield from _solve_by_interior_points(part, earlier.state, remaining_options)
         else:
             later = yield from _solve_in_batches(
                 part,
@@ -499,9 +583,9 @@ def _solve_in_turns(
                 name,
                 dtype,
                 may_stall=may_stall,
-                may_leave_start=False,
+                may_replace_start=False,
             )
-        result = result.replaced(rows, _best_of(part, earlier, later, options.gap))
+        result = result.replaced(rows, _combine(part, earlier, later, options.gap))
     return result
 
 
@@ -513,36 +597,41 @@ def _solve_in_batches(
     dtype: torch.dtype,
     *,
     may_stall: bool = False,
-    may_leave_start: bool = True,
+    may_replace_start: bool = True,
 ) -> Steps[PdhgResult]:
     """Solve by one engine, in parts of the batch of the size that the engine solves at once.
 
     Args:
-        problem, state, options, dtype: as in :func:`solve_single`.
+        problem: B matrices of one program without side conditions.
+        state: warm start; None for a cold start.
+        options: target and limits of the search.
         name: name of the engine.
+        dtype: type of the splits in the iteration.
         may_stall: whether to stop where the gap no longer shrinks.
-        may_leave_start: whether sampled demands or a model may replace the start.
+        may_replace_start: whether sampled demands or a model may replace the start.
     """
+    # ``lanes``: number of matrices that the engine solves at once.
     make_engine, lanes = _engine_factory(problem, name, dtype)
     results: list[PdhgResult] = []
     for first in range(0, problem.batch, lanes):
         rows = slice(first, first + lanes)
         part = problem if lanes >= problem.batch else problem.rows(rows)
         part_state = None if state is None else state.rows(rows)
+        # Each part gets time in proportion to its number of matrices.
         begin = time.perf_counter()
         part_deadline = options.deadline.share(part.batch / (problem.batch - first))
         engine = make_engine(part, part_state, dtype)
-        # Starts beside ``state``: sampled demands, or a model.
+        # Start that may replace ``state``: sampled demands, or a model.
         sampled = None
         model = None
         if (
-            may_leave_start
+            may_replace_start
             and isinstance(engine, FusedEngine)
             and starts_from_samples(part, options.gap, name)
         ):
             sampled = SampledStart(part, engine, options.gap, options.starter)
         elif (
-            may_leave_start
+            may_replace_start
             and options.starter
             and isinstance(engine, FusedEngine)
             and foretells_work(part, name)
@@ -550,6 +639,7 @@ def _solve_in_batches(
             model = ModelStart(
                 part, engine, options.gap, options.starter, is_warm=part_state is not None
             )
+        # Search to the target gap.
         search = Search(
             part,
             engine,
@@ -572,15 +662,20 @@ def _engine_factory(
 ) -> tuple[Callable[..., PdhgEngine], int]:
     """Return the engine's class, and the number of matrices that it solves at once.
 
+    Args:
+        problem: B matrices.
+        name: "auto", "fused", "plain" or "equilibrated".
+        dtype: type of the splits in the iteration.
+
     Raises:
-        InputError: the engine does not apply to this program.
+        InputError: the engine does not support the program.
     """
     if name == "equilibrated":
         if not problem.is_linear:
             raise InputError(
                 "solve",
                 "engine",
-                "auto, fused or plain, since the value is not linear in flow",
+                "auto, fused or plain (the value is not linear in the flow)",
                 name,
             )
         return EquilibratedEngine, MAX_LANES
@@ -596,7 +691,7 @@ def _engine_factory(
             raise InputError(
                 "solve",
                 "engine",
-                "plain or equilibrated: no compiled engine supports this program",
+                "auto, plain or equilibrated (no compiled engine supports this program)",
                 name,
             )
     return PlainEngine, MAX_LANES
@@ -608,7 +703,7 @@ def starts_from_samples(problem: Problem, gap: float, engine: str) -> bool:
     Args:
         problem: B matrices.
         gap: target gap.
-        engine: as in :func:`teal.solvers.pdhg.solve`.
+        engine: "auto", or the name of an engine; only "auto" samples.
     """
     # Samples are drawn in proportion to rates, so they represent demands of equal weight poorly.
     is_weighted_by_demand = problem.utility is None or problem.objective.rules.weight_by == "demand"

@@ -80,6 +80,10 @@ _SEQUENCES: dict[str, MakeTasks] = {
 def tasks_of(problem: Problem, gap: float) -> Tasks:
     """Return the tasks of a sequence objective, for a solver without piecewise constant marginal
     values.
+
+    Args:
+        problem: B matrices under an objective that is a sequence of programs.
+        gap: target gap.
     """
     return _SEQUENCES[problem.objective.name](problem, gap, knows_value_steps=False)
 
@@ -88,7 +92,7 @@ def register_sequence(name: str, make_tasks: MakeTasks, *, replace: bool = False
     """Register the task factory of an objective that is a sequence of programs.
 
     Args:
-        name: name of the objective; see :func:`teal.objectives.register_objective`.
+        name: name of a registered objective.
         make_tasks: factory of its tasks (:mod:`teal.solvers.sequences.task`).
         replace: whether an existing factory of this name may be replaced.
 
@@ -170,7 +174,9 @@ def _is_non_negative(value: object) -> bool:
 
 
 def takes_starter(problem: Problem) -> bool:
-    """Whether one program gives the solution, so that a model's start applies to it."""
+    """Whether the objective is one program that always has an allocation, so that a model's start
+    applies to it.
+    """
     rules = problem.objective.rules
     return not (rules.is_sequence or rules.may_have_no_allocation)
 
@@ -190,16 +196,18 @@ class SolveOptions(TypedDict, total=False):
 def solving(
     problem: Problem, *, deadline: Deadline | None = None, **options: Unpack[SolveOptions]
 ) -> Steps[PdhgResult]:
-    """Run :func:`solve` as a computation that pauses between iterations
-    (:mod:`teal.runtime.interruptible`).
+    """Solve each matrix to a certified gap, as a computation that pauses between iterations.
+
+    :func:`solve` describes the options and the result.
 
     Args:
-        problem: as in :func:`solve`.
+        problem: B matrices.
         deadline: end of the solve; None for no limit.
-        options: as in :func:`solve`.
+        options: ``gap``, ``max_iterations``, ``warm_start``, ``starter``, ``engine``, ``dtype`` and
+            ``report`` of :func:`solve`.
 
     Raises:
-        InputError: see :func:`solve`; raised at the first step.
+        InputError: invalid options or a start that does not apply; raised at the first step.
     """
     settings = _Settings(**options)
     settings.prepare(problem)
@@ -208,14 +216,17 @@ def solving(
 
 @torch.no_grad()
 def _solve_prepared(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
-    """Solve a problem whose kernels are compiled; small problems run torch on one thread."""
+    """Solve a problem whose kernels are compiled.
+
+    Torch runs on one thread if the problem is small, where threads cost more than they save.
+    """
     steps = _solve_steps(problem, settings, deadline)
     return (yield from with_single_threaded_torch(steps, problem.batch * problem.paths.mask.size))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Settings:
-    """Options of :func:`solve` without its deadline."""
+    """Options of :func:`solve` without its deadline: target gap, limits, start, engine."""
 
     gap: float = 1e-2
     max_iterations: int = 10_000
@@ -232,7 +243,9 @@ class _Settings:
             InputError: an option out of range or without effect.
         """
         if not problem.batch:
-            raise InputError("solve", "problem", "at least one matrix", "none")
+            raise InputError.invalid(
+                "solve", "problem", "no traffic matrix", "give at least one matrix"
+            )
         if not _is_non_negative(self.gap) or self.gap == math.inf:
             raise InputError("solve", "gap", "a number >= 0, such as 0.01 for 1%", repr(self.gap))
         if self.max_iterations < 0:
@@ -240,25 +253,31 @@ class _Settings:
         if self.engine not in ENGINES:
             raise InputError("solve", "engine", " or ".join(ENGINES), repr(self.engine))
         if self.starter is not None and not takes_starter(problem):
-            raise InputError(
+            raise InputError.invalid(
                 "solve",
                 "starter",
-                f"none: {problem.objective.name} has no single program that a model can start",
-                "one",
+                f"{problem.objective.name} has no single program that a model can start",
+                "drop the starter",
             )
 
     def prepare(self, problem: Problem) -> None:
-        """Validate the options and compile the kernels of the solve (:func:`prepare`).
+        """Validate the options and compile the kernels of the solve.
 
         Raises:
-            InputError: see :meth:`check`.
+            InputError: an option out of range or without effect.
         """
         self.check(problem)
         prepare(problem, gap=self.gap, engine=self.engine, dtype=self.dtype, starter=self.starter)
 
 
 def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
-    """Solve one program, or the programs of a sequence, and time the solve."""
+    """Solve the program of an objective, or the programs of a sequence, and time the solve.
+
+    Args:
+        problem: B matrices, whose kernels are compiled.
+        settings: validated options.
+        deadline: end of the solve.
+    """
     begin = time.perf_counter()
     engine = settings.engine
     dtype = settings.dtype
@@ -281,7 +300,7 @@ def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> S
     starter = settings.starter
     if not _may_use_model(problem, engine):
         starter = None
-    # Least cost: may be infeasible, so it has a solver of its own.
+    # Least cost may be infeasible, so it has a separate solver.
     if problem.objective.rules.may_have_no_allocation:
         limits = settings.gap, settings.max_iterations, deadline
         return (yield from least_cost.solving(problem, state, *limits, engine, _balance))
@@ -301,7 +320,7 @@ def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> S
 
 
 def _balance(problem: Problem, gap: float, deadline: Deadline) -> Steps[PdhgResult]:
-    """Solve the balanced program by which least cost finds a feasible allocation."""
+    """Solve max_link_utilisation; least cost uses it to find a feasible allocation."""
     return (yield from solving(problem, gap=gap, deadline=deadline))
 
 
@@ -318,12 +337,15 @@ def prepare(
     dtype: torch.dtype | None = None,
     starter: Starter | None = None,
 ) -> None:
-    """Compile the kernels that :func:`solve` needs for a problem; :func:`solve` does so before its
-    clock starts.
+    """Compile the kernels that :func:`solve` needs for a problem, so that its clock does not count
+    them.
 
     Args:
         problem: B matrices.
-        gap, engine, dtype, starter: as in :func:`solve`.
+        gap: target gap.
+        engine: "auto", or the name of an engine.
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+        starter: model for the start; its kernels are loaded, too.
     """
     # Least cost solves by interior points alone.
     if problem.objective.rules.may_have_no_allocation:
@@ -345,6 +367,7 @@ def prepare(
         and not program_problem.objective.rules.is_sequence
     ):
         return
+    # Compile the projection onto a box, which bounded columns need, by one call.
     if program_problem.largest_share is not None:
         sample_box = program_problem.largest_share[:1, :1]
         project_box(torch.zeros_like(sample_box), sample_box, torch.ones_like(sample_box))
@@ -355,7 +378,7 @@ def prepare(
 
 
 def _accepts_value_steps(problem: Problem, engine: str) -> bool:
-    """Whether the engine accepts piecewise constant marginal values, and the program needs no other
+    """Whether the engine solves piecewise constant marginal values, without presolve or another
     engine.
     """
     if problem.conditions:
@@ -368,9 +391,14 @@ def _accepts_value_steps(problem: Problem, engine: str) -> bool:
 
 
 def _warm_start_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState | None:
-    """Return the state of ``warm_start`` on the problem's device, with sanitised prices.
+    """Return a warm start as a state on the problem's device, with finite prices.
 
     Engines project the splits; the GPU engine also sanitises prices, within its recorded launches.
+
+    Args:
+        problem: B matrices.
+        warm_start: a result, its state, or splits (B, D, K) and prices (B, E); None for a cold
+            start.
 
     Raises:
         InputError: splits or prices of another shape.
@@ -380,13 +408,18 @@ def _warm_start_state(problem: Problem, warm_start: WarmStart | None) -> PdhgSta
     # Validate shapes.
     state = warm_start.state if isinstance(warm_start, PdhgResult) else warm_start
     state = PdhgState(*state) if isinstance(state, tuple) else state
-    expected = (
+    expected_shapes = (
         (problem.batch, *problem.paths.mask.shape),
         (problem.batch, problem.topology.num_links),
     )
-    actual = tuple(state.splits.shape), tuple(state.prices.shape)
-    if actual != expected:
-        raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", actual)
+    actual_shapes = tuple(state.splits.shape), tuple(state.prices.shape)
+    if actual_shapes != expected_shapes:
+        raise InputError(
+            "solve",
+            "warm_start",
+            f"splits and prices of the shapes {expected_shapes[0]} and {expected_shapes[1]}",
+            f"{actual_shapes[0]} and {actual_shapes[1]}",
+        )
     # Move to the device and replace non-finite prices.
     device = problem.demand.device
     prices = state.prices.to(device)
@@ -394,5 +427,6 @@ def _warm_start_state(problem: Problem, warm_start: WarmStart | None) -> PdhgSta
         prices = usable_prices(problem, prices, max_ratio=1.0)
     program_prices = state.program_prices
     if program_prices is not None and len(program_prices.prices) != problem.batch:
-        program_prices = None  # prices of another batch prove no bounds here
+        # Prices of another batch prove no bounds here.
+        program_prices = None
     return PdhgState(state.splits.to(device), prices, program_prices)

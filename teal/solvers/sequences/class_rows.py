@@ -33,8 +33,8 @@ _SUM_PARTS = 64
 
 
 def class_weights(class_index: int, ratio: float) -> list[float]:
-    """Return values per Gbit/s of the classes up to ``class_index``, which has 1; ratio ``ratio``
-    between neighbours.
+    """Return values per Gbit/s of the classes up to ``class_index``: ratio^(class_index - c) for
+    class c.
     """
     return [ratio ** (class_index - higher) for higher in range(class_index + 1)]
 
@@ -46,19 +46,22 @@ def _sum_class_flows(
     """Sum the served flow of each class over the rows of one matrix; a row serves the highest class
     first.
 
+    R rows (demands of a node pair), K paths, C classes.
+
     Args:
+        begin, end: range of parts of this call.
         splits: (R, K) splits.
         demand: (R,) demand of all classes, Gbit/s.
         amount: (C, R) demand of each class, Gbit/s.
-        out: (parts, C) receives the sums over each part of the rows.
+        out: (parts, C) sums over each part of the rows, Gbit/s (added to).
     """
-    parts = len(out)
-    rows = len(demand)
-    classes = len(amount)
+    num_parts = len(out)
+    num_rows = len(demand)
+    num_classes = len(amount)
     for part in range(begin, end):
-        for row in range(rows * part // parts, rows * (part + 1) // parts):
+        for row in range(num_rows * part // num_parts, num_rows * (part + 1) // num_parts):
             remaining = splits[row].sum() * demand[row]
-            for class_index in range(classes):
+            for class_index in range(num_classes):
                 class_flow = min(remaining, amount[class_index, row])
                 out[part, class_index] += class_flow
                 remaining -= class_flow
@@ -75,23 +78,28 @@ def _split_class(
     row: Int64Array,
     out: AnyArray,
 ) -> None:
-    """Compute splits of the demands of one class, in the ratio of those of their rows.
+    """Compute splits of the demands of one class, in the ratios of the splits of their rows.
+
+    A row serves the highest class first; lower classes get the remaining flow.
 
     Args:
-        splits, demand, amount: as in :func:`_sum_class_flows`.
+        begin, end: range of demands of this call.
+        splits: (R, K) splits of the rows.
+        demand: (R,) demand of all classes in each row, Gbit/s.
+        amount: (C, R) demand of each class in each row, Gbit/s.
         class_index: index of the class.
-        row: (n,) row of each demand.
-        out: (n, K) receives the splits.
+        row: (n,) row of each demand of the class.
+        out: (n, K) splits of these demands (written).
     """
     for i in range(begin, end):
         row_splits = splits[row[i]]
-        total = row_splits.sum()
-        remaining = total * demand[row[i]]
+        split_sum = row_splits.sum()
+        remaining = split_sum * demand[row[i]]
         for higher in range(class_index):
             remaining -= min(remaining, amount[higher, row[i]])
         class_demand = amount[class_index, row[i]]
         class_flow = min(remaining, class_demand)
-        factor = class_flow / (class_demand * total) if class_flow > 0 else 0.0
+        factor = class_flow / (class_demand * split_sum) if class_flow > 0 else 0.0
         for k in range(len(row_splits)):
             out[i, k] = factor * row_splits[k]
 
@@ -107,7 +115,8 @@ def rehearse() -> None:
 
 
 class ClassRows:
-    """Rows of a problem of C classes.
+    """Rows of a problem of C classes: a row is a demand, or the demands of all classes of a node
+    pair.
 
     Args:
         problem: B matrices under priority.
@@ -122,11 +131,13 @@ class ClassRows:
         self._classes = problem.classes
         self._problem = problem.to(torch.float64)
         exact = self._problem
+        # Rows of node pairs if the engine supports them and classes share pairs; else one per
+        # demand.
         demands = np.arange(problem.paths.num_demands)
-        own_rows = MergedRows(problem.paths, demands, demands)
-        merged = merged_rows(problem.paths) if may_merge else own_rows
-        self.is_merged = len(merged.first) < len(demands)
-        self._rows = merged if self.is_merged else own_rows
+        separate_rows = MergedRows(problem.paths, demands, demands)
+        pair_rows = merged_rows(problem.paths) if may_merge else separate_rows
+        self.is_merged = len(pair_rows.first) < len(demands)
+        self._rows = pair_rows if self.is_merged else separate_rows
         # (B, C, R) demand of each class in each row, Gbit/s.
         self._amount = exact.demand.new_zeros(
             problem.batch, len(self._classes), len(self._rows.first)
@@ -140,7 +151,7 @@ class ClassRows:
         self._cheapest_costs: dict[int, tuple[Tensor, Tensor]] = {}
 
     def _amounts(self, class_index: int) -> Tensor:
-        """Return (B, c, R) demands of the classes up to ``class_index``, in their rows."""
+        """Return (B, c, R) demands of the c classes up to ``class_index`` in each row, Gbit/s."""
         num_rows = int(np.searchsorted(self._rows.first, self._classes.ptr[class_index + 1]))
         return self._amount[:, : class_index + 1, :num_rows]
 
@@ -151,13 +162,14 @@ class ClassRows:
         return self._programs[class_index]
 
     def _new_program(self, class_index: int) -> Problem:
-        """Build the program of the classes up to ``class_index``, without values."""
+        """Build the program of the classes up to ``class_index``, with a value of 1 per Gbit/s."""
         exact = self._problem
-        # Conditions may read all demands: those of lower classes stay, without value.
+        # Conditions may need all demands, so that lower classes stay, without value.
         if exact.conditions:
             return dataclasses.replace(
                 exact, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None
             )
+        # Separate rows: the demands of these classes come first.
         if not self.is_merged:
             part = exact.first_demands(int(self._classes.ptr[class_index + 1]))
             return dataclasses.replace(
@@ -165,6 +177,7 @@ class ClassRows:
                 objective=Objective(ObjectiveName.WEIGHTED_FLOW),
                 demand_value=torch.ones_like(part.demand[0]),
             )
+        # Merged rows: demand of all these classes, over the paths of the node pair.
         demand = self._amounts(class_index).sum(1)
         paths = self._rows.paths
         ops = exact.ops
@@ -191,16 +204,21 @@ class ClassRows:
         """
         program = self._program(class_index)
         weight = program.demand.new_tensor(class_weights(class_index, ratio))
+        # Separate rows: each demand has the value of its class.
         if not self.is_merged:
-            size = torch.as_tensor(self._classes.ptr[: class_index + 2]).diff().to(weight.device)
+            class_size = (
+                torch.as_tensor(self._classes.ptr[: class_index + 2]).diff().to(weight.device)
+            )
             value = torch.zeros_like(program.demand[0])
-            value[: int(size.sum())] = weight.repeat_interleave(size)
+            value[: int(class_size.sum())] = weight.repeat_interleave(class_size)
             return dataclasses.replace(program, demand_value=value)
+        # One value step per class, in the order of the classes.
         steps = None
         if class_index:
-            end = self._amounts(class_index).cumsum(1)
-            end = torch.where(end[:, -1:] > 0, end / end[:, -1:], 1)  # the last one is 1 exactly
-            steps = ValueSteps((weight / weight[0])[None], end.transpose(1, 2).contiguous())
+            step_end = self._amounts(class_index).cumsum(1)
+            # End of each class as a share of the row's demand; exactly 1 for the last class.
+            step_end = torch.where(step_end[:, -1:] > 0, step_end / step_end[:, -1:], 1)
+            steps = ValueSteps((weight / weight[0])[None], step_end.transpose(1, 2).contiguous())
         return dataclasses.replace(
             program, demand_value=weight[0].repeat(program.demand.shape[1]), steps=steps
         )
@@ -226,8 +244,8 @@ class ClassRows:
         return torch.from_numpy(out).to(splits)
 
     def state(self, state: PdhgState) -> PdhgState:
-        """Convert a state over all demands to the rows of the last program: the inverse of
-        :meth:`splits`.
+        """Convert a state over all demands to the rows of the last program, by adding up the flows
+        of each row.
         """
         if not self.is_merged:
             return state
@@ -241,7 +259,7 @@ class ClassRows:
         return PdhgState(torch.where(demand > 0, flows / demand.clamp(min=1e-30), 0), state.prices)
 
     def start_prices(self, state: PdhgState | None) -> Tensor:
-        """Return (B, C, E) prices of every program in a state; 0 if missing."""
+        """Return (B, C, E) prices of the program of each class in a warm start; 0 if missing."""
         shape = self._problem.batch, len(self._classes), self._problem.topology.num_links
         prices = (
             None if state is None or state.program_prices is None else state.program_prices.prices
@@ -251,8 +269,11 @@ class ClassRows:
         return finite_prices(prices.to(self._problem.capacity))
 
     def class_flows(self, class_index: int, splits: Tensor) -> Tensor:
-        """Return (B, c) flows of each class up to ``class_index``, Gbit/s, from splits (B, R, K) of
-        its program.
+        """Return (B, c) flows of the c classes up to ``class_index``, Gbit/s.
+
+        Args:
+            class_index: index of the class.
+            splits: (B, R, K) splits of its program.
         """
         sums = np.zeros((len(splits), _SUM_PARTS, class_index + 1))
         for row_splits, demand, amount, out in zip(
@@ -265,8 +286,8 @@ class ClassRows:
     def _arrays(
         self, class_index: int, splits: Tensor
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return splits (B, R, K), demands (B, R) and amounts (B, c, R) of the program of a class,
-        for kernels.
+        """Return splits (B, R, K), demands (B, R) and class demands (B, c, R) of a class's program
+        as NumPy arrays.
         """
         amount = self._amounts(class_index)
         rows = amount.shape[2]
@@ -277,8 +298,8 @@ class ClassRows:
         return row_splits, demand, amounts
 
     def figures(self, splits: Tensor, prices: Tensor) -> ClassFigures:
-        """Compute the figures of the last program's splits; faster than
-        :func:`teal.problem.priority.class_figures`.
+        """Return value and bound of each class, from the last program's splits and the prices of
+        every program.
 
         Args:
             splits: (B, R, K) splits.
@@ -294,8 +315,13 @@ class ClassRows:
         return ClassFigures.of_bounds(self._classes.names, self._amount.sum(2), value, bounds)
 
     def _bound(self, class_index: int, prices: Tensor, value: Tensor) -> Tensor:
-        """Return (B,) the bound on the flow of a class, at prices (B, E), given flows (B, C) of
-        higher classes.
+        """Return (B,) the dual bound on the flow of a class, given the flows of higher classes.
+
+        Args:
+            class_index: index of the class.
+            prices: (B, E) prices of the class's program; zeros give the bound of its routable
+                demand.
+            value: (B, C) flows of the classes, Gbit/s.
         """
         program = self._program(class_index)
         prices = finite_prices(prices)

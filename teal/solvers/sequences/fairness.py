@@ -43,14 +43,20 @@ _MIN_DIVISOR = 1e-30  # replaces 0 as a divisor
 
 
 def require_shedding(scheme: str, objective: Objective) -> None:
-    """Raise InputError for a program that must serve all demand, where rates leave no choice."""
+    """Raise InputError if the objective must serve all demand: rates are then fixed, not fair
+    shares.
+    """
     if not objective.may_shed:
         raise InputError(scheme, "objective", "an objective that may shed demand", objective.name)
 
 
 def weights_of(problem: Problem, weight: Tensor | None) -> Tensor:
-    """Return (B, D) weights w from (D,) or (B, D) weights; None for those of max_min, 1 each
-    otherwise.
+    """Return (B, D) fairness weights w.
+
+    Args:
+        problem: B matrices.
+        weight: (D,) or (B, D) weights; None for the weights of max_min, or 1 each under another
+            objective.
     """
     if weight is None and problem.objective.name == ObjectiveName.MAX_MIN:
         weight = problem.demand_value
@@ -71,43 +77,54 @@ def fair_flows(
 ) -> Steps[Tensor]:
     """Compute (B, D, K) approximately fair flows, Gbit/s, pausing after each iteration.
 
-    The flows may overload links by a few per cent.
+    Iteration over link levels r[e], the rates per weight that the links grant:
+
+        level(d, k) = smallest r[e] along the path,     best(d) = max over k of level(d, k),
+        f[d] = min(demand[d], w[d] best(d)), divided among paths in the ratio (level / best)^q,
+        r[e] <- r[e] (load[e] / c[e])^-gamma.
+
+    The flows are averages over the later iterations and may overload links by a few per cent.
 
     Args:
-        problem: B matrices; its dtype is that of the iteration, float32 suffices.
-        weight: (D,) or (B, D) positive weights w; None as in :func:`weights_of`.
+        problem: B matrices; the iteration uses their dtype, float32 suffices.
+        weight: (D,) or (B, D) positive weights w; None for the weights of max_min, or 1 each under
+            another objective.
         iterations: number of iterations.
         deadline: deadline of the last iteration; None for no limit.
     """
     weight = weights_of(problem, weight)
     max_level = (problem.demand / weight).amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
     level = max_level.expand_as(problem.capacity)
-    total = torch.zeros_like(problem.even_splits)
+    flow_sum = torch.zeros_like(problem.even_splits)
     num_averaged = 0
     flows = problem.even_splits
     for iteration in range(iterations):
         if iteration and deadline is not None and deadline.is_over:
-            return total / num_averaged if num_averaged else flows
+            return flow_sum / num_averaged if num_averaged else flows
+        # Level of each path: smallest level of its links.
         path_level = torch.where(problem.path_mask, -problem.ops.path_max(-level)[0], 0)
         best_level = path_level.amax(-1, keepdim=True)
+        # Exponent q, rising geometrically, and weights of the paths of a demand.
         exponent = _LEVEL_EXPONENTS[0] * (_LEVEL_EXPONENTS[1] / _LEVEL_EXPONENTS[0]) ** (
             iteration / iterations
         )
         share = torch.where(
             problem.path_mask, (path_level / best_level.clamp(min=_MIN_DIVISOR)) ** exponent, 0
         )
+        # Rates, divided among the best paths, and their average.
         rate = torch.minimum(problem.demand, weight * best_level[..., 0])
         flows = rate[..., None] * share / share.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
         if iteration >= _AVERAGED_FROM * iterations:
-            total = total + flows
+            flow_sum = flow_sum + flows
             num_averaged = num_averaged + 1
+        # Lower the levels of overloaded links, raise those of others.
         utilisation = problem.ops.link_sum(flows) * problem.inverse_capacity
         change = utilisation.clamp(min=1 / _MAX_CHANGE, max=_MAX_CHANGE) ** (
             -_FIRST_CHANGE_EXPONENT / (1 + iteration / (_HALVING_SHARE * iterations))
         )
         level = torch.minimum(level * change, max_level)
         yield
-    return total / max(1, num_averaged)
+    return flow_sum / max(1, num_averaged)
 
 
 def is_bottlenecked(
@@ -123,24 +140,29 @@ def is_bottlenecked(
     Args:
         problem: B matrices.
         splits: (B, D, K) splits.
-        weight: as in :func:`weights_of`.
+        weight: (D,) or (B, D) weights w; None for the weights of max_min, or 1 each under another
+            objective.
         tolerance: relative tolerance.
     """
     problem = problem.to(torch.float64)
     flows = problem.flows(splits.to(problem.demand))
     rates = flows.sum(-1)
     level = rates / weights_of(problem, weight)
-    full = problem.loads(splits.to(problem.demand)) >= (1 - tolerance) * problem.capacity
-    path, link = (torch.from_numpy(array) for array in problem.paths.incidences())
-    demand = torch.div(path, problem.paths.num_paths, rounding_mode="floor")
+    is_full = problem.loads(splits.to(problem.demand)) >= (1 - tolerance) * problem.capacity
+    # Pairs of a path and a link that it uses, with the demand of the path.
+    path_index, link_index = (torch.from_numpy(array) for array in problem.paths.incidences())
+    demand_index = torch.div(path_index, problem.paths.num_paths, rounding_mode="floor")
+    # Fully served demands, then demands with a bottleneck on every live path.
     result = rates >= (1 - tolerance) * problem.demand
     for b in range(problem.batch):
-        is_used = flows[b].reshape(-1)[path] > tolerance * rates[b][demand]
+        is_used = flows[b].reshape(-1)[path_index] > tolerance * rates[b][demand_index]
         max_level = torch.zeros_like(problem.capacity[b])
-        max_level.scatter_reduce_(0, link[is_used], level[b][demand[is_used]], "amax")
-        is_bottleneck = full[b][link] & (level[b][demand] >= (1 - tolerance) * max_level[link])
+        max_level.scatter_reduce_(0, link_index[is_used], level[b][demand_index[is_used]], "amax")
+        is_bottleneck = is_full[b][link_index] & (
+            level[b][demand_index] >= (1 - tolerance) * max_level[link_index]
+        )
         is_path_limited = torch.zeros(problem.paths.leaf.size, dtype=torch.bool)
-        is_path_limited[path[is_bottleneck]] = True
+        is_path_limited[path_index[is_bottleneck]] = True
         is_demand_limited = (
             is_path_limited.view(problem.paths.leaf.shape) | ~problem.path_mask[b]
         ).all(-1)
@@ -149,11 +171,11 @@ def is_bottlenecked(
 
 
 def fairness(rates: Tensor, reference: Tensor, min_rate: float) -> Tensor:
-    """Return (B,) geometric mean over the demands of min(f / g, g / f), with f and g at least
+    """Return (B,) the geometric mean over the demands of min(f / g, g / f), with f and g at least
     ``min_rate``.
 
-    The measure of Namyar et al., "Solving Max-Min Fair Resource Allocations Quickly on Large
-    Graphs" (NSDI 2024).
+    The fairness metric of Namyar et al., "Solving Max-Min Fair Resource Allocations Quickly on
+    Large Graphs" (NSDI 2024).
 
     Args:
         rates: (B, D) rates f, Gbit/s.

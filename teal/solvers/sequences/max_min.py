@@ -43,9 +43,9 @@ from teal.solvers.sequences.task import Compute, Progress, Solve, SubTasks, Task
 _FIRST_PROGRAM_GAP = 0.05
 _PROGRAM_SHRINKAGE = 4.0
 # Overload of links at which rates still fit, as a share of the target gap.
-_FITS_SHARE = 0.8
+_MAX_OVERLOAD_SHARE = 0.8
 # Smallest violation of a cut, and smallest gap of a program, as a share of the target gap.
-_VIOLATED_SHARE = 0.4
+_MIN_VIOLATION_SHARE = 0.4
 # Utilisation from which a link counts as full.  The flows of the initial guess overload links by a
 # few per cent: with 0.9 three times as many demands counted as confined, with 1.3 all demands had
 # to be routed six times on Kdl, with 1.1 once.
@@ -59,7 +59,7 @@ _MAX_PROGRAMS = 400  # limit per matrix; tens are usual
 
 
 class WaterFilling:
-    """Water-filling of one matrix, with generated cuts.
+    """Water-filling of one matrix under cuts, which max_link_utilisation programs generate.
 
     Args:
         problem: B = 1, under total_flow, in float64.
@@ -74,7 +74,7 @@ class WaterFilling:
         utilisation: largest link utilisation of the rates on these splits; about 1 at most unless
             the time ran out.
         levels: levels at which demands are held, ascending.
-        is_late: whether the time ran out.
+        is_timed_out: whether the time ran out.
         is_stuck: whether the last :meth:`tasks` generated no cut although some program was solved
             too loosely to confirm its rates; smaller gaps would not help.
     """
@@ -82,53 +82,60 @@ class WaterFilling:
     def __init__(self, problem: Problem, weight: Tensor, flows: Tensor, time: TimeShare) -> None:
         self._problem = problem
         self._weight = weight
-        self._guess = flows
+        self._guessed_flows = flows
         self._time = time
         self._filling = CutFilling(problem, weight.cpu().numpy())
         self.splits = flows / flows.sum(-1, keepdim=True).clamp(min=1e-300)
         self.prices = torch.zeros_like(problem.capacity[0])
         self.utilisation = math.inf
-        self.is_late = False
+        self.is_timed_out = False
         self.is_stuck = False
         # Overload of the last program, which sets the gap of the next one.
-        self._excess = math.inf
-        self._fill()
-        # (E,) links of cuts, and full links.
+        self._overload = math.inf
+        self._update_rates()
+        # (E,) links with a price in some cut, and full links.
         self._cut_links = torch.zeros_like(self.prices, dtype=torch.bool)
         cut_links = problem.utilisation_of(problem.ops.link_sum(flows[None]))[0] >= _FULL_LINK
         for cut in self._filling.cuts:
             cut_links |= torch.from_numpy(cut.prices > 0).to(cut_links.device)
-        self._part = problem
-        self._demands: Int64Array | None = None
-        self._confine(cut_links)
+        # Program of the confined demands, and their indices; None for all demands.
+        self._confined_problem = problem
+        self._confined_demands: Int64Array | None = None
+        self._add_cut_links(cut_links)
 
     def add_level_cuts(self, prices: Sequence[Tensor]) -> None:
-        """Add the cuts of prices (E,) from an earlier solution."""
+        """Add the cuts of link prices (E,) from an earlier solution, and update the rates."""
         for level_prices in prices:
             usable = finite_prices(level_prices.to(self.prices))
             self._filling.add(cut_of(self._problem, usable))
-            self._confine(usable > 0)
-        self._fill()
+            self._add_cut_links(usable > 0)
+        self._update_rates()
 
     @property
     def flows(self) -> Tensor:
-        """Flows (D, K) of the rates, Gbit/s, scaled by one factor to fit.
+        """Flows (D, K) of the rates, Gbit/s, scaled by one factor to fit the capacities.
 
         If the time did not suffice to route all demands: the initial guess, limited to the rates
         under the cuts.
         """
         if math.isfinite(self.utilisation):
             return self.splits * (self.rate / max(1.0, self.utilisation))[:, None]
-        guessed = self._guess.sum(-1, keepdim=True)
-        return self._guess * (self.rate[:, None] / guessed.clamp(min=1e-300)).clamp(max=1)
+        guessed = self._guessed_flows.sum(-1, keepdim=True)
+        return self._guessed_flows * (self.rate[:, None] / guessed.clamp(min=1e-300)).clamp(max=1)
 
-    def _fill(self) -> None:
-        """Compute the fair rates under the cuts."""
+    def _update_rates(self) -> None:
+        """Recompute rates and levels by progressive filling under the cuts."""
         rate, self.levels = self._filling.rates()
         self.rate = torch.from_numpy(rate).to(self._problem.demand.device)
 
-    def _confine(self, links: Tensor) -> None:
-        """Add links (E,) to the cut links, and update the program of the confined demands."""
+    def _add_cut_links(self, links: Tensor) -> None:
+        """Add links to the cut links, and rebuild the program of the confined demands.
+
+        A demand is confined if all its paths cross a cut link.
+
+        Args:
+            links: (E,) bool.
+        """
         if not bool((links & ~self._cut_links).any()):
             return
         self._cut_links = self._cut_links | links
@@ -138,12 +145,12 @@ class WaterFilling:
         crossed = problem.ops.path_max(self._cut_links.to(torch.float64)[None])[0]
         confined = (problem.cheapest_path_cost(crossed)[0] > 0).nonzero()[:, 0]
         if not 0 < len(confined) <= _MAX_CONFINED * len(self.rate):
-            self._part = problem
-            self._demands = None
+            self._confined_problem = problem
+            self._confined_demands = None
             return
-        self._demands = confined.cpu().numpy()
-        paths = of_demands(problem.paths, self._demands)
-        self._part = dataclasses.replace(
+        self._confined_demands = confined.cpu().numpy()
+        paths = of_demands(problem.paths, self._confined_demands)
+        self._confined_problem = dataclasses.replace(
             problem,
             paths=paths,
             ops=make_path_ops(paths, problem.ops.device),
@@ -152,72 +159,88 @@ class WaterFilling:
         )
 
     def tasks(self, gap: float) -> SubTasks:
-        """Yield tasks that add cuts until the rates fit, up to a share of ``gap``, or the time runs
-        out.
+        """Yield tasks that add violated cuts until the rates fit, or the time runs out.
 
-        The number of levels that are routed together adapts: half as many after a violated cut,
-        twice as many after a fit.  Few levels give cuts of these levels only; many are confirmed by
-        one program.  The gap of the fair rates is known at the end only.
+        Each program routes the rates up to a level cap.  The number of levels below the cap adapts:
+        half as many after a violated cut, twice as many after a fit.  Few levels give cuts of these
+        levels only; many are confirmed by one program.  The gap of the fair rates is known at the
+        end only.
+
+        Args:
+            gap: target gap of the sequence; a share of it is the accepted overload of links.
         """
         gap = max(gap, _MIN_GAP)
         num_cuts_before = len(self._filling.cuts)
         self.is_stuck = False
-        # confirmed: highest level whose rates fit; is_complete: all demands at all levels.
+        # Whether the program contains all demands at all levels; highest level whose rates fit;
+        # number of levels to confirm with the next program.
         is_complete = False
-        confirmed = 0.0
+        confirmed_level = 0.0
         num_levels = len(self.levels) + 1
         for _ in range(_MAX_PROGRAMS):
-            unconfirmed_levels = [level.level for level in self.levels if level.level > confirmed]
+            # Cap on the levels, and program of the confined or of all demands.
+            unconfirmed_levels = [
+                level.level for level in self.levels if level.level > confirmed_level
+            ]
             level_cap = (
                 math.inf
                 if is_complete or num_levels > len(unconfirmed_levels)
                 else unconfirmed_levels[num_levels - 1]
             )
-            part, demands = (self._problem, None) if is_complete else (self._part, self._demands)
+            part, demands = (
+                (self._problem, None)
+                if is_complete
+                else (self._confined_problem, self._confined_demands)
+            )
             is_complete = is_complete or (demands is None and level_cap == math.inf)
             result = yield from self._route(
                 part, demands, torch.minimum(self.rate, level_cap * self._weight), gap
             )
             if result is None:
-                self.is_late = True
+                self.is_timed_out = True
                 return
             yield Progress(math.inf)
+            # Violated: add the cut, and continue with fewer levels.
             if is_complete:
                 self._update_full_links(result)
             if self._add_violated_cut(result, gap):
-                confirmed = 0.0 if is_complete else confirmed
+                confirmed_level = 0.0 if is_complete else confirmed_level
                 num_levels = max(1, min(num_levels, len(unconfirmed_levels)) // 2)
                 is_complete = False
                 continue
-            is_undecided = float(result.value) > 1 + _FITS_SHARE * gap
+            # Rates fit: confirm more levels, then all demands.
+            is_undecided = float(result.value) > 1 + _MAX_OVERLOAD_SHARE * gap
             self.is_stuck = (self.is_stuck or is_undecided) and len(
                 self._filling.cuts
             ) == num_cuts_before
             if level_cap < math.inf:
-                confirmed = level_cap
+                confirmed_level = level_cap
                 num_levels = 2 * num_levels
             elif is_complete:
                 return
             else:
-                is_complete = True  # confirm with all other demands
+                is_complete = True
 
     def _route(
         self, part: Problem, demands: Int64Array | None, rate: Tensor, gap: float
     ) -> SubTasks:
-        """Route rates until they fit or violate a cut; return the result, None after the deadline.
+        """Route rates by max_link_utilisation at decreasing gaps until they fit or violate a cut.
 
         Args:
             part: problem of some demands, or of all.
             demands: indices of these demands; None for all.
             rate: (D,) rates of all demands, Gbit/s.
             gap: target gap of the sequence.
+
+        Returns:
+            result of the last program; None after the deadline.
         """
         rows = slice(None) if demands is None else torch.from_numpy(demands).to(rate.device)
         program = part.balanced(ObjectiveName.MAX_LINK_UTILISATION, rate[rows][None])
-        program_gap = min(_FIRST_PROGRAM_GAP, self._excess / 2)
+        program_gap = min(_FIRST_PROGRAM_GAP, self._overload / 2)
         prices = self.prices
         while True:
-            program_gap = max(program_gap, _VIOLATED_SHARE * gap)
+            program_gap = max(program_gap, _MIN_VIOLATION_SHARE * gap)
             state = PdhgState(self.splits[rows][None], prices[None])
             result: PdhgResult | None = yield Solve(
                 program, program_gap, state, self._time, True, _PROGRAM_ITERATIONS
@@ -226,37 +249,49 @@ class WaterFilling:
                 return None
             self.splits[rows] = result.splits[0]
             prices = result.prices[0]
-            self._excess = float(result.value) - 1
-            is_clear = (
-                self._excess <= _FITS_SHARE * gap or float(result.bound) > 1 + _VIOLATED_SHARE * gap
+            # Stop when the overload is small, the bound proves a violation, or the gap is minimal.
+            self._overload = float(result.value) - 1
+            is_decided = (
+                self._overload <= _MAX_OVERLOAD_SHARE * gap
+                or float(result.bound) > 1 + _MIN_VIOLATION_SHARE * gap
             )
-            if is_clear or program_gap <= _VIOLATED_SHARE * gap:
+            if is_decided or program_gap <= _MIN_VIOLATION_SHARE * gap:
                 return result
             program_gap /= _PROGRAM_SHRINKAGE
 
     def _update_full_links(self, result: PdhgResult) -> None:
-        """Update prices, utilisation and full links from a program of all demands."""
+        """Store prices and largest utilisation of a program of all demands, and add its full links
+        to the cut links.
+        """
         self.prices = result.prices[0]
         self.utilisation = float(result.value)
         load = self._problem.ops.link_sum((self.rate[:, None] * self.splits)[None])
-        self._confine(self._problem.utilisation_of(load)[0] >= _FULL_LINK)
+        self._add_cut_links(self._problem.utilisation_of(load)[0] >= _FULL_LINK)
 
     def _add_violated_cut(self, result: PdhgResult, gap: float) -> bool:
-        """Add the cut of a program's prices if the rates violate it; return whether they do."""
-        if float(result.value) <= 1 + _FITS_SHARE * gap or float(result.bound) <= 1:
+        """Add the cut of a program's prices if the rates violate it; return whether they do.
+
+        Args:
+            result: result of a max_link_utilisation program at the rates.
+            gap: target gap of the sequence.
+        """
+        if float(result.value) <= 1 + _MAX_OVERLOAD_SHARE * gap or float(result.bound) <= 1:
             return False
-        value = result.prices[0] * self._problem.capacity[0]
-        # Ignore prices within rounding first; use all prices if the violation depends on them.
+        capacity_value = result.prices[0] * self._problem.capacity[0]
+        # First without prices within rounding; then with all, if the violation depends on them.
         for min_value_share in (
             _NO_PRICE_SHARE,
             0.0,
         ):
-            prices = torch.where(value > min_value_share * value.max(), result.prices[0], 0)
-            self._confine(prices > 0)  # confines all demands that pay these prices
-            cut = cut_of(self._part, prices, self._demands)
+            prices = torch.where(
+                capacity_value > min_value_share * capacity_value.max(), result.prices[0], 0
+            )
+            # Confine all demands whose paths have a price, so that the cut contains them.
+            self._add_cut_links(prices > 0)
+            cut = cut_of(self._confined_problem, prices, self._confined_demands)
             if cut.excess(self.rate.cpu().numpy()) > 0:
                 self._filling.add(cut)
-                self._fill()
+                self._update_rates()
                 return True
         return False
 
@@ -288,14 +323,16 @@ def tasks(
         problem: B matrices.
         gap: target gap.
         knows_value_steps: unused; programs have linear values.
-        weight: (D,) or (B, D) positive weights w; None for those of max_min, 1 each otherwise.
-        start: warm start: splits near the fair ones, and level prices as cuts; None for a guess by
-            :mod:`fairness`.
+        weight: (D,) or (B, D) positive weights w; None for the weights of max_min, or 1 each under
+            another objective.
+        start: warm start, whose splits replace the guess of the fair flows and whose level prices
+            are cuts; None for a guess by link levels.
     """
     problem = problem.to(torch.float64)
     weight = weights_of(problem, weight)
     plain = _total_flow_problem(problem)
-    usable = plain.usable  # demands of more than paths can carry would span too many decades
+    # Demands above the capacity of their paths would span too many decades.
+    usable = plain.usable
     level_prices = None
     # Initial flows: by link levels, or from the warm start.
     if start is None:
@@ -328,16 +365,24 @@ def tasks(
                     problem.row(row), plain.row(row), filling, weight[row : row + 1], gap
                 )
             )
-            if float(results[-1].gap) <= gap or filling.is_late or filling.is_stuck:
+            if float(results[-1].gap) <= gap or filling.is_timed_out or filling.is_stuck:
                 break
         best_results.append(min(results, key=lambda result: float(result.gap)))
-    return _join_rows(best_results)
+    return _join_results(best_results)
 
 
 def _filling_result(
     problem: Problem, plain: Problem, filling: WaterFilling, weight: Tensor, gap: float
 ) -> PdhgResult:
-    """Create the result of water-filling, with unused capacity refilled."""
+    """Create the result of water-filling, with unused capacity refilled.
+
+    Args:
+        problem: one matrix under its objective.
+        plain: the matrix under total_flow.
+        filling: its water-filling.
+        weight: (1, D) weights w.
+        gap: target gap.
+    """
     splits_of_demand = filling.flows[None] / plain.demand[..., None].clamp(min=_MIN_DIVISOR)
     splits = project(plain, splits_of_demand, refill=_REFILL_ROUNDS)
     level = (plain.flows(splits).sum(-1) / weight)[0]
@@ -347,11 +392,11 @@ def _filling_result(
         for held_level in filling.levels
     ]
     level_prices = ProgramPrices.of_levels([levels], problem.topology.num_links)
-    return _result(problem, splits, level_prices, weight, filling.prices[None], gap)
+    return _make_result(problem, splits, level_prices, weight, filling.prices[None], gap)
 
 
-def _join_rows(results: list[PdhgResult]) -> PdhgResult:
-    """Join the results of single matrices, with the figures of all."""
+def _join_results(results: list[PdhgResult]) -> PdhgResult:
+    """Join the results of single matrices, with their level prices and metrics."""
     fair = [result.fair for result in results if result.fair is not None]
     row_prices = [
         result.program_prices.of_row(0) for result in results if result.program_prices is not None
@@ -370,26 +415,28 @@ def level_tasks(
     """Yield the tasks of the faster allocation by link levels, without a certificate.
 
     Args:
-        problem: as in :func:`tasks`.
+        problem: B matrices.
         gap: target gap of the program that routes the rates.
-        weight: (D,) or (B, D) positive weights w; None for those of max_min, 1 each otherwise.
+        weight: (D,) or (B, D) positive weights w; None for the weights of max_min, or 1 each under
+            another objective.
         iterations: iterations over link levels; 0 for the default of the network.
     """
     problem = problem.to(torch.float64)
     weight = weights_of(problem, weight)
     plain = _total_flow_problem(problem)
     flows = yield Compute(partial(fair_flows, plain, weight, iterations or usual_iterations(plain)))
-    target = flows.sum(-1)
+    # Route the rates, all scaled by one factor; then allocate unused capacity.
+    fair_rate = flows.sum(-1)
     start = PdhgState(
-        flows / target[..., None].clamp(min=_MIN_DIVISOR), torch.zeros_like(problem.capacity)
+        flows / fair_rate[..., None].clamp(min=_MIN_DIVISOR), torch.zeros_like(problem.capacity)
     )
-    routed = yield Solve(plain.balanced(ObjectiveName.MAX_CONCURRENT_FLOW, target), gap, start)
+    routed = yield Solve(plain.balanced(ObjectiveName.MAX_CONCURRENT_FLOW, fair_rate), gap, start)
     demand = plain.demand[..., None]
     splits = torch.where(
-        demand > 0, routed.splits * target[..., None] / demand.clamp(min=_MIN_DIVISOR), 0
+        demand > 0, routed.splits * fair_rate[..., None] / demand.clamp(min=_MIN_DIVISOR), 0
     )
     splits = project(plain, splits, refill=_REFILL_ROUNDS)
-    return _result(problem, splits, None, weight, routed.prices, gap)
+    return _make_result(problem, splits, None, weight, routed.prices, gap)
 
 
 def _total_flow_problem(problem: Problem) -> Problem:
@@ -405,7 +452,7 @@ def _total_flow_problem(problem: Problem) -> Problem:
     )
 
 
-def _result(
+def _make_result(
     problem: Problem,
     splits: Tensor,
     level_prices: ProgramPrices | None,
@@ -413,7 +460,7 @@ def _result(
     prices: Tensor,
     gap: float,
 ) -> PdhgResult:
-    """Create the result of splits (B, D, K) and of the prices of levels, if any.
+    """Create the result of a fair allocation; the value is the total flow.
 
     Args:
         problem: B matrices, in float64.
@@ -423,9 +470,9 @@ def _result(
         prices: (B, E) prices of the program that routed the rates.
         gap: target gap.
     """
-    figures = fair_figures(problem, splits, level_prices, weight)
+    fair_metrics = fair_figures(problem, splits, level_prices, weight)
     value = problem.flows(splits).sum((1, 2))
-    bound = figures.limit.sum(1)
+    bound = fair_metrics.limit.sum(1)
     gaps = certified_gap(dataclasses.replace(problem, objective=Objective()), value, bound)
     return PdhgResult(
         splits=splits,
@@ -438,5 +485,5 @@ def _result(
         state=PdhgState(splits, prices, level_prices),
         stopped_by=stops_of_sequence(gaps, gap),
         program_prices=level_prices,
-        lines=figures,
+        lines=fair_metrics,
     )

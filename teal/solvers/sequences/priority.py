@@ -55,7 +55,10 @@ _CLOSED_CAPACITY_SHARE = 1e-6
 
 
 class _Sequence:
-    """Programs of all classes, with their latest results.
+    """Weighted programs of all classes, with their latest results.
+
+    A Gbit/s of a class has r times the value of one of the next class; the program of class c
+    contains the classes up to c.
 
     Args:
         problem: B matrices under priority.
@@ -80,32 +83,41 @@ class _Sequence:
         self._results: list[PdhgResult | None] = [None] * self.num_classes
         self._ratio = _FIRST_RATIO
         self._start = None if start is None else self._rows.state(start)
-        # (B, C, E) prices of the warm start, which prove bounds here too, though looser ones.
+        # (B, C, E) prices of the warm start: they prove bounds here too, though looser ones.
         self._start_prices = self._rows.start_prices(start)
-        demand = by_class(problem, problem.routable_demand)
+        # Target gap of each program.
+        class_demand = by_class(problem, problem.routable_demand)
         self._target = [
-            self._program_gap(class_index, demand) for class_index in range(self.num_classes)
+            self._program_gap(class_index, class_demand) for class_index in range(self.num_classes)
         ]
 
     def _program_gap(self, class_index: int, values: Tensor) -> float:
-        """Return the relative gap of the weighted program at which a class reaches its target.
+        """Return the relative gap of a weighted program at which its class reaches the target gap:
+        the target times the smallest share of the class in the weighted value.
 
         Args:
             class_index: index of the class.
             values: (B, C) flows or demands of the classes, Gbit/s.
         """
-        weighted = (
+        weighted_value = (
             values[:, : class_index + 1]
             * values.new_tensor(class_weights(class_index, self._ratio))
         ).sum(1)
-        share = torch.where(weighted > 0, values[:, class_index] / weighted.clamp(min=1e-300), 1.0)
+        share = torch.where(
+            weighted_value > 0, values[:, class_index] / weighted_value.clamp(min=1e-300), 1.0
+        )
         positive = share[share > 0]
         return max(_MIN_TARGET, self._gap * float(positive.min())) if len(positive) else self._gap
 
     def solve(self, class_index: int, *, may_skip: bool) -> SubTasks:
-        """Solve the program of a class to its target, warm-started from its last result.
+        """Solve the program of a class to its target gap, warm-started from its last result.
 
-        Returns false if it was skipped.
+        Args:
+            class_index: index of the class.
+            may_skip: whether to skip the program after the deadline.
+
+        Returns:
+            false if the program was skipped.
         """
         last = self._results[class_index]
         start = self._start if class_index == self.num_classes - 1 else None
@@ -120,7 +132,9 @@ class _Sequence:
         return result is not None
 
     def figures(self) -> ClassFigures:
-        """Return the figures of the last program's splits, at the prices of every program."""
+        """Return value and bound of each class: splits of the last program, prices of every
+        program.
+        """
         return self._rows.figures(self.last.splits, self.prices)
 
     @property
@@ -137,8 +151,9 @@ class _Sequence:
 
     @property
     def prices(self) -> Tensor:
-        """Prices (B, C, E) of each program, in units of its class's value; unsolved programs have
-        those of the start, or 0.
+        """Prices (B, C, E) of the program of each class, in units of the class's value.
+
+        Classes whose program is not solved have the prices of the warm start, or 0.
         """
         start_prices = self._start_prices
         prices = [
@@ -150,12 +165,16 @@ class _Sequence:
     def improve(self, figures: ClassFigures) -> SubTasks:
         """Solve one program more closely, for the class with the widest gap.
 
+        This is the program of the class, if its bound is loose; otherwise the last program serves
+        too little of the class: it is solved more closely, or with a larger ratio r.
+
         Args:
-            figures: figures of the last splits.
+            figures: value and bound of each class at the last splits.
 
         Returns:
             false after the deadline, or if no program helps.
         """
+        # Class and matrix with the widest gap.
         class_index = int(figures.gap.amax(0).argmax())
         row = int(figures.gap[:, class_index].argmax())
         result = self._results[class_index]
@@ -163,22 +182,25 @@ class _Sequence:
             return (yield from self.solve(class_index, may_skip=True))
         class_flow = self._rows.class_flows(class_index, result.splits)[row, class_index]
         missing_value = float(figures.bound[row, class_index] - figures.value[row, class_index])
-        # With a tight bound, the last program serves too little of the class.
+        # Loose bound: more than half of the missing value is above the flow of the class's program.
         is_bound_loose = float(figures.bound[row, class_index] - class_flow) > missing_value / 2
-        was_raised = False
+        # With a tight bound, improve the last program: raise r if that program's gap explains too
+        # little of the missing value.
+        is_ratio_raised = False
         if class_index < self.num_classes - 1 and not is_bound_loose:
             last = self.last
             missing_weighted_value = (
                 missing_value * class_weights(self.num_classes - 1, self._ratio)[class_index]
             )
-            was_raised = _UNSOLVED_SHARE * missing_weighted_value > float(
+            is_ratio_raised = _UNSOLVED_SHARE * missing_weighted_value > float(
                 last.bound[row] - last.value[row]
             )
             class_index = self.num_classes - 1
-            if was_raised:
+            if is_ratio_raised:
                 self._ratio *= _RATIO_GROWTH
-        if self._target[class_index] <= _MIN_TARGET and not was_raised:
+        if self._target[class_index] <= _MIN_TARGET and not is_ratio_raised:
             return False
+        # Solve again at half the target gap or less.
         tighter_target = max(_MIN_TARGET, _TARGET_SHRINKAGE * self._target[class_index])
         self._target[class_index] = min(
             self._program_gap(class_index, figures.value), tighter_target
@@ -192,7 +214,8 @@ def tasks(
     """Yield the tasks of a lexicographic allocation of every matrix, each class certified to
     ``gap``.
 
-    The program of the last class is always solved.
+    The program of the last class is solved first and always.  Then the class with the widest gap is
+    improved until all classes reach the target, or no program helps.
 
     Args:
         problem: B matrices under priority.
@@ -208,19 +231,20 @@ def tasks(
     figures = sequence.figures()
     splits = sequence.splits
     prices = sequence.prices
-    best = figures
+    best_figures = figures
     for remaining_programs in range(sequence.num_classes + _MAX_RESOLVES, -1, -1):
         max_gap = float(figures.gap.max())
-        # Keep the best: a larger r reduces the accuracy of lower classes.
-        if max_gap < float(best.gap.max()):
+        # Keep the incumbent: a larger r reduces the accuracy of lower classes.
+        if max_gap < float(best_figures.gap.max()):
             splits = sequence.splits
             prices = sequence.prices
-            best = figures
-        yield Progress(float(best.gap.max()))
+            best_figures = figures
+        yield Progress(float(best_figures.gap.max()))
         if max_gap <= gap or not remaining_programs or not (yield from sequence.improve(figures)):
             break
         figures = sequence.figures()
-    figures = best
+    # Small problems: solve matrices that missed the target by HiGHS.
+    figures = best_figures
     if float(figures.gap.max()) > gap and is_small:
         splits, prices, figures = yield Compute(
             partial(_with_exact_rows, problem, splits, prices, figures, gap)
@@ -229,7 +253,15 @@ def tasks(
 
 
 def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -> PdhgResult:
-    """Create the result from splits (B, D, K) and prices (B, C, E) of the program of each class."""
+    """Create the result of an allocation; value and bound are sums over the classes, the gap is the
+    widest of a class.
+
+    Args:
+        splits: (B, D, K) splits.
+        prices: (B, C, E) prices of the program of each class.
+        figures: value and bound of each class.
+        gap: target gap.
+    """
     gaps = figures.gap.amax(1)
     return PdhgResult(
         splits=splits,
@@ -254,13 +286,14 @@ def _with_exact_rows(
     gap: float,
     deadline: Deadline,
 ) -> Steps[tuple[Tensor, Tensor, ClassFigures]]:
-    """Solve matrices that missed ``gap`` by linear programs, and keep the smaller gaps.
+    """Solve matrices that missed the target gap by linear programs, and keep the solutions with
+    smaller gaps.
 
     Args:
         problem: B matrices under priority.
         splits: (B, D, K) splits.
-        prices: (B, C, E) prices.
-        figures: figures of splits and prices.
+        prices: (B, C, E) prices of the program of each class.
+        figures: value and bound of each class.
         gap: target gap.
         deadline: deadline of the beginning of the last matrix.
     """
@@ -276,6 +309,7 @@ def _with_exact_rows(
         solution = exact_classes(row_problem.rewritten.program, row_problem.classes, deadline)
         if solution is None:
             continue
+        # Splits of the linear program, projected to feasible ones, with its link prices.
         shares = project(row_problem.over_columns, solution[0])
         row_prices = solution[1][..., : prices.shape[-1]]
         row_splits = row_problem.rewritten.splits(shares)
@@ -290,7 +324,7 @@ def _with_exact_rows(
 def residual_tasks(problem: Problem, gap: float) -> Tasks:
     """Yield the tasks of the residual form: each class on the residual capacity of the higher ones.
 
-    The result has splits only.
+    The result has valid splits; its prices, value and bound are those of the last class's program.
 
     Args:
         problem: B matrices under priority.
@@ -302,22 +336,28 @@ def residual_tasks(problem: Problem, gap: float) -> Tasks:
     assert problem.classes is not None
     if problem.conditions:
         raise InputError("form=residual", "problem", "a problem without side conditions", problem)
-    residual = problem.capacity
+    residual_capacity = problem.capacity
     splits = torch.zeros_like(problem.path_mask, dtype=problem.demand.dtype)
-    for rows in problem.classes.blocks:
-        paths = of_demands(problem.paths, torch.arange(rows.start, rows.stop).numpy())
+    for class_demands in problem.classes.blocks:
+        paths = of_demands(
+            problem.paths, torch.arange(class_demands.start, class_demands.stop).numpy()
+        )
         program = dataclasses.replace(
             problem,
             paths=paths,
             ops=make_path_ops(paths, problem.ops.device),
-            demand=problem.demand[:, rows],
-            capacity=residual,
-            demand_value=torch.ones_like(problem.demand_value[rows]),
+            demand=problem.demand[:, class_demands],
+            capacity=residual_capacity,
+            demand_value=torch.ones_like(problem.demand_value[class_demands]),
             classes=None,
             objective=Objective(),
         )
         result = yield Solve(program, gap)
-        splits[:, rows] = result.splits.to(splits)
-        residual = (residual - program.loads(result.splits.to(program.demand))).clamp(min=0)
-        residual = torch.where(residual > _CLOSED_CAPACITY_SHARE * problem.capacity, residual, 0)
+        splits[:, class_demands] = result.splits.to(splits)
+        residual_capacity = (
+            residual_capacity - program.loads(result.splits.to(program.demand))
+        ).clamp(min=0)
+        residual_capacity = torch.where(
+            residual_capacity > _CLOSED_CAPACITY_SHARE * problem.capacity, residual_capacity, 0
+        )
     return dataclasses.replace(result, splits=splits)

@@ -39,13 +39,14 @@ _ROUNDING = 1e-12  # relative tolerance of tight cuts and equal levels
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RateCut:
-    """Linear limit on a weighted sum of rates.
+    """Linear limit on a weighted sum of rates: sum over d of price(d) f[d] <= sum over e of c[e]
+    p[e].
 
     Attributes:
-        demands: (n,) indices of the demands with a price.
-        price: (n,) price of the cheapest path of each, positive.
-        value: sum_e c[e] p[e].
-        prices: (E,) p.
+        demands: (n,) indices of the demands with a positive price.
+        price: (n,) price of the cheapest live path of each.
+        value: right-hand side, sum over e of c[e] p[e].
+        prices: (E,) link prices p.
     """
 
     demands: Int64Array
@@ -60,12 +61,12 @@ class RateCut:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeldLevel:
-    """Level at which demands are held.
+    """Level at which a tight cut holds demands.
 
     Attributes:
         level: t, rate per weight.
-        held: (n,) indices of the demands held below their volume.
-        prices: (E,) prices of the tight cut.
+        held: (n,) indices of the demands that are held below their full rate.
+        prices: (E,) link prices of the tight cut.
     """
 
     level: float
@@ -97,7 +98,7 @@ class CutFilling:
         return self._cuts
 
     def add(self, cut: RateCut) -> None:
-        """Add a cut."""
+        """Add a cut, with the level at which it is tight if no demand is held yet."""
         self._cuts.append(cut)
         zero_rates = np.zeros_like(self._demand)
         self._initial_levels.append(self._tight_level(cut, zero_rates, self._routable, 0.0))
@@ -105,14 +106,27 @@ class CutFilling:
     def _tight_level(
         self, cut: RateCut, rate: FloatArray, is_open: BoolArray, level: float
     ) -> float:
-        """Return the level at which a cut is tight (:func:`tight_level`)."""
+        """Return the level at which a cut is tight, at least ``level``; infinite if it cannot
+        become tight.
+
+        Args:
+            cut: the cut.
+            rate: (D,) rates of the held demands, Gbit/s.
+            is_open: (D,) bool, demands that are not held.
+            level: present level.
+        """
         return tight_level(
             cut.demands, cut.price, cut.value, rate, is_open, self._weight, self._demand, level
         )
 
     def rates(self) -> tuple[FloatArray, list[HeldLevel]]:
-        """Return (D,) max-min fair rates under the cuts, Gbit/s, and the levels of held demands,
-        ascending.
+        """Compute max-min fair rates under the cuts by progressive filling.
+
+        All levels rise together until a cut is tight, which holds its open demands.  A priority
+        queue orders the cuts by a lower bound of the level at which they are tight.
+
+        Returns:
+            (D,) rates, Gbit/s, and the levels of held demands, ascending.
         """
         rate = np.zeros_like(self._demand)
         is_open = self._routable.copy()
@@ -127,13 +141,16 @@ class CutFilling:
         while queue:
             _, cut_index = heapq.heappop(queue)
             cut = self._cuts[cut_index]
-            tight = self._tight_level(cut, rate, is_open, level)
-            if not math.isfinite(tight):
+            tight_level = self._tight_level(cut, rate, is_open, level)
+            if not math.isfinite(tight_level):
                 continue
-            if queue and tight > queue[0][0] * (1 + _ROUNDING):
-                heapq.heappush(queue, (tight, cut_index))
+            # Holding demands has relaxed the cut: put it back behind cuts that are tight earlier.
+            if queue and tight_level > queue[0][0] * (1 + _ROUNDING):
+                heapq.heappush(queue, (tight_level, cut_index))
                 continue
-            level = tight
+            # Hold the open demands of the cut at this level, except those whose price is
+            # negligible.
+            level = tight_level
             is_member_open = is_open[cut.demands]
             held = cut.demands[
                 is_member_open & (cut.price > HELD_PRICE_SHARE * cut.price[is_member_open].max())
@@ -143,6 +160,7 @@ class CutFilling:
             partly_served = held[self._demand[held] > level * self._weight[held]]
             if len(partly_served):
                 levels.append(HeldLevel(level, partly_served, cut.prices))
+        # Demands in no tight cut are fully served.
         rate[is_open] = self._demand[is_open]
         return rate, levels
 
@@ -167,16 +185,21 @@ def tight_level(  # type: ignore[no-untyped-def]
     """Return the level t at which a cut is tight, at least ``level``; infinite if its open demands
     fit fully.
 
-    The sum is concave and piecewise linear in t, so that Newton's method from below is finite.
+    Solves sum over open d of price(d) min(t w[d], demand[d]) + sum over held d of price(d) f[d] =
+    value.  The sum is concave and piecewise linear in t, so that Newton's method from below is
+    finite.
 
     Args:
-        demands, price, value: as in :class:`RateCut`.
-        rate: (D,) rates of the held demands, Gbit/s.
-        is_open: (D,) whether a demand is not held.
+        demands: (n,) indices of the demands of the cut.
+        price: (n,) their prices.
+        value: right-hand side of the cut.
+        rate: (D,) rates f of the held demands, Gbit/s.
+        is_open: (D,) bool, demands that are not held.
         weight: (D,) weights w.
         demand: (D,) Gbit/s.
         level: first level.
     """
+    # Right-hand side minus the held demands, and largest use by the open ones.
     slack = value
     max_use = 0.0
     for i in range(len(demands)):
@@ -185,9 +208,10 @@ def tight_level(  # type: ignore[no-untyped-def]
             max_use += price[i] * demand[d]
         else:
             slack -= price[i] * rate[d]
-    # Written so that NaN returns, too.
+    # The cut cannot become tight.  This form of the condition also returns for NaN.
     if not (max_use > slack * (1 + _ROUNDING) and max_use > 0):
         return np.inf
+    # Newton's method.
     t = level
     while True:
         used = 0.0
@@ -206,8 +230,10 @@ def tight_level(  # type: ignore[no-untyped-def]
 
 
 def single_link_cuts(problem: Problem) -> list[RateCut]:
-    """Return the violable cuts of single links: links that the demands without a path around them
-    can fill.
+    """Return the cuts of single links that rates can violate.
+
+    The cut of a link contains the demands without a path around it; it is returned if their volume
+    exceeds the capacity.
 
     Args:
         problem: B = 1; columns other than paths, such as segment lists, have no such cuts.
@@ -218,11 +244,12 @@ def single_link_cuts(problem: Problem) -> list[RateCut]:
     demand = problem.demand[0].cpu().numpy()
     capacity = problem.capacity[0].cpu().numpy()
     live = problem.path_mask[0].cpu().numpy()
-    count, volume = _count_unavoidable(*_arrays(paths), live, demand, len(capacity))
+    # Demands of each link, packed: link e has members[ptr[e]:ptr[e + 1]].
+    count, volume = _count_unavoidable(*_path_arrays(paths), live, demand, len(capacity))
     count[(volume <= capacity) | (capacity <= 0)] = 0
     ptr = np.concatenate([[0], count.cumsum()])
     members = np.empty(int(ptr[-1]), np.int64)
-    _list_unavoidable(*_arrays(paths), live, count, ptr[:-1].copy(), members)
+    _list_unavoidable(*_path_arrays(paths), live, count, ptr[:-1].copy(), members)
     cuts = []
     for link in np.flatnonzero(count):
         demands = members[ptr[link] : ptr[link + 1]]
@@ -232,43 +259,47 @@ def single_link_cuts(problem: Problem) -> list[RateCut]:
     return cuts
 
 
-def _arrays(paths: PathSet) -> tuple[IntArray, IntArray, IntArray]:
-    """Return (D, K) last trie node of each path, and parent and link of each trie node."""
+def _path_arrays(paths: PathSet) -> tuple[IntArray, IntArray, IntArray]:
+    """Return (D, K) last trie node of each path, and (T,) parent and link of each trie node."""
     return paths.leaf, paths.trie.parent, paths.trie.link
 
 
 @inner_kernel
-def _unavoidable(leaf, live, parent, link, d, times, stamp, out):  # type: ignore[no-untyped-def]
-    """Write the links on every live path of demand ``d`` to ``out``; return their number.
+def _unavoidable_links(leaf, live, parent, link, d, times, stamp, out):  # type: ignore[no-untyped-def]
+    """Write the links that lie on every live path of demand ``d``; return their number.
 
     Args:
-        leaf, live: (D, K).
-        parent, link: arrays of trie nodes.
+        leaf: (D, K) last trie node of each path.
+        live: (D, K) bool, live paths.
+        parent: (T,) parent of each trie node, -1 for the root.
+        link: (T,) link into each trie node.
         d: index of the demand.
-        times: (E,) work array: live paths of the demand that cross the link.
-        stamp: (E,) work array: the demand of the count in ``times``.
-        out: (E,) receives the links.
+        times: (E,) scratch: number of live paths of the demand that cross the link.
+        stamp: (E,) scratch: demand whose count is in ``times``.
+        out: (E,) links (written).
     """
-    paths = 0
+    # Count the live paths over each link; links off the first live path cannot be on all.
+    num_live = 0
     for k in range(leaf.shape[1]):
         if live[d, k]:
             node = leaf[d, k]
             while node >= 0:
                 e = link[node]
-                if paths == 0:
+                if num_live == 0:
                     stamp[e] = d
                     times[e] = 1
                 elif stamp[e] == d:
                     times[e] += 1
                 node = parent[node]
-            paths += 1
+            num_live += 1
+    # Links of the first live path that all live paths cross.
     count = 0
-    if paths:
+    if num_live:
         for k in range(leaf.shape[1]):
             if live[d, k]:
                 node = leaf[d, k]
                 while node >= 0:
-                    if stamp[link[node]] == d and times[link[node]] == paths:
+                    if stamp[link[node]] == d and times[link[node]] == num_live:
                         out[count] = link[node]
                         count += 1
                     node = parent[node]
@@ -278,16 +309,26 @@ def _unavoidable(leaf, live, parent, link, d, times, stamp, out):  # type: ignor
 
 @kernel
 def _count_unavoidable(leaf, parent, link, live, demand, links):  # type: ignore[no-untyped-def]
-    """Return the number (E,) and volume (E,), Gbit/s, of the demands without a path around each
-    link.
+    """Return number (E,) and volume (E,), Gbit/s, of the demands without a path around each link.
+
+    Args:
+        leaf: (D, K) last trie node of each path.
+        parent: (T,) parent of each trie node, -1 for the root.
+        link: (T,) link into each trie node.
+        live: (D, K) bool, live paths.
+        demand: (D,) Gbit/s.
+        links: E.
     """
     count = np.zeros(links, np.int64)
     volume = np.zeros(links)
+    # Scratch of _unavoidable_links, and the links on every live path of a demand.
     times = np.zeros(links, np.int64)
     stamp = np.full(links, -1)
     unavoidable_links = np.empty(links, np.int64)
     for d in range(len(demand)):
-        for i in range(_unavoidable(leaf, live, parent, link, d, times, stamp, unavoidable_links)):
+        for i in range(
+            _unavoidable_links(leaf, live, parent, link, d, times, stamp, unavoidable_links)
+        ):
             count[unavoidable_links[i]] += 1
             volume[unavoidable_links[i]] += demand[d]
     return count, volume
@@ -295,21 +336,26 @@ def _count_unavoidable(leaf, parent, link, live, demand, links):  # type: ignore
 
 @kernel
 def _list_unavoidable(leaf, parent, link, live, count, next_index, members):  # type: ignore[no-untyped-def]
-    """Write the demands of :func:`_count_unavoidable`, link by link, for the links with a positive
-    ``count``.
+    """Write the demands without a path around each link with a positive ``count``, link by link.
 
     Args:
-        leaf, parent, link, live: as in :func:`_unavoidable`.
-        count: (E,) number of demands of each link.
-        next_index: (E,) first index of each link in ``members``; overwritten.
-        members: receives the indices of the demands.
+        leaf: (D, K) last trie node of each path.
+        parent: (T,) parent of each trie node, -1 for the root.
+        link: (T,) link into each trie node.
+        live: (D, K) bool, live paths.
+        count: (E,) number of demands of each link; 0 to skip the link.
+        next_index: (E,) first index of each link in ``members`` (overwritten).
+        members: indices of the demands (written).
     """
     links = len(count)
+    # Scratch of _unavoidable_links, and the links on every live path of a demand.
     times = np.zeros(links, np.int64)
     stamp = np.full(links, -1)
     unavoidable_links = np.empty(links, np.int64)
     for d in range(len(leaf)):
-        for i in range(_unavoidable(leaf, live, parent, link, d, times, stamp, unavoidable_links)):
+        for i in range(
+            _unavoidable_links(leaf, live, parent, link, d, times, stamp, unavoidable_links)
+        ):
             e = unavoidable_links[i]
             if count[e] > 0:
                 members[next_index[e]] = d
@@ -317,7 +363,7 @@ def _list_unavoidable(leaf, parent, link, live, count, next_index, members):  # 
 
 
 def cut_of(problem: Problem, prices: torch.Tensor, demands: Int64Array | None = None) -> RateCut:
-    """Create the cut of link prices (E,).
+    """Return the cut of link prices: price(d) is the smallest price of a live path of demand d.
 
     Args:
         problem: B = 1, with all demands or some.

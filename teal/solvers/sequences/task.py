@@ -18,11 +18,11 @@ from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Stop
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TimeShare:
-    """Time budget of some tasks together, from the beginning of the first one.
+    """Time budget shared by some tasks, from the beginning of the first one.
 
     Attributes:
         fraction: fraction of the remaining time of ``enclosing``.
-        enclosing: the enclosing time budget; None for that of the sequence.
+        enclosing: the enclosing time budget; None for the time of the sequence.
     """
 
     fraction: float
@@ -39,7 +39,7 @@ class Solve:
         start: warm start; None for a cold start.
         time: time budget; None for all remaining time.
         may_skip: whether the answer may be None after the deadline.
-        max_iterations: iteration limit; None for that of the sequence.
+        max_iterations: iteration limit; None for the limit of the sequence.
     """
 
     problem: Problem
@@ -55,8 +55,8 @@ class Compute:
     """Task: run a computation other than a program; its answer is the computation's result.
 
     Attributes:
-        begin: creates the computation from its deadline.
-        time: as in :class:`Solve`.
+        begin: function that creates the computation from its deadline.
+        time: time budget; None for all remaining time.
     """
 
     begin: Callable[[Deadline], Steps[Any]]
@@ -77,7 +77,7 @@ SubTasks = Generator[Task, Any, Any]
 
 @runtime_checkable
 class SolveProgram(Protocol):
-    """Solver of one program; see :func:`teal.solvers.pdhg.solve`."""
+    """Solver of one program, such as :func:`teal.solvers.pdhg.solving`."""
 
     def __call__(
         self,
@@ -88,7 +88,15 @@ class SolveProgram(Protocol):
         max_iterations: int,
         warm_start: PdhgState | None,
     ) -> Steps[PdhgResult]:
-        """Solve all matrices."""
+        """Solve all matrices of a problem, pausing between iterations.
+
+        Args:
+            problem: B matrices under an objective that is a single program.
+            gap: target gap.
+            deadline: deadline of the last iteration.
+            max_iterations: iteration limit.
+            warm_start: start; None for a cold start.
+        """
         ...
 
 
@@ -102,7 +110,8 @@ def run_tasks(
 ) -> Steps[PdhgResult]:
     """Run the tasks in order and return the result of the sequence.
 
-    Pauses where ``solve`` does and after each task.
+    Pauses where ``solve`` does and after each task.  Matrices that missed the target gap get the
+    deadline or the iteration limit as their stopping criterion.
 
     Args:
         tasks: tasks of the sequence.
@@ -112,17 +121,18 @@ def run_tasks(
         report: progress callback: iterations of all programs, and the gap of a :class:`Progress`.
     """
     sequence_deadline = deadline or Deadline()
+    # Iterations of all programs; answer to the last task; deadline of each time budget in use.
     iterations = 0
     answer = None
     was_skipped = False
     deadlines: dict[TimeShare, Deadline] = {}
 
-    def until(time: TimeShare | None) -> Deadline:
+    def budget_deadline(time: TimeShare | None) -> Deadline:
         """Return the deadline of a time budget, set when its first task begins."""
         if time is None:
             return sequence_deadline
         if time not in deadlines:
-            deadlines[time] = until(time.enclosing).share(time.fraction)
+            deadlines[time] = budget_deadline(time.enclosing).share(time.fraction)
         return deadlines[time]
 
     while True:
@@ -144,7 +154,7 @@ def run_tasks(
                 report(iterations, task.gap)
             continue
         # Run the task within its time budget.
-        task_deadline = until(task.time)
+        task_deadline = budget_deadline(task.time)
         if isinstance(task, Compute):
             answer = yield from task.begin(task_deadline)
         elif task.may_skip and task_deadline.is_over:

@@ -25,11 +25,16 @@ _REMEDY = "use fewer paths per demand (--num-paths), or only the pairs with traf
 
 
 class CudaEngine:
-    """PDHG on a GPU, a :class:`teal.solvers.pdhg.engine.PdhgEngine`; equals PlainEngine.
+    """PDHG on a GPU; computes the same iteration as :class:`teal.solvers.pdhg.plain.PlainEngine`.
 
-    Set-up, gap checks and the incumbent are torch over the path operations, recorded like the
-    iterations (:class:`teal.solvers.pdhg.cuda.recorded.Recorded`).  Memory: see
-    :func:`dense.bytes_needed`.
+    Implements :class:`teal.solvers.pdhg.engine.PdhgEngine`.  Iterations, set-up, gap checks and the
+    incumbent are recorded GPU launches (:class:`teal.solvers.pdhg.cuda.recorded.Recorded`).
+    :func:`teal.solvers.pdhg.dense.bytes_needed` estimates the memory.
+
+    Args:
+        problem: B matrices.
+        state: start of the iteration; None for zero flow and prices.
+        dtype: type of arrays over paths.
     """
 
     @staticmethod
@@ -56,37 +61,40 @@ class CudaEngine:
         self._trivial_bound = recorded.trivial_bound()
 
     def advance(self, num_iterations: int) -> Tensor:
-        """Iterate, as in :meth:`PdhgEngine.advance`."""
+        """Run iterations; return (B,) bounds at the y before the last one, not certified."""
         self._recorded.buffers.advance(num_iterations)
         return self._recorded.buffers.control[kernels.BOUND].cpu()
 
     def trivial_bound(self) -> Tensor:
-        """Return the bound at zero prices (:meth:`PdhgEngine.trivial_bound`)."""
+        """Return (B,) the certified bound at zero prices."""
         return self._trivial_bound
 
     def certify(self) -> Tensor:
-        """Return the bound of the last iteration (:meth:`PdhgEngine.certify`)."""
+        """Return (B,) certified bounds at the prices of T(z) of the last iteration."""
         return self._recorded.certify()
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Compute value and bound of the last iteration (:meth:`PdhgEngine.check`)."""
+        """Gap check: return (B,) values of the projected splits of T(z), and (B,) certified bounds.
+
+        ``sufficient_ratio`` has no effect: recorded refill rounds do not end early.
+        """
         return self._recorded.check(refill)
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
-        """Update the incumbent (:meth:`PdhgEngine.keep`)."""
+        """Replace the incumbent of some matrices (B,) by results of the last check."""
         self._recorded.keep(is_best_allocation, is_best_prices)
 
     def incumbent(self) -> tuple[Tensor, Tensor]:
-        """Return the incumbent (:meth:`PdhgEngine.incumbent`)."""
+        """Return the incumbent splits (B, D, K) and prices (B, E)."""
         return self._recorded.incumbent()
 
     def state(self) -> PdhgState:
-        """Return T(z) of the last iteration (:meth:`PdhgEngine.state`)."""
+        """Return splits and prices of T(z) of the last iteration, feasible or not."""
         return self._recorded.state()
 
 
 def lanes(problem: Problem, dtype: torch.dtype) -> int:
-    """Return the number of matrices of ``problem`` that fit the GPU at once.
+    """Return the number of matrices of ``problem`` that fit in GPU memory at once.
 
     Raises:
         InputError: a single matrix exceeds the memory.
@@ -94,7 +102,7 @@ def lanes(problem: Problem, dtype: torch.dtype) -> int:
     paths = problem.paths
     device = problem.ops.device
     backend = cast(CudaBackend, problem.ops.backend)
-    # The path set is already on the GPU.
+    # Memory of one matrix; the path set is already on the GPU.
     matrix_bytes = bytes_needed(paths, dtype)
     # float64 results of all parts, and again when joined.
     result_bytes = 2 * 8 * paths.leaf.size * problem.batch

@@ -31,9 +31,13 @@ from teal.solvers.pdhg.engine import (
 )
 from teal.solvers.pdhg.fused.kernels import FAILED_PRICE
 
-# Rows of `dual`, (10, B, E): y of z, z_0 and T(z); the loads of their splits times LOAD_FACTOR; the
-# factor of loads (1 / c, over S for a balanced program); 1 / c, 0 for a failed link; m; the cost of
-# a link over S.
+# Rows of `dual`, (10, B, E):
+#   CURRENT, ANCHOR, STEPPED: y of the iterate z, the Halpern anchor z_0 and the step T(z);
+#   CURRENT_LOAD, ANCHOR_LOAD, STEPPED_LOAD: link loads of their splits, times LOAD_FACTOR;
+#   LOAD_FACTOR: 1 / c, divided by S in a balanced program;
+#   INVERSE: 1 / c, 0 for a failed link;
+#   FULL: m, utilisation of the link if every path carried all of its demand;
+#   COST: link cost over S.
 (
     CURRENT,
     ANCHOR,
@@ -47,30 +51,44 @@ from teal.solvers.pdhg.fused.kernels import FAILED_PRICE
     COST,
 ) = range(10)
 DUAL_ROWS = 10
-# Rows of `control`, (9, B): as in `fused_state.Control`, and 1 / S.
+# Rows of `control`, (9, B):
+#   WEIGHT: primal weight omega; FIRST_WEIGHT: omega at the start of the solve;
+#   CYCLE: iterations since the last restart; TOTAL: iterations of all cycles;
+#   FIRST_ERROR: fixed-point error of the cycle's first iteration, -1 before it;
+#   LAST_ERROR: fixed-point error of the last iteration;
+#   RESTART_DUE: 1 if the next iteration restarts; BOUND: dual bound at the y before the step;
+#   INVERSE_SCALE: 1 / S.
 WEIGHT, FIRST_WEIGHT, CYCLE, TOTAL, FIRST_ERROR, LAST_ERROR, RESTART_DUE, BOUND, INVERSE_SCALE = (
     range(9)
 )
 CONTROL_ROWS = 9
-# Rows of `sums`, (3, B, S), per source: demand times best profit, squared distances to z and z_0.
+# Rows of `sums`, (3, B, sources), sums over the demands of a source:
+#   PROFIT: demand times the profit of its best path;
+#   STEP_DISTANCE, ANCHOR_DISTANCE: squared distances of the splits of T(z) from the splits of z and
+#   of z_0, in the norm sum_d demand[d] h[d] |w[d]|^2.
 PROFIT, STEP_DISTANCE, ANCHOR_DISTANCE = range(3)
 SUM_ROWS = 3
 _LOWEST = -1e34  # below every price and split, within the range of float32
-_CLOSING_SUMS = 7  # number of sums of the last block of a matrix
+_CLOSING_SUMS = 7  # number of sums over a matrix in :func:`_complete`
 
 
 class SourceArrays(NamedTuple):
-    """Arrays of :func:`step_sources`.
+    """Arrays of :func:`step_sources`, flat in row-major order.
+
+    B matrices, D demands, K paths of a demand, E links, T trie nodes.
 
     Attributes:
-        current, anchor, stepped: (B, D, K) splits of z, z_0 and T(z).
-        price: (B, E) y / c + cost / S, ``FAILED_PRICE`` on a failed link.
+        current, anchor, stepped: (B, D, K) splits of the iterate z, the Halpern anchor z_0 and the
+            step T(z).
+        price: (B, E) y / c + cost / S, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
         demand: (B, D) Gbit/s, 0 where no path is live.
-        inverse_capacity_sum: (B, D) h; (1, D) if capacities are equal in all matrices.
+        inverse_capacity_sum: (B, D) h, largest sum of 1 / c along a path of the demand, 1/(Gbit/s);
+            (1, D) if capacities are equal in all matrices.
         demand_value: (D,) value per Gbit/s; (1,) if equal for all demands.
-        control: (9, B), see above.
-        node_flow: (B, T) receives the flow through each trie node.
-        sums: (3, B, S) receives sums, see above.
+        control: (9, B) state of the restarts, rows ``WEIGHT`` to ``INVERSE_SCALE``.
+        node_flow: (B, T) flow through each trie node, Gbit/s (written).
+        sums: (3, B, sources) sums over the demands of each source, rows ``PROFIT`` to
+            ``ANCHOR_DISTANCE`` (written).
     """
 
     current: Any
@@ -86,17 +104,21 @@ class SourceArrays(NamedTuple):
 
 
 class LinkArrays(NamedTuple):
-    """Arrays of :func:`step_links`.
+    """Arrays of :func:`step_links`, flat in row-major order.
+
+    B matrices, E links, T trie nodes.
 
     Attributes:
-        node_flow: (B, T) flow through each trie node.
-        dual: (10, B, E), see above.
-        control: (9, B), see above.
-        price: (B, E) receives the prices of the next iteration.
-        sums: (3, B, S), see above.
-        arrived: (B,) int32, number of finished blocks; 0 before and after a launch.
-        link_ptr: (E + 1,) of a LevelTrie.
-        link_node: (T,) of a LevelTrie.
+        node_flow: (B, T) flow through each trie node, Gbit/s.
+        dual: (10, B, E) dual variables, loads and link constants, rows ``CURRENT`` to ``COST``.
+        control: (9, B) state of the restarts, rows ``WEIGHT`` to ``INVERSE_SCALE``.
+        price: (B, E) y / c + cost / S of the next iteration (written).
+        sums: (3, B, sources) sums over the demands of each source, rows ``PROFIT`` to
+            ``ANCHOR_DISTANCE``.
+        arrived: (B,) int32, number of finished thread blocks; 0 before and after a launch.
+        link_ptr: (E + 1,) link e leads into the trie nodes
+            link_node[link_ptr[e]:link_ptr[e + 1]].
+        link_node: (T,) trie nodes, ascending for each link.
     """
 
     node_flow: Any
@@ -110,73 +132,108 @@ class LinkArrays(NamedTuple):
 
 
 @device_function
-def _simplex_shift(splits, at, count, primal_step, scaled_value, value, end_node, path, floor):
-    """Return the t >= ``floor`` for which max(0, x - t) sums to 1 (Michelot 1986), with
-    x = splits + tau (v / S - price).
+def _simplex_shift(
+    splits, first_split, count, primal_step, scaled_value, node_price, end_node, path, floor
+):
+    """Return the t >= ``floor`` for which max(0, x - t) sums to 1 (Michelot 1986).
 
-    Each pass recomputes x: its terms are in cache, and a thread has too few registers for all.
+    x[k] = splits[k] + tau (v / S - price[k]) over the paths k of one demand: max(0, x - t) is the
+    projected primal step.  Each pass keeps the entries above the last t and computes
+    t = (sum - 1) / count.  Each pass recomputes x: its terms are in cache, and a thread has too few
+    registers for all.
+
+    Args:
+        splits: (B * D * K,) splits of the iterate.
+        first_split: index of the demand's first split.
+        count: number of paths of the demand.
+        primal_step: tau, Gbit/s.
+        scaled_value: v / S, 1/(Gbit/s).
+        node_price: price from the source to each trie node.
+        end_node: (D * K,) trie node in which each path ends.
+        path: index of the demand's first path in ``end_node``.
+        floor: 0 if the splits may sum to less than 1; else below every x.
     """
     real = splits.dtype.type
     if count == 1:
         return max(
-            splits[at] + primal_step * (scaled_value - value[end_node[path]]) - real(1), floor
+            splits[first_split]
+            + primal_step * (scaled_value - node_price[end_node[path]])
+            - real(1),
+            floor,
         )
     shift = real(_LOWEST)
-    active = count + 1
+    last_size = count + 1
     for _ in range(count):
         total = real(-1)
         size = 0
         for k in range(count):
-            x = splits[at + k] + primal_step * (scaled_value - value[end_node[path + k]])
+            x = splits[first_split + k] + primal_step * (
+                scaled_value - node_price[end_node[path + k]]
+            )
             if x > shift:
                 total += x
                 size += 1
-        if size == active or size == 0:
+        if size == last_size or size == 0:
             break
         shift = total / real(size)
-        active = size
+        last_size = size
     return max(shift, floor)
 
 
 @cuda_kernel
 def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing):
-    """Primal step and Halpern average of the splits of each source; the flow through each trie
+    """Primal step and Halpern average of the splits of each source, and the flow through each trie
     node.
 
+    For each demand, w' = Proj(w + tau (v / S - price)) with tau = 1 / (omega h); then
+    w <- (n + 1) / (n + 2) (2 w' - w) + w_0 / (n + 2), or w <- w' and w_0 <- w' at a restart.  One
+    thread block per source and matrix.
+
     Args:
-        arrays: a SourceArrays.
-        trie: a :class:`teal.pathops.cuda_kernels.TrieArrays`.
-        memory: a :class:`teal.pathops.cuda_kernels.NodeMemory`.
+        arrays: a SourceArrays: splits (B, D, K), link prices (B, E), demands (B, D), node flows and
+            sums (written).
+        trie: a :class:`teal.pathops.cuda_kernels.TrieArrays`: nodes of source s are
+            node_ptr[s]:node_ptr[s + 1], its demands demand_ptr[s]:demand_ptr[s + 1]; path k of
+            demand d ends in node end_node[d * K + k].
+        memory: a :class:`teal.pathops.cuda_kernels.NodeMemory`: scratch for one value per node.
         num_paths: K.
         batch: B.
-        carries_all: whether all demand must be carried.
+        carries_all: whether all demand must be carried, so that splits sum to 1.
         is_storing: whether to write ``arrays.stepped``.
     """
-    sources = len(trie.node_ptr) - 1
-    demands = len(trie.path_count)
+    num_sources = len(trie.node_ptr) - 1
+    num_demands = len(trie.path_count)
     all_nodes = len(trie.link)
-    links = len(arrays.price) // batch
+    num_links = len(arrays.price) // batch
     thread = cuda.threadIdx.x
+    # Partial sums of each thread, rows as in ``sums``.
     partial = cuda.shared.array((SUM_ROWS, THREADS), float64)
     real = arrays.price.dtype.type
     end_node = trie.end_node
     control = arrays.control
-    for item in range(cuda.blockIdx.x, sources * batch, cuda.gridDim.x):
+    for item in range(cuda.blockIdx.x, num_sources * batch, cuda.gridDim.x):
+        # Source s of matrix b, with its trie nodes and levels.
         s = item // batch
         b = item - s * batch
-        first = trie.node_ptr[s]
-        nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
+        first_node = trie.node_ptr[s]
+        num_nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
         level = trie.level_ptr[s]
         last_level = trie.level_ptr[s + 1]
-        value, index, offset = node_memory(memory, trie.parent, memory.max_slots, 1, first, nodes)
+        # Scratch of the source: a value per node, and each node's parent at index[offset + node].
+        node_value, index, offset = node_memory(
+            memory, trie.parent, memory.max_slots, 1, first_node, num_nodes
+        )
         up_index = index if len(memory.place) == 1 else trie.child_end
-        # Prices of the paths, down the trie.
-        for n in range(thread, nodes, THREADS):
-            value[n + 1] = arrays.price[b * links + trie.link[first + n]]
+        # Prices of the paths: node_value is the price from the source to each node.
+        for n in range(thread, num_nodes, THREADS):
+            node_value[n + 1] = arrays.price[b * num_links + trie.link[first_node + n]]
         cuda.syncthreads()
-        scan_down(value, index, offset, trie.level_end, level, last_level, thread, 0, 1, THREADS)
+        scan_down(
+            node_value, index, offset, trie.level_end, level, last_level, thread, 0, 1, THREADS
+        )
 
-        # Halpern weights, and splits of each demand.
+        # Factors of w', w and w_0 in the new iterate: Halpern average with reflection, or w' alone
+        # at a restart.
         cycle = control[CYCLE * batch + b]
         is_restart = control[RESTART_DUE * batch + b] > 0
         halpern_weight = (cycle + 1) / (cycle + 2)
@@ -186,48 +243,63 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
         inverse_weight = real(1 / control[WEIGHT * batch + b])
         floor = real(_LOWEST if carries_all else 0.0)
         inverse_scale = real(0.0 if carries_all else control[INVERSE_SCALE * batch + b])
+        # Splits of each demand.
         profit_sum = 0.0
         step_distance = 0.0
         anchor_distance = 0.0
         for d in range(trie.demand_ptr[s] + thread, trie.demand_ptr[s + 1], THREADS):
             n = int32(trie.path_count[d])
-            row = b * demands + d
+            # Index of the demand in (B, D), and of its first path in (D, K).
+            row = b * num_demands + d
             path = d * num_paths
             demand = arrays.demand[row]
+            # No demand: no flow.
             if demand <= 0:
                 for k in range(n):
-                    value[end_node[path + k]] = 0
+                    node_value[end_node[path + k]] = 0
                 continue
             h = arrays.inverse_capacity_sum[
-                row if len(arrays.inverse_capacity_sum) > demands else d
+                row if len(arrays.inverse_capacity_sum) > num_demands else d
             ]
             scaled_value = (
                 inverse_scale * arrays.demand_value[d if len(arrays.demand_value) > 1 else 0]
             )
             primal_step = inverse_weight / h
-            metric = demand * h
-            at = row * num_paths
+            metric_weight = demand * h
+            first_split = row * num_paths
+            # Profit of the best path; at least 0 if demand may be rejected.
             best_profit = floor
             for k in range(n):
-                best_profit = max(best_profit, scaled_value - value[end_node[path + k]])
+                best_profit = max(best_profit, scaled_value - node_value[end_node[path + k]])
             profit_sum += demand * best_profit
+            # Projected primal step; node_value becomes the flow at the end of each path.
             shift = _simplex_shift(
-                arrays.current, at, n, primal_step, scaled_value, value, end_node, path, floor
+                arrays.current,
+                first_split,
+                n,
+                primal_step,
+                scaled_value,
+                node_value,
+                end_node,
+                path,
+                floor,
             )
             for k in range(n):
-                old = arrays.current[at + k]
+                # New split w', squared distances to w and w_0, and the Halpern average.
+                old = arrays.current[first_split + k]
                 new = max(
-                    old + primal_step * (scaled_value - value[end_node[path + k]]) - shift, real(0)
+                    old + primal_step * (scaled_value - node_value[end_node[path + k]]) - shift,
+                    real(0),
                 )
-                anchor_split = arrays.anchor[at + k]
-                value[end_node[path + k]] = demand * new
-                step_distance += metric * (new - old) * (new - old)
+                anchor_split = arrays.anchor[first_split + k]
+                node_value[end_node[path + k]] = demand * new
+                step_distance += metric_weight * (new - old) * (new - old)
                 if is_storing:
-                    arrays.stepped[at + k] = new
+                    arrays.stepped[first_split + k] = new
                 if is_restart:
-                    anchor_distance += metric * (new - anchor_split) * (new - anchor_split)
-                    arrays.anchor[at + k] = new
-                arrays.current[at + k] = (
+                    anchor_distance += metric_weight * (new - anchor_split) * (new - anchor_split)
+                    arrays.anchor[first_split + k] = new
+                arrays.current[first_split + k] = (
                     stepped_weight * new + current_weight * old + anchor_weight * anchor_split
                 )
         partial[PROFIT, thread] = profit_sum
@@ -235,20 +307,23 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
         partial[ANCHOR_DISTANCE, thread] = anchor_distance
         cuda.syncthreads()
 
-        # Flows through trie nodes, up the trie.
+        # Flow through each trie node: sum of the flows of its paths and children.
         if len(memory.place) == 1:
-            for n in range(thread, nodes, THREADS):
-                up_index[n + 1] = trie.child_end[first + n]
-        for n in range(thread, nodes, THREADS):
-            if trie.is_path_end[first + n] == 0:
-                value[n + 1] = 0
+            for n in range(thread, num_nodes, THREADS):
+                up_index[n + 1] = trie.child_end[first_node + n]
+        for n in range(thread, num_nodes, THREADS):
+            if trie.is_path_end[first_node + n] == 0:
+                node_value[n + 1] = 0
         cuda.syncthreads()
-        scan_up(value, up_index, offset, trie.level_end, level, last_level, thread, 0, 1, THREADS)
-        for n in range(thread, nodes, THREADS):
-            arrays.node_flow[b * all_nodes + first + n] = value[n + 1]
+        scan_up(
+            node_value, up_index, offset, trie.level_end, level, last_level, thread, 0, 1, THREADS
+        )
+        for n in range(thread, num_nodes, THREADS):
+            arrays.node_flow[b * all_nodes + first_node + n] = node_value[n + 1]
+        # Sums over the demands of the source.
         add_up(partial, SUM_ROWS, THREADS)
         if thread < SUM_ROWS:
-            arrays.sums[(thread * batch + b) * sources + s] = partial[thread, 0]
+            arrays.sums[(thread * batch + b) * num_sources + s] = partial[thread, 0]
         cuda.syncthreads()
 
 
@@ -269,19 +344,27 @@ def add_up(partial, rows, threads):
 
 
 @device_function
-def _dual_simplex(dual, base, stride, links, weight, partial):
-    """Project the STEPPED y onto the simplex in the metric of the step sizes, over the live
-    links.
+def _dual_simplex(dual, first_entry, stride, links, weight, partial):
+    """Project y of T(z) onto the simplex: y[e] <- max(0, y[e] - t omega / m[e]), with the t for
+    which the y of the live links sum to 1 (Michelot 1986).
+
+    Args:
+        dual: (10, B, E) flat, rows ``CURRENT`` to ``COST``; row ``STEPPED`` is written.
+        first_entry: index of the matrix's first link in a row.
+        stride: B * E, length of a row.
+        links: E.
+        weight: primal weight omega.
+        partial: (>= 3, LINK_THREADS) shared scratch for the threads' sums.
     """
     thread = cuda.threadIdx.x
     shift = _LOWEST
-    active = float64(links + 1)
+    last_size = float64(links + 1)
     for _ in range(links):
         total = 0.0
         slopes = 0.0
         size = 0.0
         for e in range(thread, links, LINK_THREADS):
-            i = base + e
+            i = first_entry + e
             slope = weight / dual[FULL * stride + i]
             unprojected = dual[STEPPED * stride + i]
             if dual[INVERSE * stride + i] > 0 and unprojected > shift * slope:
@@ -296,13 +379,13 @@ def _dual_simplex(dual, base, stride, links, weight, partial):
         slopes = partial[1, 0]
         size = partial[2, 0]
         cuda.syncthreads()
-        # No link was dropped; by rounding, one may even return.
-        if size >= active or slopes <= 0:
+        # The set of positive links is stable; rounding may even add one.
+        if size >= last_size or slopes <= 0:
             break
         shift = total / slopes
-        active = size
+        last_size = size
     for e in range(thread, links, LINK_THREADS):
-        i = base + e
+        i = first_entry + e
         live = dual[INVERSE * stride + i] > 0
         shifted = dual[STEPPED * stride + i] - shift * weight / dual[FULL * stride + i]
         dual[STEPPED * stride + i] = max(0.0, shifted) if live else 0.0
@@ -311,21 +394,36 @@ def _dual_simplex(dual, base, stride, links, weight, partial):
 
 @device_function
 def _complete(arrays, b, batch, links, sources, on_simplex, partial):
-    """Complete a matrix's iteration: fixed-point error, Halpern average, restart decision."""
+    """Complete a matrix's iteration: fixed-point error, Halpern average of y, restart decision.
+
+    Error ||T(z) - z||^2 = omega |w' - w|^2 - 2 <y' - y, load' - load> + |y' - y|^2 / omega, in the
+    norms of the step sizes.  Average y <- (n + 1) / (n + 2) (2 y' - y) + y_0 / (n + 2), clamped to
+    >= 0.  Restarts and the primal weight follow PDLP.
+
+    Args:
+        arrays: a LinkArrays: dual variables and loads, control state and prices (written); sums
+            over sources.
+        b: index of the matrix.
+        batch: B.
+        links: E.
+        sources: number of sources.
+        on_simplex: whether y lies on the simplex (balanced program).
+        partial: (_CLOSING_SUMS, LINK_THREADS) shared scratch for the threads' sums.
+    """
     dual = arrays.dual
     control = arrays.control
     sums = arrays.sums
     thread = cuda.threadIdx.x
     stride = batch * links
-    base = b * links
+    first_entry = b * links
     weight = control[WEIGHT * batch + b]
     inverse_scale = control[INVERSE_SCALE * batch + b]
     cycle = control[CYCLE * batch + b]
     is_restart = control[RESTART_DUE * batch + b] > 0
     if on_simplex:
-        _dual_simplex(dual, base, stride, links, weight, partial)
+        _dual_simplex(dual, first_entry, stride, links, weight, partial)
 
-    # Sums over sources and links.
+    # Sums over sources: profit, and squared distances of the splits w' to w and w_0.
     profit_sum = 0.0
     step_distance = 0.0
     anchor_distance = 0.0
@@ -333,21 +431,22 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
         profit_sum += sums[(PROFIT * batch + b) * sources + s]
         step_distance += sums[(STEP_DISTANCE * batch + b) * sources + s]
         anchor_distance += sums[(ANCHOR_DISTANCE * batch + b) * sources + s]
+    # Sums over links: y, <y' - y, load' - load>, squared distances of y' to y and y_0.
     dual_sum = 0.0
     coupling = 0.0
     dual_step_distance = 0.0
     dual_anchor_distance = 0.0
     for e in range(thread, links, LINK_THREADS):
-        i = base + e
+        i = first_entry + e
         y = dual[STEPPED * stride + i]
         current = dual[CURRENT * stride + i]
         full_path_utilisation = dual[FULL * stride + i]
-        difference = y - current
-        from_anchor = y - dual[ANCHOR * stride + i]
+        step = y - current
+        anchor_step = y - dual[ANCHOR * stride + i]
         dual_sum += current
-        coupling += difference * (dual[STEPPED_LOAD * stride + i] - dual[CURRENT_LOAD * stride + i])
-        dual_step_distance += full_path_utilisation * difference * difference
-        dual_anchor_distance += full_path_utilisation * from_anchor * from_anchor
+        coupling += step * (dual[STEPPED_LOAD * stride + i] - dual[CURRENT_LOAD * stride + i])
+        dual_step_distance += full_path_utilisation * step * step
+        dual_anchor_distance += full_path_utilisation * anchor_step * anchor_step
     partial[0, thread] = profit_sum
     partial[1, thread] = step_distance
     partial[2, thread] = anchor_distance
@@ -356,6 +455,7 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     partial[5, thread] = dual_step_distance
     partial[6, thread] = dual_anchor_distance
     add_up(partial, _CLOSING_SUMS, LINK_THREADS)
+    # In a balanced program loads are divided by S, and so is the norm of the splits.
     scale = inverse_scale if on_simplex else 1.0
     profit_sum = partial[0, 0]
     step_distance = partial[1, 0] * scale
@@ -371,7 +471,7 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     current_weight = -halpern_weight
     anchor_weight = 1 - halpern_weight
     for e in range(thread, links, LINK_THREADS):
-        i = base + e
+        i = first_entry + e
         y = dual[STEPPED * stride + i]
         load = dual[STEPPED_LOAD * stride + i]
         if is_restart:
@@ -395,14 +495,17 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     cuda.syncthreads()
     if thread > 0:
         return
+    # Fixed-point error ||T(z) - z||.
     error = math.sqrt(max(0.0, weight * step_distance - 2 * coupling + dual_step_distance / weight))
     first_error = control[FIRST_ERROR * batch + b]
-    total = control[TOTAL * batch + b] + 1
+    total_iterations = control[TOTAL * batch + b] + 1
+    # Dual bound at the y before the step.
     if on_simplex:
         control[BOUND * batch + b] = -profit_sum / max(dual_sum, 1e-300)
     else:
         control[BOUND * batch + b] = (dual_sum + profit_sum) / inverse_scale
-    control[TOTAL * batch + b] = total
+    control[TOTAL * batch + b] = total_iterations
+    # Restart: log(omega) moves half way to the logarithm of the ratio of the distances from z_0.
     if is_restart:
         if anchor_distance > MIN_SQUARED_DISTANCE and dual_anchor_distance > MIN_SQUARED_DISTANCE:
             weight = math.sqrt(weight * math.sqrt(dual_anchor_distance / anchor_distance))
@@ -414,6 +517,8 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
         control[RESTART_DUE * batch + b] = 0
         control[FIRST_ERROR * batch + b] = -1
     else:
+        # PDLP's restart criteria: sufficient decrease, necessary decrease without progress, or a
+        # long cycle.
         control[CYCLE * batch + b] = cycle + 1
         if first_error < 0:
             control[FIRST_ERROR * batch + b] = error
@@ -422,7 +527,7 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
             or (
                 error <= RESTART_NECESSARY * first_error and error > control[LAST_ERROR * batch + b]
             )
-            or cycle + 1 >= RESTART_ARTIFICIAL * total
+            or cycle + 1 >= RESTART_ARTIFICIAL * total_iterations
         ):
             control[RESTART_DUE * batch + b] = 1
     control[LAST_ERROR * batch + b] = error
@@ -433,38 +538,44 @@ def step_links(arrays, batch, sources, on_simplex, rows):
     """Compute the load and the dual step of each link; the last block of a matrix completes the
     iteration.
 
+    y' = max(0, y + omega / m (2 load(w') - load(w) - 1)), with loads over capacity; in a balanced
+    program without the 1 and the max, before the projection onto the simplex.
+
     Args:
-        arrays: a LinkArrays.
+        arrays: a LinkArrays: node flows (B, T), dual variables and loads (10, B, E), control state
+            (9, B); dual, control and prices are written.
         batch: B.
-        sources: S.
-        on_simplex: whether the y lie on the simplex.
+        sources: number of sources.
+        on_simplex: whether y lies on the simplex (balanced program).
         rows: number of threads per link.
     """
     dual = arrays.dual
     control = arrays.control
-    links = len(arrays.link_ptr) - 1
-    nodes = len(arrays.link_node)
-    teams = LINK_THREADS // rows  # one team of threads per link
-    blocks = (links + teams - 1) // teams  # for each matrix
-    b = cuda.blockIdx.x // blocks
+    num_links = len(arrays.link_ptr) - 1
+    num_nodes = len(arrays.link_node)
+    # A team of ``rows`` threads computes one link.
+    teams_per_block = LINK_THREADS // rows
+    blocks_per_matrix = (num_links + teams_per_block - 1) // teams_per_block
+    b = cuda.blockIdx.x // blocks_per_matrix
     thread = cuda.threadIdx.x
     team = thread // rows
     row = thread % rows
-    e = (cuda.blockIdx.x - b * blocks) * teams + team
+    e = (cuda.blockIdx.x - b * blocks_per_matrix) * teams_per_block + team
+    # Each thread's part of a sum, and whether this is the last block of the matrix.
     partial = cuda.shared.array((_CLOSING_SUMS, LINK_THREADS), float64)
     is_last = cuda.shared.array(1, int32)
     # Load of the link, summed by its team of threads.
-    total = 0.0
-    if e < links:
-        total = sum_over_link(
-            arrays.node_flow, b * nodes, 1, arrays.link_ptr, arrays.link_node, e, row, rows
+    node_sum = 0.0
+    if e < num_links:
+        node_sum = sum_over_link(
+            arrays.node_flow, b * num_nodes, 1, arrays.link_ptr, arrays.link_node, e, row, rows
         )
-    partial[0, thread] = total
+    partial[0, thread] = node_sum
     fold(partial[0], row, rows, 1)
     # Dual step.
-    if e < links and row == 0:
-        i = b * links + e
-        stride = batch * links
+    if e < num_links and row == 0:
+        i = b * num_links + e
+        stride = batch * num_links
         load = partial[0, thread] * dual[LOAD_FACTOR * stride + i]
         reflected_load = 2 * load - dual[CURRENT_LOAD * stride + i]
         dual_step = control[WEIGHT * batch + b] / dual[FULL * stride + i]
@@ -478,14 +589,15 @@ def step_links(arrays, batch, sources, on_simplex, rows):
     cuda.syncthreads()
     # Only the last block of the matrix continues.
     if thread == 0:
-        cuda.threadfence()  # publish the block's results before it counts as finished
+        # Publish the block's results before it counts as finished.
+        cuda.threadfence()
         num_arrived = cuda.atomic.add(arrays.arrived, b, 1)
         cuda.threadfence()
-        is_last[0] = 1 if num_arrived == blocks - 1 else 0
+        is_last[0] = 1 if num_arrived == blocks_per_matrix - 1 else 0
     cuda.syncthreads()
     if is_last[0] == 0:
         return
     cuda.threadfence()
     if thread == 0:
         arrays.arrived[b] = 0
-    _complete(arrays, b, batch, links, sources, on_simplex, partial)
+    _complete(arrays, b, batch, num_links, sources, on_simplex, partial)

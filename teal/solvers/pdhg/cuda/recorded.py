@@ -61,16 +61,27 @@ class SearchShape:
 
 
 class Buffers:
-    """State of the iteration at fixed addresses, with the recorded launches over it.
+    """State of the PDHG iteration at fixed GPU addresses, and the recorded launches over it.
+
+    B matrices, D demands, K paths of a demand, E links.
 
     Args:
         paths: the paths.
         backend: path operations.
         batch: B.
-        real: type of arrays over paths.
+        dtype: type of arrays over paths; arrays over links are float64.
         carries_all: whether all demand must be served, with y on the simplex.
         h_rows: number of rows of h: 1 if capacities are equal in all matrices, else B.
         values: number of demand values: 1 if all are equal, else D.
+
+    Attributes:
+        splits: (3, B, D, K) splits of the iterate z, the Halpern anchor z_0 and the step T(z).
+        price: (B, E) y / c + cost / S, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
+        demand: (B, D) routable demand, Gbit/s.
+        inverse_capacity_sum: (h_rows, D) h, largest sum of 1 / c along a path of the demand.
+        demand_value: (values,) value per Gbit/s.
+        dual: (DUAL_ROWS, B, E) dual variables, loads and link constants; rows in :mod:`kernels`.
+        control: (CONTROL_ROWS, B) state of the restarts; rows in :mod:`kernels`.
     """
 
     # The buffers outlive an inference mode of the caller.
@@ -88,27 +99,30 @@ class Buffers:
         values: int,
     ) -> None:
         device = backend.device
-        demands, num_paths = paths.leaf.shape
+        num_demands, num_paths = paths.leaf.shape
         num_links = paths.num_links
         float64 = torch.float64
-        # current, anchor, stepped
-        self.splits = torch.zeros(3, batch, demands, num_paths, dtype=dtype, device=device)
+        self.splits = torch.zeros(3, batch, num_demands, num_paths, dtype=dtype, device=device)
         self.price = torch.zeros(batch, num_links, dtype=dtype, device=device)
-        self.demand = torch.zeros(batch, demands, dtype=dtype, device=device)
-        self.inverse_capacity_sum = torch.ones(h_rows, demands, dtype=dtype, device=device)
+        self.demand = torch.zeros(batch, num_demands, dtype=dtype, device=device)
+        self.inverse_capacity_sum = torch.ones(h_rows, num_demands, dtype=dtype, device=device)
         self.demand_value = torch.ones(values, dtype=dtype, device=device)
         self.dual = torch.ones(kernels.DUAL_ROWS, batch, num_links, dtype=float64, device=device)
         self.control = torch.ones(kernels.CONTROL_ROWS, batch, dtype=float64, device=device)
-        # Work arrays of the kernels.
+        # Work arrays of the kernels: (B, T) flow through each trie node, (3, B, sources) sums over
+        # the demands of a source, (B,) number of finished thread blocks.
         flow = torch.empty(batch, backend.num_nodes, dtype=dtype, device=device)
         sums = torch.empty(kernels.SUM_ROWS, batch, backend.sources, dtype=float64, device=device)
         arrived = torch.zeros(batch, dtype=torch.int32, device=device)
+        # Launch grids: one block per source and matrix; blocks of LINK_THREADS threads for the
+        # links.
         self._device = device
         layout = backend.layout(dtype, 1)
         self._shared_bytes = layout.shared_bytes
         self._blocks = max(1, min(batch * backend.sources, layout.max_blocks))
         self._link_blocks = -(-num_links // (cuda.LINK_THREADS // backend.threads_per_link)) * batch
-        tensors = (
+        # Arguments of the first launch.
+        source_tensors = (
             *self.splits,
             self.price,
             self.demand,
@@ -118,7 +132,7 @@ class Buffers:
             flow,
             sums,
         )
-        source_arrays = kernels.SourceArrays(*(cuda.array(t) for t in tensors))
+        source_arrays = kernels.SourceArrays(*(cuda.array(t) for t in source_tensors))
         self._source_arguments = (
             source_arrays,
             backend.trie,
@@ -179,7 +193,11 @@ class Buffers:
         )
 
     def advance(self, num_iterations: int) -> None:
-        """Run ``num_iterations`` iterations; the last one stores its step."""
+        """Run ``num_iterations`` iterations; the last one stores T(z).
+
+        The last iterations, at most ``_MAX_GRAPH_ITERATIONS``, replay as one graph, the others one
+        by one.
+        """
         for _ in range(num_iterations - _MAX_GRAPH_ITERATIONS):
             self._single_step_graph.run(self._iterate_once)
         if num_iterations:
@@ -189,7 +207,15 @@ class Buffers:
     def fill(
         self, problem: Problem, scale: Scaling, state: PdhgState, primal_weight: Tensor
     ) -> None:
-        """Fill the buffers with the program and the first iterate, from ``state``."""
+        """Fill the buffers with a program and its first iterate.
+
+        Args:
+            problem: B matrices of the recorded shape.
+            scale: scaling and step sizes of the program.
+            state: (B, D, K) splits and (B, E) prices of the first iterate; also the anchor and
+                T(z).
+            primal_weight: (B,) omega.
+        """
         k = kernels
         point = start(problem, scale, state)
         self.splits.copy_(point.splits.expand(3, -1, -1, -1))
@@ -198,6 +224,7 @@ class Buffers:
             scale.inverse_capacity_sum[: len(self.inverse_capacity_sum), :, 0]
         )
         self.demand_value.copy_(problem.demand_value[: len(self.demand_value)])
+        # Constants of the links.
         inverse_capacity = problem.inverse_capacity
         dual = self.dual
         control = self.control
@@ -205,6 +232,7 @@ class Buffers:
         dual[k.INVERSE].copy_(inverse_capacity)
         dual[k.FULL].copy_(scale.full_path_utilisation)
         dual[k.COST].copy_(problem.link_cost / scale.objective_scale)
+        # The first iterate is also the anchor and the last step.
         load = problem.loads(point.splits) * dual[k.LOAD_FACTOR]
         for row, load_row in (
             (k.CURRENT, k.CURRENT_LOAD),
@@ -213,6 +241,7 @@ class Buffers:
         ):
             dual[row].copy_(point.dual)
             dual[load_row].copy_(load)
+        # State of the restarts; -1: no error of this cycle yet.
         control.zero_()
         control[k.WEIGHT].copy_(primal_weight)
         control[k.FIRST_WEIGHT].copy_(primal_weight)
@@ -260,12 +289,17 @@ class Recorded:
             return torch.zeros(*size, dtype=torch.float64, device=device)
 
         path_shape = batch, demands, num_paths
+        # Start of a solve: splits and prices.
         self._start = PdhgState(zeros(*path_shape), zeros(batch, num_links))
         self._is_warm = False
+        # Feasible splits of the last gap check; splits and prices of the incumbent.
         self._checked = zeros(*path_shape)
         self._incumbent = zeros(*path_shape), zeros(batch, num_links)
+        # Price over y / c.
         self._price_scale = zeros(batch, 1)
+        # Trivial bound, value and bound of each matrix, read by the host after a check.
         self._record = zeros(3, batch)
+        # Matrices whose incumbent splits, or prices, are replaced.
         self._mask = torch.zeros(2, batch, dtype=torch.bool, device=device)
         self._has_incumbent = False
         self._has_checked = False
@@ -283,7 +317,9 @@ class Recorded:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _copy_in(self, problem: Problem, state: PdhgState | None) -> None:
-        """Copy a program and a start into the fixed tensors."""
+        """Copy a program and a start into the fixed tensors; zero flow and prices without
+        ``state``.
+        """
         self._program.take(problem)
         if state is not None:
             self._start.splits.copy_(state.splits)
@@ -294,7 +330,9 @@ class Recorded:
         self._is_warm = state is not None
 
     def begin(self, problem: Problem, state: PdhgState | None) -> None:
-        """Set up for a program of the shape; without ``state`` from zero flow and prices."""
+        """Set up for a program of the shape, from the splits and prices of ``state``; None for zero
+        flow and prices.
+        """
         self._copy_in(problem, state)
         self._has_incumbent = self._has_checked = False
         self._run("set up", self._set_up)
@@ -314,7 +352,12 @@ class Recorded:
         return self._record[_TRIVIAL].cpu()
 
     def check(self, refill: int) -> tuple[Tensor, Tensor]:
-        """Return (B,) values of the projected splits of T(z), and bounds of its prices."""
+        """Gap check: return (B,) values of the splits of T(z), projected to feasible ones, and (B,)
+        certified bounds at the prices of T(z).
+
+        Args:
+            refill: rounds that allocate unused capacity to unserved demand.
+        """
 
         def work() -> None:
             exact = self._program.problem()
@@ -329,7 +372,7 @@ class Recorded:
         return value, bound
 
     def certify(self) -> Tensor:
-        """Return (B,) bounds of the prices of T(z)."""
+        """Return (B,) certified bounds at the prices of T(z), without a value."""
         self._run("certify", lambda: self._write_bound(self._program.problem()))
         return self._record[_BOUND].cpu()
 
@@ -342,9 +385,15 @@ class Recorded:
         return self._price_scale * self.buffers.dual[kernels.STEPPED] * exact.inverse_capacity
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
-        """Update the incumbent of some matrices (B,); the first call stores all allocations."""
+        """Replace the incumbent by the splits and prices of the last check.
+
+        Args:
+            is_best_allocation: (B,) bool, matrices with a new incumbent allocation; the first call
+                stores all.
+            is_best_prices: (B,) bool, matrices with new incumbent prices.
+        """
         if not self._has_checked:
-            raise RuntimeError("keep() needs a call of check() first")
+            raise RuntimeError("keep() called before check(): no allocation to store")
         if not self._has_incumbent:
             is_best_allocation = torch.ones_like(is_best_allocation)
         self._has_incumbent = True
@@ -371,11 +420,11 @@ class Recorded:
     def incumbent(self) -> tuple[Tensor, Tensor]:
         """Return copies of the incumbent splits (B, D, K) and prices (B, E)."""
         if not self._has_incumbent:
-            raise RuntimeError("incumbent() needs a call of keep() first")
+            raise RuntimeError("incumbent() called before keep(): no incumbent stored")
         splits, prices = self._incumbent
         return splits.clone(), prices.clone()
 
     def state(self) -> PdhgState:
-        """Return T(z) of the last iteration."""
+        """Return splits (B, D, K) and prices (B, E) of the last T(z), feasible or not."""
         splits = self.buffers.splits[2].to(torch.float64, copy=True)
         return PdhgState(splits, self._prices(self._program.problem()))

@@ -6,9 +6,9 @@ drawn with probability
 
     pi[d] = min(1, a demand[d]),    a such that n demands are expected,
 
-at the rate demand[d] / pi[d], so that expected loads are those of all demands (Horvitz & Thompson
-1952); the sample is solved, and every demand responds to its prices with a softmax: it sends the
-share
+at the rate demand[d] / pi[d], so that expected loads equal the loads of all demands (Horvitz &
+Thompson 1952); the sample is solved, and every demand responds to its prices with a softmax: it
+sends the share
 
     w[d, k] = exp(q (v[d, k] - price(d, k))) / (1 + sum_j exp(q (v[d, j] - price(d, j))))
 
@@ -100,12 +100,17 @@ class SampleAnswer:
     def corrected(
         self, link_load: FloatArray, elasticity: FloatArray, capacity: FloatArray
     ) -> SampleAnswer:
-        """Return the answer after one Newton step on the prices.
+        """Return the answer after one Newton step on the link prices.
+
+            p[e] <- max(0, p[e] + 0.8 (load[e] - c[e]) / elasticity[e]),
+
+        with the step clamped to 0.3 times the mean value of a demanded Gbit/s.
 
         Args:
-            link_load: (E,) load of the response to these prices, Gbit/s.
-            elasticity: (E,) derivative of the load by the price; 0 where no demand responds.
-            capacity: (E,) Gbit/s.
+            link_load: (E,) load of the response to the present prices, Gbit/s.
+            elasticity: (E,) minus the derivative of the load by the price, (Gbit/s)^2 per value; 0
+                where no demand responds, and the price stays.
+            capacity: (E,) c, Gbit/s.
         """
         max_step = _MAX_NEWTON_STEP / (TEMPERATURE * self.sharpness)
         step = _DAMPING * (link_load - capacity) / np.maximum(elasticity, 1e-300)
@@ -113,26 +118,29 @@ class SampleAnswer:
         return dataclasses.replace(self, prices=np.where(elasticity > 0, prices, self.prices))
 
 
-def no_answer(problem: Problem) -> SampleAnswer:
-    """Return the answer of a matrix without demand: zero prices."""
+def zero_answer(problem: Problem) -> SampleAnswer:
+    """Return the answer of a matrix without demand: zero prices, no fixed splits."""
     no_demands = np.zeros(0, np.int64)
     splits = np.zeros((0, problem.paths.num_paths))
     return SampleAnswer(np.zeros(problem.topology.num_links), 1.0, no_demands, splits)
 
 
 def answer(sample: Sample, splits: Tensor, prices: Tensor) -> SampleAnswer:
-    """Create the answer from a sample's solution.
+    """Return prices, softmax temperature and fixed splits from a sample's solution.
+
+    The temperature 1 / q is ``TEMPERATURE`` times the mean value of a demanded Gbit/s.  Demands
+    that were certain to be drawn keep their splits.
 
     Args:
-        sample: solved sample.
+        sample: solved sample, with n demands.
         splits: (1, n, K) splits of the solution.
-        prices: (1, E) prices of the solution.
+        prices: (1, E) link prices of the solution, value per Gbit/s.
     """
     problem = sample.problem
     sample_prices = prices[0].numpy()
-    total = float(problem.demand.sum())
-    # Mean value of a demanded Gbit/s times total; in a balanced program its mean price is at most
-    # theta / total.
+    total_demand = float(problem.demand.sum())
+    # Value of all demand: total times the mean value of a demanded Gbit/s.  In a balanced program,
+    # where demand has no value, capacity times price, times the largest utilisation.
     if problem.price_set.on_simplex:
         optimum_scale = float((problem.capacity[0] * prices[0]).sum()) * float(
             problem.utilisation(splits).amax()
@@ -144,7 +152,7 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> SampleAnswer:
                 * problem.demand_set.of_best(problem.demand_value.expand_as(problem.demand))
             ).sum()
         )
-    temperature = TEMPERATURE * optimum_scale / total if total > 0 else 0.0
+    temperature = TEMPERATURE * optimum_scale / total_demand if total_demand > 0 else 0.0
     sharpness = min(1 / temperature, _MAX_SHARPNESS) if temperature > 0 else 1.0
     return SampleAnswer(
         sample_prices,
@@ -164,18 +172,18 @@ def draw(problem: Problem, size: int, row: int = 0, stream: int | None = None) -
         stream: index of the random stream; None for ``row``.
     """
     demand = problem.demand[row].to(torch.float64).numpy()
-    demands, chance = choose(demand, size, row if stream is None else stream)
+    demands, probability = draw_demands(demand, size, row if stream is None else stream)
     row_problem = problem.row(row)
     indices = torch.from_numpy(demands)
     if row_problem.steps is not None:
         row_problem = dataclasses.replace(row_problem, steps=row_problem.steps.demands(indices))
     paths = subset.of_demands(problem.paths, demands)
-    return sample_of(
-        row_problem, demands, chance, demand[demands], problem.demand_value[indices], paths
+    return make_sample(
+        row_problem, demands, probability, demand[demands], problem.demand_value[indices], paths
     )
 
 
-def choose(demand: FloatArray, size: int, row: int = 0) -> tuple[Int64Array, FloatArray]:
+def draw_demands(demand: FloatArray, size: int, row: int = 0) -> tuple[Int64Array, FloatArray]:
     """Draw demands; return their indices (n,), ascending, and their probabilities pi.
 
     Args:
@@ -189,20 +197,20 @@ def choose(demand: FloatArray, size: int, row: int = 0) -> tuple[Int64Array, Flo
     return demands, np.minimum(1.0, factor * demand[demands])
 
 
-def sample_of(
+def make_sample(
     problem: Problem,
     demands: Int64Array,
-    chance: FloatArray,
+    probability: FloatArray,
     rates: FloatArray,
     value: Tensor,
     paths: PathSet,
 ) -> Sample:
-    """Create the sample of drawn demands.
+    """Create the program of drawn demands, at the rates rate / pi.
 
     Args:
         problem: network, objective, capacities, costs and value steps of the drawn demands; B = 1.
         demands: (n,) indices.
-        chance: (n,) probabilities pi.
+        probability: (n,) pi, chance of each demand to be drawn.
         rates: (n,) Gbit/s.
         value: (n,) value per Gbit/s.
         paths: paths of these demands.
@@ -211,44 +219,53 @@ def sample_of(
         problem.solved,
         paths=paths,
         ops=make_path_ops(paths, problem.ops.device),
-        demand=torch.from_numpy(rates / chance)[None],
+        demand=torch.from_numpy(rates / probability)[None],
         capacity=problem.capacity.to(torch.float64),
         demand_value=value.to(torch.float64),
         link_cost=problem.link_cost.to(torch.float64),
     )
-    return Sample(demands, chance >= 1, sampled)
+    return Sample(demands, probability >= 1, sampled)
 
 
 @kernel
 def _factor(demand: FloatArray, size: int) -> float:
-    """Return the a for which the sum of min(1, a demand) is ``size``; infinite with fewer positive
-    demands.
+    """Return the factor a for which the sum of min(1, a demand[d]) is ``size``; infinite if at most
+    ``size`` demands are positive.
 
-    Certain demands are among the large ones, so that only the first passes visit all demands.
+    Fixed-point iteration on the set of certain demands, those with a demand >= 1:
+    a <- (size - number of certain demands) / (sum of the other demands).  Certain demands are
+    large, so that the first passes visit only demands above ``min_large_rate``.
+
+    Args:
+        demand: (D,) Gbit/s.
+        size: expected number of drawn demands.
     """
-    total = 0.0
+    total_demand = 0.0
     num_positive = 0
     for d in range(len(demand)):
-        total += demand[d]
+        total_demand += demand[d]
         num_positive += demand[d] > 0
     if num_positive <= size:
         return np.inf
-    min_large_rate = _MIN_CERTAIN_RATE_FACTOR * total / size
-    large = demand[demand > min_large_rate]
-    factor = size / total
-    threshold = total / size
+    min_large_rate = _MIN_CERTAIN_RATE_FACTOR * total_demand / size
+    large_demands = demand[demand > min_large_rate]
+    # Smallest certain demand is 1 / factor.
+    factor = size / total_demand
+    threshold = total_demand / size
     for _ in range(_MAX_PASSES):
         if threshold < min_large_rate:
-            large = demand
+            large_demands = demand
             min_large_rate = 0.0
-        uncertain_total = total
+        # Separate certain demands from the others.
+        uncertain_total = total_demand
         num_certain = 0
-        for rate in large:
+        for rate in large_demands:
             if rate >= threshold:
                 uncertain_total -= rate
                 num_certain += 1
         if num_certain >= size or uncertain_total <= 0:
             break
+        # Distribute the remaining expected draws over the others; stop when the set is stable.
         new_factor = (size - num_certain) / uncertain_total
         if new_factor <= factor * (1 + 1e-9):
             break
@@ -259,16 +276,25 @@ def _factor(demand: FloatArray, size: int) -> float:
 
 @kernel
 def _select(demand: FloatArray, factor: float, offset: float) -> BoolArray:
-    """Return (D,) whether each demand is drawn."""
+    """Return (D,) whether each demand is drawn, by systematic sampling (Madow 1949).
+
+    A demand is drawn when the offset plus the running sum of the probabilities factor * demand[d]
+    passes an integer; demands with a probability of 1 or more are drawn and not added.
+
+    Args:
+        demand: (D,) Gbit/s.
+        factor: a, 1/(Gbit/s).
+        offset: random start in [0, 1).
+    """
     is_drawn = np.zeros(len(demand), dtype=np.bool_)
     position = offset
     for d in range(len(demand)):
         if demand[d] > 0:
-            chance = factor * demand[d]
-            if chance >= 1:
+            probability = factor * demand[d]
+            if probability >= 1:
                 is_drawn[d] = True
             else:
-                position += chance
+                position += probability
                 if position >= 1:
                     position -= 1
                     is_drawn[d] = True
@@ -297,128 +323,185 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
     width,
     pair,
 ):
-    """Compute the softmax splits of one block of sources at given prices; arguments as in
-    :func:`respond`.
+    """Compute the softmax splits of the demands of one block of sources at given link prices.
 
-    ``weight`` is one flat buffer for the demands of a source.  Each demand has ``steps`` entries
-    for its unserved demand (one for each value step), then one for each path: first the exponents,
-    then their exponentials.
+    Demand d sends the share w[d, k] = exp(q (v[d] - price(d, k))) / (u + sum_j exp(q (v[d] -
+    price(d, j)))) over path k, with u = 1 if demand may be rejected and u = 0 otherwise.  Under
+    piecewise constant marginal values, w[d, k] is the sum over the value steps, each with its own u
+    and weighted by its width.  Under a concave utility, u = 0 and the splits are scaled to the
+    optimal share at the price of the cheapest path.  All exponents are relative to the largest
+    exponent of the demand.
+
+    Args:
+        block: index of the block; its sources are block_ptr[block]:block_ptr[block + 1].
+        scan: tries and paths of all sources, source by source; T trie nodes, P paths, D demands.
+        block_ptr: (blocks + 1,) first source of each block.
+        max_slots: largest number of trie nodes of a source, plus one for the source itself.
+        max_shares: largest number of ``weight`` entries of a source.
+        price_plus_cost: (E,) link price plus link cost, value per Gbit/s.
+        demand_value: values of the demands, value per Gbit/s, in C steps.
+        curve: utility of the demands; None for linear or piecewise linear values.
+        sharpness: q, 1/(value per Gbit/s).
+        may_reject: whether a demand may be served in part.
+        fixed_demands: (n,) indices of the demands with fixed splits, ascending.
+        fixed_ptr: (S + 1,) the fixed demands of source s are
+            fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].
+        fixed_splits: (n, K) splits of the fixed demands.
+        demand: (D * width,) Gbit/s; demand d of this matrix at d * width + lane.
+        out: (P * width,) splits (written); path p of this matrix at p * width + lane.
+        sums: (blocks, 2 * E) load in Gbit/s and elasticity of each link, side by side (row
+            ``block`` is written); (blocks, 0) for neither.
+        lane: index of the matrix among the interleaved matrices.
+        width: number of interleaved matrices.
+        pair: a tuple of length 2, so that load and elasticity are added as two SIMD lanes.
     """
     is_summing = sums.shape[1] > 0
-    steps = demand_value.drop.shape[1]
+    num_steps = demand_value.drop.shape[1]
     has_rejection = may_reject and curve is None
-    cost = np.zeros(max_slots, dtype=np.float32)  # of the path to each node
+    # Scratch buffers of one source.
+    # (nodes + 1,) price plus cost from the source to each trie node; entry 0 is the source.
+    node_cost = np.zeros(max_slots, dtype=np.float32)
+    # Exponents, then exponentials: for each demand one entry per value step (its unserved demand),
+    # followed by one entry per path.
     weight = np.empty(max_shares, dtype=np.float32)
-    bits = np.empty(max_shares, dtype=np.int32)
-    flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
+    # Work memory of exponentials().
+    exponent_bits = np.empty(max_shares, dtype=np.int32)
+    # (nodes + 1, 2) load (Gbit/s) and elasticity through each trie node, flat.
+    node_flow = np.empty(2 * max_slots, dtype=np.float32)
     block_sums = sums[block]
-    profits = np.empty(max_shares if curve is not None else 0, dtype=np.float32)
+    # Exponent of the cheapest path of each demand; only under a utility.
+    max_exponents = np.empty(max_shares if curve is not None else 0, dtype=np.float32)
     block_sums[:] = 0
     for s in range(block_ptr[block], block_ptr[block + 1]):
-        first = scan.node_ptr[s]
-        nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
-        # Exponents of the softmax, relative to the largest one of each demand.
-        for i in range(nodes):
-            cost[i + 1] = cost[scan.parent[first + i]] + price_plus_cost[scan.link[first + i]]
+        first_node = scan.node_ptr[s]
+        num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+        # Price of each trie node: sum along the path from the source.
+        for i in range(num_nodes):
+            node_cost[i + 1] = (
+                node_cost[scan.parent[first_node + i]] + price_plus_cost[scan.link[first_node + i]]
+            )
+        # Exponents of the softmax, relative to the largest one of each demand.  ``offset`` is the
+        # demand's first entry in ``weight``, ``path`` the demand's first path.
         offset = 0
         path = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             value = np.float32(demand_value.first[d if len(demand_value.first) > 1 else 0])
-            n = scan.path_count[d]
-            largest = np.float32(0) if has_rejection else np.float32(-3e38)
-            for k in range(n):
-                x = sharpness * (value - cost[scan.end_node[path + k]])
-                weight[offset + steps + k] = x
-                largest = max(largest, x)
-            for k in range(n):
-                weight[offset + steps + k] -= largest
-            # Profit of the cheapest path, for the share of a utility below.
+            num_paths = scan.path_count[d]
+            max_exponent = np.float32(0) if has_rejection else np.float32(-3e38)
+            for k in range(num_paths):
+                exponential = sharpness * (value - node_cost[scan.end_node[path + k]])
+                weight[offset + num_steps + k] = exponential
+                max_exponent = max(max_exponent, exponential)
+            for k in range(num_paths):
+                weight[offset + num_steps + k] -= max_exponent
+            # Keep the cheapest path's exponent: the optimal share under a utility needs its price.
             if curve is not None:
-                profits[d - scan.demand_ptr[s]] = largest
-            # Exponentials below -80 are 0.
-            weight[offset] = -largest if has_rejection else np.float32(-100)
-            row = d if demand_value.drop.shape[0] > 1 else 0
-            for c in range(1, steps):
-                exponent = sharpness * value * np.float32(demand_value.drop[row, c]) - largest
+                max_exponents[d - scan.demand_ptr[s]] = max_exponent
+            # Unserved demand of the first value step.  Without rejection its weight is 0, since
+            # exponentials() rounds arguments below -80 to 0.
+            weight[offset] = -max_exponent if has_rejection else np.float32(-100)
+            # Unserved demand of the later value steps, whose values are lower.
+            drop_row = d if demand_value.drop.shape[0] > 1 else 0
+            for c in range(1, num_steps):
+                exponent = (
+                    sharpness * value * np.float32(demand_value.drop[drop_row, c]) - max_exponent
+                )
                 weight[offset + c] = min(exponent, _MAX_EXPONENT)
-            offset += n + steps
-            path += n
-        exponentials(weight, bits, offset)
-        # Splits, flows and elasticities.
+            offset += num_paths + num_steps
+            path += num_paths
+        exponentials(weight, exponent_bits, offset)
+        # Splits of each demand, and load and elasticity at the last node of each path.
         if is_summing:
-            flow[: 2 * (nodes + 1)] = 0
+            node_flow[: 2 * (num_nodes + 1)] = 0
         offset = 0
         path = scan.path_ptr[s]
         next_fixed = fixed_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            n = scan.path_count[d]
+            num_paths = scan.path_count[d]
+            # Fixed demands keep their splits and do not respond to prices.
             if next_fixed < fixed_ptr[s + 1] and fixed_demands[next_fixed] == d:
-                for k in range(n):
+                for k in range(num_paths):
                     out[(path + k) * width + lane] = fixed_splits[next_fixed, k]
                     if is_summing:
-                        flow[2 * np.int64(scan.end_node[path + k])] = (
+                        node_flow[2 * np.int64(scan.end_node[path + k])] = (
                             demand[d * width + lane] * fixed_splits[next_fixed, k]
                         )
                 next_fixed += 1
             else:
+                # Normaliser of the softmax, without the unserved demand.
                 total = np.float32(0)
-                for k in range(n):
-                    total += weight[offset + steps + k]
-                scale = np.float32(1) / max(weight[offset] + total, np.float32(1e-30))
-                share_elasticity = np.float32(0)  # elasticity of a demand's share, over its flow
+                for k in range(num_paths):
+                    total += weight[offset + num_steps + k]
+                # Split of a path over its exponential: 1 / normaliser; under a utility also times
+                # the optimal share.
+                inverse_sum = np.float32(1) / max(weight[offset] + total, np.float32(1e-30))
+                # -d log(share) / d price of the optimal share under a utility.
+                utility_elasticity = np.float32(0)
                 if curve is not None:
+                    # Optimal share at the cheapest path's price: (u'(1) / price)^(1 / alpha), at
+                    # most 1.
                     value = demand_value.first[d if len(demand_value.first) > 1 else 0]
-                    price = value - profits[d - scan.demand_ptr[s]] / sharpness
+                    price = value - max_exponents[d - scan.demand_ptr[s]] / sharpness
                     full_share_value = max(curve.full_share_value[d * width + lane], 1e-300)
                     if price > full_share_value:
                         ratio = full_share_value / price
                         alpha = curve.alpha[0]
                         # Skip the slow power where alpha is 1.
-                        scale *= np.float32(ratio if alpha == 1.0 else ratio ** (1.0 / alpha))
-                        share_elasticity = np.float32(1.0 / (alpha * price))
-                # Sums over the value steps: width / normaliser, and width / normaliser^2.
-                scale_of_squares = scale * scale
-                if steps > 1:
-                    scale = np.float32(0)
-                    scale_of_squares = np.float32(0)
-                    start = np.float32(0)
-                    for c in range(steps):
-                        end = np.float32(demand_value.end[(d * steps + c) * width + lane])
-                        inverse_sum = np.float32(1) / max(
+                        inverse_sum *= np.float32(ratio if alpha == 1.0 else ratio ** (1.0 / alpha))
+                        utility_elasticity = np.float32(1.0 / (alpha * price))
+                # Sums over the value steps of width / normaliser and width / normaliser^2; their
+                # product with exponentials gives splits and elasticities.
+                inverse_square_sum = inverse_sum * inverse_sum
+                if num_steps > 1:
+                    inverse_sum = np.float32(0)
+                    inverse_square_sum = np.float32(0)
+                    step_start = np.float32(0)
+                    for c in range(num_steps):
+                        step_end = np.float32(demand_value.end[(d * num_steps + c) * width + lane])
+                        step_inverse_sum = np.float32(1) / max(
                             weight[offset + c] + total, np.float32(1e-30)
                         )
-                        scale = scale + (end - start) * inverse_sum
-                        scale_of_squares = (
-                            scale_of_squares + (end - start) * inverse_sum * inverse_sum
+                        inverse_sum = inverse_sum + (step_end - step_start) * step_inverse_sum
+                        inverse_square_sum = (
+                            inverse_square_sum
+                            + (step_end - step_start) * step_inverse_sum * step_inverse_sum
                         )
-                        start = end
+                        step_start = step_end
+                # Split of each path: w = exponential / normaliser.  Elasticity: q rate (w - w^2).
                 rate = np.float32(demand[d * width + lane])
-                for k in range(n):
-                    x = weight[offset + steps + k]
-                    path_share = x * scale
+                for k in range(num_paths):
+                    exponential = weight[offset + num_steps + k]
+                    path_share = exponential * inverse_sum
                     out[(path + k) * width + lane] = path_share
                     if is_summing:
                         node = 2 * np.int64(scan.end_node[path + k])
-                        flow[node] = rate * path_share
+                        node_flow[node] = rate * path_share
                         if curve is None:
-                            flow[node + 1] = (
-                                sharpness * rate * (path_share - x * x * scale_of_squares)
+                            node_flow[node + 1] = (
+                                sharpness
+                                * rate
+                                * (path_share - exponential * exponential * inverse_square_sum)
                             )
                         else:
-                            flow[node + 1] = (
-                                rate * path_share * (sharpness * (1 - x / total) + share_elasticity)
+                            node_flow[node + 1] = (
+                                rate
+                                * path_share
+                                * (sharpness * (1 - exponential / total) + utility_elasticity)
                             )
-            offset += n + steps
-            path += n
-        # Sum up the trie.
+            offset += num_paths + num_steps
+            path += num_paths
+        # Add up load and elasticity from the leaves to the source, and add each node's sum to the
+        # link that leads into the node.
         if is_summing:
-            for j in range(nodes):
-                i = nodes - 1 - j
-                e = np.int64(scan.link[first + i])
-                parent_row = np.int64(scan.parent[first + i])
-                passing = load(flow, i + 1, pair)
-                store(block_sums, e, load(block_sums, e, pair) + passing)
-                store(flow, parent_row, load(flow, parent_row, pair) + passing)
+            for j in range(num_nodes):
+                i = num_nodes - 1 - j
+                e = np.int64(scan.link[first_node + i])
+                parent_row = np.int64(scan.parent[first_node + i])
+                load_and_elasticity = load(node_flow, i + 1, pair)
+                store(block_sums, e, load(block_sums, e, pair) + load_and_elasticity)
+                store(
+                    node_flow, parent_row, load(node_flow, parent_row, pair) + load_and_elasticity
+                )
 
 
 @partitioned_kernel("block_ptr", num_ranges)
@@ -444,28 +527,39 @@ def respond(
     width: int,
     pair: tuple[int, int],
 ) -> None:
-    """Write the response of all demands of one matrix to its prices into one lane of path rows.
+    """Write the response of all demands of one matrix to its link prices into that matrix's lane.
+
+    Demand d sends the softmax share
+
+        w[d, k] = exp(q (v[d] - price(d, k))) / (1 + sum_j exp(q (v[d] - price(d, j))))
+
+    over path k; without rejection, the 1 is 0.  The elasticity of a link is the sum of
+    q demand w (1 - w) over the paths through it.
 
     Args:
-        scan: P paths of all D demands.
-        block_ptr: (blocks + 1,) sources of each block.
-        max_slots: largest number of trie nodes of a source, plus one.
+        begin, end: range of blocks of this call.
+        scan: P paths of all D demands, in their tries.
+        block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
+        max_slots: largest number of trie nodes of a source, plus one for the source itself.
         max_shares: largest number of paths and value steps of the demands of a source.
-        price_plus_cost: (E,) value per Gbit/s; ``FAILED_PRICE`` on a failed link.
+        price_plus_cost: (E,) link price plus link cost, value per Gbit/s; ``FAILED_PRICE`` on a
+            failed link.
         demand_value: values of the demands.
         curve: utility of the demands; None for linear values.
         sharpness: q, 1/(value per Gbit/s).
         may_reject: whether a demand may be served in part.
         fixed_demands: (n,) indices of the demands with fixed splits, ascending.
-        fixed_ptr: (S + 1,) offsets of the sources in ``fixed_demands``.
+        fixed_ptr: (S + 1,) the fixed demands of source s are
+            fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].
         fixed_splits: (n, K) splits of these demands.
-        demand: (D * width,) Gbit/s, 0 where no path is live.
-        out: (P * width,) receives the splits.
-        sums: (blocks, 2 * E) receives load (Gbit/s) and elasticity of each link, side by side;
-            (blocks, 0) for neither.
-        lane: lane of the matrix.
-        width: number of lanes.
-        pair: a tuple of length 2, for load and elasticity as two SIMD lanes.
+        demand: (D * width,) Gbit/s, 0 where no path is live; demand d of this matrix at
+            d * width + lane.
+        out: (P * width,) splits (written); path p of this matrix at p * width + lane.
+        sums: (blocks, 2 * E) load (Gbit/s) and elasticity of each link, side by side, summed over
+            the sources of each block (written); (blocks, 0) for neither.
+        lane: index of this matrix among the interleaved matrices.
+        width: number of interleaved matrices.
+        pair: a tuple of length 2, so that load and elasticity are added as two SIMD lanes.
     """
     for block in range(begin, end):
         _respond_in_block(

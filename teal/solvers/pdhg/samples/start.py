@@ -81,20 +81,21 @@ class SampledStart:
         self._answers: list[sample.SampleAnswer] = []
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
-        """Restart the engine at the response to the next, larger sample.
+        """Restart the engine at the response of all demands to the next, larger sample's prices.
 
         Args:
-            unfinished: (B,) matrices that need a new sample; the others keep their answers.
+            unfinished: (B,) bool, matrices that need a new sample; the others keep their answers.
             deadline: deadline of all samples together.
 
         Returns:
-            false, without effect, if the sample would be too large.
+            false, without effect, if the sample would have more than ``MAX_SHARE`` of the demands.
         """
         problem = self._problem
         size = self._size
         if size > MAX_SHARE * self._num_demands:
             return False
         self._size = SAMPLE_GROWTH * size
+        # Draw and solve one sample per matrix; unfinished matrices share the remaining time.
         answers: list[sample.SampleAnswer] = []
         for row in range(problem.batch):
             if self._answers and not bool(unfinished[row]):
@@ -103,8 +104,9 @@ class SampledStart:
             row_deadline = deadline.share(1 / (problem.batch - row))
             drawn = self._draw(size, row)
             if not len(drawn.demands):
-                answers.append(sample.no_answer(problem))
+                answers.append(sample.zero_answer(problem))
             elif self._starter is not None and not self._answers:
+                # The model's splits and prices replace iterations on the first sample.
                 start = usable_start(
                     drawn.problem, functools.partial(start_of_sample, self._starter)
                 )
@@ -126,6 +128,7 @@ class SampledStart:
             drawn.problem, None, torch.float32 if drawn.problem.utility is None else torch.float64
         )
         if start is not None:
+            # Only the prices apply: demand indices of the last sample are different.
             engine.respond(
                 [
                     dataclasses.replace(

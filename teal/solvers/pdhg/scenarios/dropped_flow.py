@@ -59,30 +59,33 @@ class DroppedFlowEngine(PlainEngine):
     """
 
     def __init__(self, problem: Problem, limits: FloatArray, state: PdhgState | None) -> None:
+        # Demand of each scenario: (S, D) and its sum (S,), Gbit/s.
         problem = problem.to(torch.float64)
         DenseEngine.__init__(self, problem, torch.ones(1, 1))
         self._limits = torch.from_numpy(limits)
-        self._routable = problem.routable_demand  # (S, D)
+        self._routable = problem.routable_demand
         self._volume = self._routable.sum(1)
         mask = problem.path_mask[:1]
         demand = self._routable
-        hops = problem.ops.path_sum(torch.ones_like(problem.capacity[:1]))  # (1, D, K)
-        total = (self._limits @ demand)[None, :, None].clamp(min=_MIN_DIVISOR)
-        # Step sizes: sums of the magnitudes of a variable's coefficients, equal for all paths of a
-        # demand so that the prox is the Euclidean projection.
-        self._path_size = (total * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)).clamp(
-            min=_MIN_DIVISOR
-        )
+        # Step sizes: sums of the magnitudes of a variable's coefficients.  Those of the splits,
+        # (1, D, 1), are equal for all paths of a demand, so that the prox is the Euclidean
+        # projection.
+        hops = problem.ops.path_sum(torch.ones_like(problem.capacity[:1]))
+        limited_demand = (self._limits @ demand)[None, :, None].clamp(min=_MIN_DIVISOR)
+        self._path_size = (
+            limited_demand * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)
+        ).clamp(min=_MIN_DIVISOR)
+        # Those of y and q, (S, E + 1), over the limit of the scenario.
         full_path_load = problem.with_demand(demand).loads(
             mask.to(demand).expand(problem.batch, -1, -1)
         )
         shed_size = (demand * mask[0].sum(-1)).sum(1, keepdim=True)
-        # (S, E + 1)
         self._row_size = (torch.cat([full_path_load, shed_size], 1) / self._limits[:, None]).clamp(
             min=_MIN_DIVISOR
         )
         # A link that can carry all its paths at once has a price of 0.
         self._is_priced = (problem.capacity > 0) & (full_path_load > problem.capacity)
+        # First iterate: zero flow and prices, or the warm start made feasible.
         splits = torch.zeros_like(problem.even_splits[:1])
         prices = torch.zeros_like(problem.capacity)
         weights = self._limits / self._limits.sum()
@@ -100,8 +103,15 @@ class DroppedFlowEngine(PlainEngine):
         self._init_iterates(start, torch.ones(1, dtype=torch.float64))
 
     def _feasible(self, dual: Tensor, step: Tensor) -> Tensor:
-        """Return (1, S (E + 1)) the projection of (y, q), (S, E + 1), in the metric of the
-        steps.
+        """Return the projection of (y, q) onto {0 <= y_s[e] <= q[s] <= limit[s], sum of q = 1}, in
+        the metric of the step sizes.
+
+        Args:
+            dual: (S, E + 1) y and, in the last column, q.
+            step: (S, E + 1) step sizes.
+
+        Returns:
+            (1, S (E + 1)).
         """
         dual = dual.contiguous().clone()
         dual[:, :-1] = torch.where(self._is_priced, dual[:, :-1], 0)
@@ -126,14 +136,25 @@ class DroppedFlowEngine(PlainEngine):
         return torch.cat([excess, shed[:, None]], 1).view(1, -1)
 
     def _step(self, point: Point, primal_weight: Tensor) -> Point:
-        """Compute T of a point."""
+        """Compute one PDHG step T(z) = (x', y', q').
+
+        x' = Proj(x + profit / (omega * path size)), (y', q') = Proj((y, q) + omega / row size *
+        excess), where the excess is load - capacity of each link and shed demand at the splits 2 x'
+        - x.
+
+        Args:
+            point: iterate: splits (1, D, K) and dual variables (1, S (E + 1)).
+            primal_weight: (1,) omega.
+        """
         weight = float(primal_weight)
+        # Primal step and projection onto {x >= 0, sum <= 1}.
         unprojected = point.splits + self._profit(*self._prices_and_weights(point.dual)) / (
             weight * self._path_size
         )
         splits = project_splits(
             unprojected, self._exact.path_mask[:1], carries_all=False, slope=None
         )
+        # Dual step at the extrapolated splits.
         step = weight / self._row_size
         dual = point.dual.view_as(step) + step * self._excess(2 * splits - point.splits).view_as(
             step
@@ -141,7 +162,9 @@ class DroppedFlowEngine(PlainEngine):
         return Point(splits, self._feasible(dual, step))
 
     def _distances(self, a: Point, b: Point) -> tuple[Tensor, Tensor, Tensor]:
-        """Return squared distances and coupling of two points."""
+        """Return the squared distances of the splits and of the dual variables of two points in the
+        metric of the step sizes, and twice <dual difference, excess difference>; (1,) each.
+        """
         split_change = a.splits - b.splits
         dual_change = a.dual - b.dual
         coupling = (dual_change * (self._excess(a.splits) - self._excess(b.splits))).sum(1)
@@ -149,19 +172,27 @@ class DroppedFlowEngine(PlainEngine):
         return primal, (self._row_size.view(1, -1) * dual_change.square()).sum(1), 2 * coupling
 
     def _bound(self, dual: Tensor) -> Tensor:
-        """Return (1,) the dual bound of (y, q)."""
+        """Return (1,) the dual bound of (y, q), made feasible by division.
+
+        sum_s (q[s] V_s - sum_e c[e] y_s[e]) - sum_d max(0, max_k profit[d, k]), over the factor by
+        which q exceeds its limits or a sum of 1.
+
+        Args:
+            dual: (1, S (E + 1)) y and q.
+        """
         prices, weights = self._prices_and_weights(dual)
         # Rounding of the projection may leave a price above its weight.
         weights = weights.maximum(prices.amax(1))
-        size = max(1.0, float(weights.sum()), float((weights / self._limits).max()))
+        divisor = max(1.0, float(weights.sum()), float((weights / self._limits).max()))
+        # Demands' part: the best path's profit, at least 0.
         profit = (
             torch.where(self._exact.path_mask[0], self._profit(prices, weights)[0], 0)
             .amax(-1)
             .clamp(min=0)
             .sum()
         )
-        fixed = (weights * self._volume).sum() - (prices * self._exact.capacity).sum()
-        return ((fixed - profit) / size)[None]
+        constant = (weights * self._volume).sum() - (prices * self._exact.capacity).sum()
+        return ((constant - profit) / divisor)[None]
 
     @override
     def trivial_bound(self) -> Tensor:
@@ -170,7 +201,7 @@ class DroppedFlowEngine(PlainEngine):
     @override
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
         self._checked_splits = self._stepped.splits
-        return tail_mean(lost(self._exact, self._checked_splits), self._limits)[
+        return tail_mean(dropped_flow(self._exact, self._checked_splits), self._limits)[
             None
         ], self.certify()
 
@@ -179,11 +210,11 @@ class DroppedFlowEngine(PlainEngine):
         return self._prices_and_weights(dual)[0][None]
 
 
-def lost(problem: Problem, splits: Tensor) -> Tensor:
+def dropped_flow(problem: Problem, splits: Tensor) -> Tensor:
     """Return (S,) the dropped flow of splits (1, D, K) in each matrix, Gbit/s, for routable demand.
 
-    Losses within rounding of the demand count as 0, since a bound of 0 would make them a gap of
-    100%.
+    loss_s = shed demand + sum_e max(0, load_s[e] - c[e]).  Losses within rounding of the demand
+    count as 0, since a bound of 0 would make them a gap of 100%.
     """
     excess, shed = excess_and_shed(problem, splits)
     loss = shed.clamp(min=0) + excess.clamp(min=0).sum(1)
@@ -203,17 +234,24 @@ def excess_and_shed(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tail_mean(losses: Tensor, limits: Tensor) -> Tensor:
-    """Return () the largest sum of weights q times losses (S,), for q <= ``limits`` (S,) with a sum
-    of 1.
+    """Return () the largest sum_s q[s] losses[s] over 0 <= q <= ``limits``, sum of q = 1.
+
+    Greedy: the largest losses get their limits until the q sum to 1.
+
+    Args:
+        losses: (S,).
+        limits: (S,) with a sum of at least 1, up to rounding.
     """
     order = torch.argsort(losses, descending=True)
-    filled = limits[order].cumsum(0).clamp(max=1)
-    return (losses[order] * filled.diff(prepend=filled.new_zeros(1))).sum() / filled[-1]
+    cumulative_weight = limits[order].cumsum(0).clamp(max=1)
+    return (
+        losses[order] * cumulative_weight.diff(prepend=cumulative_weight.new_zeros(1))
+    ).sum() / cumulative_weight[-1]
 
 
 @kernel
 def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> None:
-    """Project (y, q) onto {0 <= y_s[e] <= q[s] <= limit[s], sum of q = 1}, in place.
+    """Project (y', q') onto {0 <= y_s[e] <= q[s] <= limit[s], sum of q = 1}, in place.
 
     The projection of y' for given q is min(max(y', 0), q), so that q[s] minimises, for a multiplier
     t of the sum,
@@ -223,53 +261,67 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
     over [0, limit[s]]; t is found by bisection, q by bisection on the derivative, which increases.
 
     Args:
-        dual: (S, E + 1) y' and, in the last column, q'.
+        dual: (S, E + 1) y' and, in the last column, q' (written).
         step: (S, E + 1) step sizes.
         limits: (S,) limits with a sum of at least 1.
     """
-    scenarios = dual.shape[0]
-    links = dual.shape[1] - 1
+    num_scenarios = dual.shape[0]
+    num_links = dual.shape[1] - 1
+    # q of each scenario.  Limits with a sum of 1 leave no choice.
     weights = limits.copy()
     if limits.sum() > 1 + 1e-12:
+        # Bracket the multiplier t, then bisect: the sum of q decreases in t.
         low = -1.0
         high = 1.0
-        while _weights_at(low, dual, step, limits, weights) < 1 and low > -1e300:
+        while _scenario_weights(low, dual, step, limits, weights) < 1 and low > -1e300:
             low *= 4
-        while _weights_at(high, dual, step, limits, weights) > 1 and high < 1e300:
+        while _scenario_weights(high, dual, step, limits, weights) > 1 and high < 1e300:
             high *= 4
         for _ in range(_MAX_BISECTIONS):
             middle = (low + high) / 2
             if not low < middle < high:
                 break
-            if _weights_at(middle, dual, step, limits, weights) > 1:
+            if _scenario_weights(middle, dual, step, limits, weights) > 1:
                 low = middle
             else:
                 high = middle
-        _weights_at(high, dual, step, limits, weights)
-    for s in range(scenarios):
-        for e in range(links):
+        _scenario_weights(high, dual, step, limits, weights)
+    # Clamp y to [0, q].
+    for s in range(num_scenarios):
+        for e in range(num_links):
             dual[s, e] = min(max(dual[s, e], 0.0), weights[s])
-        dual[s, links] = weights[s]
+        dual[s, num_links] = weights[s]
 
 
 @inner_kernel
-def _weights_at(
+def _scenario_weights(
     t: float, dual: FloatArray, step: FloatArray, limits: FloatArray, weights: FloatArray
 ) -> float:
-    """Compute the q of each scenario for a multiplier into ``weights``; return their sum."""
-    links = dual.shape[1] - 1
+    """Compute the q of each scenario for a multiplier t of their sum; return the sum of q.
+
+    q[s] is the root in [0, limit[s]] of the increasing derivative
+    (q - q'[s]) / step_q + t - sum over e of max(0, y'[e] - q) / step_e.
+
+    Args:
+        t: multiplier.
+        dual: (S, E + 1) y' and, in the last column, q'.
+        step: (S, E + 1) step sizes.
+        limits: (S,) largest q.
+        weights: (S,) q (written).
+    """
+    num_links = dual.shape[1] - 1
     total = 0.0
     for s in range(len(limits)):
         low = 0.0
         high = limits[s]
-        unprojected = dual[s, links]
-        weight_step = step[s, links]
+        unprojected = dual[s, num_links]
+        weight_step = step[s, num_links]
         for _ in range(_MAX_BISECTIONS):
             q = (low + high) / 2
             if not low < q < high:
                 break
             slope = (q - unprojected) / weight_step + t
-            for e in range(links):
+            for e in range(num_links):
                 if dual[s, e] > q:
                     slope -= (dual[s, e] - q) / step[s, e]
             if slope > 0:

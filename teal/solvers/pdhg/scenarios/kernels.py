@@ -26,10 +26,12 @@ from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram, Scratch
 
 
 class ScenarioRows(NamedTuple):
-    """Arrays over the demands.
+    """Demands of all scenarios.
+
+    D demands, P paths, scenarios in G groups of L lanes.
 
     Attributes:
-        rate: (D, G, L) demand in each scenario, Gbit/s; 0 where no path is live.
+        rate: (D * G * L,) demand in each scenario, Gbit/s; 0 where no path is live.
         total: (D,) sum over the scenarios, Gbit/s.
         inverse_capacity_sum: (D,) h, the largest sum of 1/c along a live path, 1/(Gbit/s).
         is_live: (P,) 1 for a live path, else 0.
@@ -43,27 +45,53 @@ class ScenarioRows(NamedTuple):
 
 @inner_kernel
 def _path_prices(s, scan, price, path_price, groups, lanes):  # type: ignore[no-untyped-def]
-    """Compute the prices of the paths to all nodes of a source, for every group of scenarios."""
-    first = scan.node_ptr[s]
-    nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+    """Compute the prices of the paths to all nodes of a source, for every group of scenarios.
+
+    Args:
+        s: index of the source.
+        scan: tries of all sources; the nodes of source s are node_ptr[s]:node_ptr[s + 1].
+        price: (G, E * L) link prices.
+        path_price: (G, slots * L) price from the source to node i of its trie in row i, the source
+            being 0 (written).
+        groups: G.
+        lanes: array of length L.
+    """
+    first_node = scan.node_ptr[s]
+    num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
     for g in range(groups):
-        prices_down(first, nodes, scan.parent, scan.link, price[g], path_price[g], lanes)
+        prices_down(first_node, num_nodes, scan.parent, scan.link, price[g], path_price[g], lanes)
 
 
 @inner_kernel
 def _add_loads(s, scan, flow, loads, groups, lanes):  # type: ignore[no-untyped-def]
-    """Add the flows of a source's paths to the loads of their links, for every group of
-    scenarios.
+    """Add the flows of a source's paths to the loads of their links, for every group of scenarios.
+
+    Args:
+        s: index of the source.
+        scan: tries of all sources; the nodes of source s are node_ptr[s]:node_ptr[s + 1].
+        flow: (G, slots * L) flow of the path that ends in each node, Gbit/s (overwritten).
+        loads: (G, E * L) link loads, Gbit/s (added to).
+        groups: G.
+        lanes: array of length L.
     """
-    first = scan.node_ptr[s]
-    nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
+    first_node = scan.node_ptr[s]
+    num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
     for g in range(groups):
-        flows_up(first, nodes, scan.parent, scan.link, flow[g], loads[g], lanes)
+        flows_up(first_node, num_nodes, scan.parent, scan.link, flow[g], loads[g], lanes)
 
 
 @inlined_kernel
 def _weighted_price(d, node, rows, path_price, groups, lanes):  # type: ignore[no-untyped-def]
-    """Return the sum over the scenarios of demand ``d`` times the price of the path to a node."""
+    """Return sum_s D_s[d] price_s: the price of the path to ``node``, weighted by demand ``d``.
+
+    Args:
+        d: index of the demand.
+        node: trie node within the source.
+        rows: demands of all scenarios.
+        path_price: (G, slots * L) price from the source to each trie node.
+        groups: G.
+        lanes: array of length L.
+    """
     weighted = fill(0.0, lanes)
     for g in range(groups):
         weighted = weighted + load(rows.rate, d * groups + g, lanes) * load(
@@ -91,27 +119,35 @@ def step(
     sums: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Run the paths' part of one iteration (:func:`teal.solvers.pdhg.fused.kernels.step`).
+    """Primal step and Halpern average of the shared splits, and the link loads of every scenario.
 
-    The gradient of a path is the mean of its prices weighted by the demands D_s of the scenarios;
-    the splits of a demand sum to 1.
+        w'[d, :] = Proj(w[d, :] - mean price / (omega h[d])),   w <- halpern . (w', w, w_0),
+
+    where the mean price of a path is sum_s D_s[d] price_s / sum_s D_s[d] over the scenarios s; the
+    projection is onto {w >= 0, sum = 1}.  P paths, E links, scenarios in G groups of L lanes.
 
     Args:
-        scan, block_ptr, max_slots: as in :func:`teal.solvers.pdhg.fused.kernels.iterate`.
-        rows: the demands.
-        current, anchor, stepped: (P,) splits of z, z_0 and T(z).
+        begin, end: range of blocks of this call.
+        scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
+        block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
+        max_slots: largest number of trie nodes of a source, plus one for the source itself.
+        rows: demands of all scenarios.
+        current, anchor, stepped: (P,) splits of the iterate z, the Halpern anchor z_0 and the step
+            T(z); all written.
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
-        halpern: (4,) as in :class:`teal.solvers.pdhg.fused.state.Scratch`.
+        halpern: (4,) weights of T(z), z and z_0 in the next iterate.
         inverse_weight: 1 / omega.
-        is_restarting: whether this iteration restarts.
-        loads: (blocks, G, E * L) receives loads, Gbit/s.
-        sums: (blocks, 3) receives sums over demands: minus demand times lowest price, and the
-            squared distances of the new splits from z and z_0.
+        is_restarting: whether this iteration restarts, which moves the anchor to T(z).
+        loads: (blocks, G, E * L) link loads of T(z) by the block's demands, Gbit/s (written).
+        sums: (blocks, 3) sums over demands: minus demand times lowest mean price, and the squared
+            distances of T(z) from z and z_0 (written).
         lanes: array of length L.
     """
     width = len(lanes)
     groups = len(price)
     for block in range(begin, end):
+        # Scratch of one source: price from the source to each trie node, and flow of the path that
+        # ends there, per scenario; splits of one demand before the projection.
         path_price = np.zeros((groups, max_slots * width))
         flow = np.zeros((groups, max_slots * width))
         unprojected = np.empty(256)
@@ -124,29 +160,29 @@ def step(
         for s in range(block_ptr[block], block_ptr[block + 1]):
             _path_prices(s, scan, price, path_price, groups, lanes)
             flow[:, : (scan.node_ptr[s + 1] - scan.node_ptr[s] + 1) * width] = 0
-            p = scan.path_ptr[s]
+            path = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                n = scan.path_count[d]
+                num_paths = scan.path_count[d]
                 if rows.total[d] > 0:
                     # Gradient step and projection onto the simplex.
                     primal_step = inverse_weight / rows.inverse_capacity_sum[d]
-                    metric = rows.total[d] * rows.inverse_capacity_sum[d]
-                    lowest = np.inf
-                    for k in range(n):
-                        node = np.int64(scan.end_node[p + k])
+                    metric_weight = rows.total[d] * rows.inverse_capacity_sum[d]
+                    lowest_price = np.inf
+                    for k in range(num_paths):
+                        node = np.int64(scan.end_node[path + k])
                         mean_price = (
                             _weighted_price(d, node, rows, path_price, groups, lanes)
                             / rows.total[d]
                         )
-                        lowest = min(lowest, mean_price)
-                        unprojected[k] = current[p + k] - primal_step * mean_price
-                    profit -= rows.total[d] * lowest
-                    shift = simplex_shift(unprojected, n, 1.0, (0,))
+                        lowest_price = min(lowest_price, mean_price)
+                        unprojected[k] = current[path + k] - primal_step * mean_price
+                    profit -= rows.total[d] * lowest_price
+                    shift = simplex_shift(unprojected, num_paths, 1.0, (0,))
                     # Halpern average, flows and distances.
-                    for k in range(p, p + n):
+                    for k in range(path, path + num_paths):
                         old = current[k]
-                        new = max(0.0, unprojected[k - p] - shift)
-                        start = anchor[k]
+                        new = max(0.0, unprojected[k - path] - shift)
+                        anchor_split = anchor[k]
                         node = np.int64(scan.end_node[k])
                         for g in range(groups):
                             store(
@@ -154,13 +190,13 @@ def step(
                                 node,
                                 load(rows.rate, d * groups + g, lanes) * fill(new, lanes),
                             )
-                        step_distance += metric * (new - old) ** 2
-                        anchor_distance += metric * (new - start) ** 2
+                        step_distance += metric_weight * (new - old) ** 2
+                        anchor_distance += metric_weight * (new - anchor_split) ** 2
                         stepped[k] = new
-                        current[k] = halpern[0] * new + halpern[1] * old + halpern[2] * start
+                        current[k] = halpern[0] * new + halpern[1] * old + halpern[2] * anchor_split
                         if is_restarting:
                             anchor[k] = new
-                p += n
+                path += num_paths
             _add_loads(s, scan, flow, block_loads, groups, lanes)
         block_sums[0] = profit
         block_sums[1] = step_distance
@@ -169,8 +205,16 @@ def step(
 
 @kernel
 def end_iteration(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch) -> None:
-    """Run the links' part of one iteration
-    (:func:`teal.solvers.pdhg.fused.kernels.end_iteration`).
+    """Dual step on all scenarios' links, projection of y, Halpern average and restart decision.
+
+    y' = y + omega / m (2 load(w') - load(w)) with loads over capacity, projected onto {y >= 0, sum
+    of y = 1, sum of y of scenario s <= limit[s]}.
+
+    Args:
+        program: constants of the links, (G * E * L,).
+        dual: y and loads of z, z_0 and T(z), (G * E * L,) (written).
+        control: primal weight and restart state, (1,) each (written).
+        scratch: link loads and sums of the primal step; prices of the next iteration (written).
     """
     dual_step = dual_gradient_step(program, dual, control, scratch, 1)
     limited_simplex(dual.stepped, dual_step, program.live, program.limits, program.scenario_width)
@@ -191,18 +235,28 @@ def certify(
     sums: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Repair the splits of T(z), sum their loads, and compute the demands' part of the bound.
+    """Repair the splits of T(z), sum their loads, and compute the demands' part of the dual bound.
 
     Splits become 0 on dead paths and are scaled to a sum of 1, evenly over live paths where all are
-    0.
+    0.  The demands' part of the bound is -sum_d min_k sum_s D_s[d] price_s(d, k).
 
     Args:
-        scan, block_ptr, max_slots, rows, stepped, price, loads, lanes: as in :func:`step`.
-        sums: (blocks,) receives the first sum of :func:`step`.
+        begin, end: range of blocks of this call.
+        scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
+        block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
+        max_slots: largest number of trie nodes of a source, plus one for the source itself.
+        rows: demands of all scenarios.
+        stepped: (P,) splits of T(z) (written).
+        price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
+        loads: (blocks, G, E * L) link loads of the repaired splits, Gbit/s (written).
+        sums: (blocks,) each block's part of the bound (written).
+        lanes: array of length L.
     """
     width = len(lanes)
     groups = len(price)
     for block in range(begin, end):
+        # Price from the source to each trie node of one source, and flow of the path that ends
+        # there, per scenario.
         path_price = np.zeros((groups, max_slots * width))
         flow = np.zeros((groups, max_slots * width))
         block_loads = loads[block]
@@ -211,34 +265,36 @@ def certify(
         for s in range(block_ptr[block], block_ptr[block + 1]):
             _path_prices(s, scan, price, path_price, groups, lanes)
             flow[:, : (scan.node_ptr[s + 1] - scan.node_ptr[s] + 1) * width] = 0
-            p = scan.path_ptr[s]
+            path = scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                n = scan.path_count[d]
-                lowest = np.inf
-                sum_of_splits = 0.0
-                live = 0.0
+                num_paths = scan.path_count[d]
+                lowest_price = np.inf
+                split_sum = 0.0
+                num_live = 0.0
                 # Clamp the splits to live paths.
-                for k in range(p, p + n):
-                    live += rows.is_live[k]
+                for k in range(path, path + num_paths):
+                    num_live += rows.is_live[k]
                     stepped[k] = stepped[k] * rows.is_live[k] if stepped[k] > 0 else 0.0
-                    sum_of_splits += stepped[k]
+                    split_sum += stepped[k]
                 # Normalise them, and find the cheapest path.
-                for k in range(p, p + n):
+                for k in range(path, path + num_paths):
                     node = np.int64(scan.end_node[k])
-                    if sum_of_splits > 1e-9:
-                        stepped[k] /= sum_of_splits
-                    elif live > 0:
-                        stepped[k] = rows.is_live[k] / live
+                    if split_sum > 1e-9:
+                        stepped[k] /= split_sum
+                    elif num_live > 0:
+                        stepped[k] = rows.is_live[k] / num_live
                     for g in range(groups):
                         store(
                             flow[g],
                             node,
                             load(rows.rate, d * groups + g, lanes) * fill(stepped[k], lanes),
                         )
-                    lowest = min(lowest, _weighted_price(d, node, rows, path_price, groups, lanes))
-                if live > 0:
-                    profit -= lowest
-                p += n
+                    lowest_price = min(
+                        lowest_price, _weighted_price(d, node, rows, path_price, groups, lanes)
+                    )
+                if num_live > 0:
+                    profit -= lowest_price
+                path += num_paths
             _add_loads(s, scan, flow, block_loads, groups, lanes)
         sums[block] = profit
 
@@ -259,44 +315,58 @@ def respond(
     fixed_splits: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Set the splits of T(z) to the response of all demands to prices: a softmax of -q mean price
-    over the live paths.
+    """Set the splits of T(z) to the response of all demands to prices.
+
+    A softmax over the live paths of each demand, w[d, k] ~ exp(-q mean price), where the mean price
+    of a path is sum_s D_s[d] price_s / sum_s D_s[d] over the scenarios s.
 
     Args:
-        scan, block_ptr, max_slots, rows, stepped, price, lanes: as in :func:`step`.
+        begin, end: range of blocks of this call.
+        scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
+        block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
+        max_slots: largest number of trie nodes of a source, plus one for the source itself.
+        rows: demands of all scenarios.
+        stepped: (P,) splits (written).
+        price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
         sharpness: q, Gbit/s.
         fixed_demands: (n,) indices of the demands with fixed splits, ascending.
-        fixed_ptr: (S + 1,) offsets of the sources in ``fixed_demands``.
+        fixed_ptr: (S + 1,) the fixed demands of source s are
+            fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].
         fixed_splits: (n, K) splits of these demands.
+        lanes: array of length L.
     """
     width = len(lanes)
     groups = len(price)
     for block in range(begin, end):
+        # Price from the source to each trie node of one source, per scenario; mean prices of the
+        # paths of one demand.
         path_price = np.zeros((groups, max_slots * width))
-        cost = np.empty(256)
+        mean_price = np.empty(256)
         for s in range(block_ptr[block], block_ptr[block + 1]):
             _path_prices(s, scan, price, path_price, groups, lanes)
-            p = scan.path_ptr[s]
+            path = scan.path_ptr[s]
             next_fixed = fixed_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                n = scan.path_count[d]
+                num_paths = scan.path_count[d]
                 if next_fixed < fixed_ptr[s + 1] and fixed_demands[next_fixed] == d:
-                    for k in range(n):
-                        stepped[p + k] = fixed_splits[next_fixed, k]
+                    for k in range(num_paths):
+                        stepped[path + k] = fixed_splits[next_fixed, k]
                     next_fixed += 1
                 else:
-                    lowest = np.inf
-                    sum_of_shares = 0.0
-                    for k in range(n):
-                        node = np.int64(scan.end_node[p + k])
+                    lowest_price = np.inf
+                    weight_sum = 0.0
+                    for k in range(num_paths):
+                        node = np.int64(scan.end_node[path + k])
                         weighted = _weighted_price(d, node, rows, path_price, groups, lanes)
-                        cost[k] = weighted / max(rows.total[d], 1e-300)
-                        lowest = min(lowest, cost[k])
-                    for k in range(n):
-                        stepped[p + k] = (
-                            np.exp(-sharpness * (cost[k] - lowest)) * rows.is_live[p + k]
+                        mean_price[k] = weighted / max(rows.total[d], 1e-300)
+                        lowest_price = min(lowest_price, mean_price[k])
+                    # Softmax, relative to the cheapest path.
+                    for k in range(num_paths):
+                        stepped[path + k] = (
+                            np.exp(-sharpness * (mean_price[k] - lowest_price))
+                            * rows.is_live[path + k]
                         )
-                        sum_of_shares += stepped[p + k]
-                    for k in range(p, p + n):
-                        stepped[k] /= max(sum_of_shares, 1e-300)
-                p += n
+                        weight_sum += stepped[path + k]
+                    for k in range(path, path + num_paths):
+                        stepped[k] /= max(weight_sum, 1e-300)
+                path += num_paths

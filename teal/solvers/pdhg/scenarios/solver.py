@@ -57,16 +57,17 @@ from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram
 from teal.solvers.pdhg.samples import sample
 from teal.solvers.pdhg.samples import start as sampled_start
 from teal.solvers.pdhg.scenarios import kernels as scenario_kernels
-from teal.solvers.pdhg.scenarios.dropped_flow import DroppedFlowEngine, lost, tail_mean
+from teal.solvers.pdhg.scenarios.dropped_flow import DroppedFlowEngine, dropped_flow, tail_mean
 from teal.solvers.pdhg.search import LARGE_WORK, Search
 from teal.solvers.result import PdhgState, ProgressCallback, Solution
 
 
 class ScenarioPasses:
-    """Passes over scenarios, :class:`teal.solvers.pdhg.fused.passes.Passes` for B = 1 and S E links
-    in rows (G, E, L).
+    """Compiled passes over the paths and links of all scenarios, for :class:`ScenarioEngine`.
 
-    Memory: 40 bytes per path, and 8 per demand and scenario.
+    Implements :class:`teal.solvers.pdhg.fused.passes.Passes` for one program of S E links, whose
+    rows are flat (G, E, L): G groups of L scenarios.  Memory: 40 bytes per path, and 8 per demand
+    and scenario.
 
     Args:
         problem: S matrices, float64.
@@ -83,45 +84,63 @@ class ScenarioPasses:
         self._lanes = (0,) * width
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
         self._operations = operations(packed, groups * width)
-        blocks = len(self._block_ptr) - 1
+        num_blocks = len(self._block_ptr) - 1
+        # E * L, entries of the links of one group.
         self._row_size = packed.num_links * width
+        # (P,) splits of the iterate z, the Halpern anchor z_0, the step T(z) and the incumbent.
         self._current, self._anchor, self._stepped, self._best = np.zeros((4, packed.num_paths))
-        self._loads = np.zeros((blocks, groups, self._row_size))
-        self._sums = np.zeros((blocks, 3))
-        self._profits = np.zeros(blocks)
+        # Results of the passes for each block of sources: link loads in Gbit/s; profit and squared
+        # distances to z and z_0; demands' part of the dual bound.
+        self._loads = np.zeros((num_blocks, groups, self._row_size))
+        self._sums = np.zeros((num_blocks, 3))
+        self._profits = np.zeros(num_blocks)
         self._scratch = make_scratch(groups * self._row_size, 1, 1, np.float64)
         self._has_incumbent = False
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """Compile the kernels (:meth:`Passes.compile`)."""
+        """Compile the kernels by a step over no sources."""
         self._step(self._block_ptr[:1], is_restarting=False)
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """Compute the constants of the program (:meth:`Passes.measure`)."""
+        """Compute the constants of the program from one pass over the paths for each group.
+
+        Args:
+            inverse_capacity: unused; capacities come from the problem.
+            cost: unused; a failed link has ``FAILED_PRICE``.
+
+        Returns:
+            (G * E * L,) link loads with all demand on every live path and under even splits,
+            Gbit/s; zero value of the demands; (1,) sums over demands and scenarios of the demand,
+            and of demand times h.
+        """
         problem = self._problem
         groups = self._groups
         lanes = self._lanes
         width = len(self._lanes)
-        demands = problem.paths.num_demands
-        blocks = len(self._block_ptr) - 1
-        demand = np.zeros((groups * width, demands))
+        num_demands = problem.paths.num_demands
+        num_blocks = len(self._block_ptr) - 1
+        # Demand of each lane, 0 in lanes without a scenario; routable demand of each group, (D *
+        # L,); loads of each group, (E * L,).
+        demand = np.zeros((groups * width, num_demands))
         demand[: problem.batch] = problem.demand.numpy()
-        rate = np.empty((groups, demands * width))
+        rate = np.empty((groups, num_demands * width))
         full_load, trial_load = np.empty((2, groups, self._row_size))
         # Link arrays of one group, equal in all groups.
         capacity = problem.capacity[0].numpy()
-        live = np.repeat(capacity > 0, width)  # (E * L,), also in lanes without a scenario
+        # (E * L,) whether each link works, also in lanes without a scenario.
+        live = np.repeat(capacity > 0, width)
         lane_inverse = np.where(live, 1 / np.where(live, np.repeat(capacity, width), 1), 0.0)
         path_cost = np.where(live, 0.0, kernels.FAILED_PRICE)
-        h_rows = np.empty(demands * width)  # equal in all lanes
+        # (D * L,) h of each demand, equal in all lanes.
+        h_rows = np.empty(num_demands * width)
         # Loads of the full and of the trial routing, per group.
         for g in range(groups):
-            out = certificates.Measurements(
+            measurements = certificates.Measurements(
                 inverse_capacity_sum=h_rows,
                 live_demand=rate[g],
-                full_load=np.zeros((blocks, self._row_size)),
-                trial_load=np.zeros((blocks, self._row_size)),
-                demand_value_sum=np.zeros((blocks, width)),
+                full_load=np.zeros((num_blocks, self._row_size)),
+                trial_load=np.zeros((num_blocks, self._row_size)),
+                demand_value_sum=np.zeros((num_blocks, width)),
             )
             group_demand = np.ascontiguousarray(demand[g * width : (g + 1) * width].T).reshape(-1)
             with threads_for(self._operations // groups):
@@ -135,20 +154,20 @@ class ScenarioPasses:
                     one_step(np.zeros(1)),
                     None,
                     True,
-                    out,
+                    measurements,
                     lanes,
                 )
-            full_load[g] = out.full_load.sum(0)
-            trial_load[g] = out.trial_load.sum(0)
-        # Demands in rows of all scenarios.
-        h = h_rows[::width].copy()
-        total = rate.reshape(groups, demands, width).sum((0, 2))
+            full_load[g] = measurements.full_load.sum(0)
+            trial_load[g] = measurements.trial_load.sum(0)
+        # Regroup the demands from (G, D * L) to (D * G * L,).
+        inverse_capacity_sum = h_rows[::width].copy()
+        total_demand = rate.reshape(groups, num_demands, width).sum((0, 2))
         self._demand_rows = scenario_kernels.ScenarioRows(
             rate=np.ascontiguousarray(
-                rate.reshape(groups, demands, width).transpose(1, 0, 2)
+                rate.reshape(groups, num_demands, width).transpose(1, 0, 2)
             ).reshape(-1),
-            total=total,
-            inverse_capacity_sum=h,
+            total=total_demand,
+            inverse_capacity_sum=inverse_capacity_sum,
             is_live=self._path_rows(problem.path_mask[:1].to(torch.float64).numpy()),
         )
         ones = np.ones(1)
@@ -156,8 +175,8 @@ class ScenarioPasses:
             full_load.reshape(-1),
             trial_load.reshape(-1),
             0 * ones,
-            total.sum() * ones,
-            (total * h).sum() * ones,
+            total_demand.sum() * ones,
+            (total_demand * inverse_capacity_sum).sum() * ones,
         )
 
     def _path_rows(self, values: FloatArray) -> FloatArray:
@@ -168,7 +187,7 @@ class ScenarioPasses:
         return rows
 
     def set_splits(self, splits: FloatArray) -> None:
-        """Set the splits of T(z) (:meth:`Passes.set_splits`)."""
+        """Set the splits of T(z) from (1, D, K)."""
         self._stepped[:] = self._path_rows(splits)
 
     def respond(
@@ -191,8 +210,13 @@ class ScenarioPasses:
     def respond_to(
         self, price: FloatArray, value: float, fixed_demands: Int64Array, fixed_splits: FloatArray
     ) -> None:
-        """Set the splits of T(z) to the response of all demands to prices (G * E * L,); see
-        ScenarioEngine.
+        """Set the splits of T(z) to the softmax response of all demands to link prices.
+
+        Args:
+            price: (G * E * L,) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
+            value: value of the program, the scale of the softmax temperature.
+            fixed_demands: (n,) indices of the demands with fixed splits, ascending.
+            fixed_splits: (n, K) splits of these demands.
         """
         # The mean price of a demanded Gbit/s is at most value / total demand.
         temperature = sample.TEMPERATURE * value / max(float(self._demand_rows.total.sum()), 1e-300)
@@ -212,14 +236,21 @@ class ScenarioPasses:
             )
 
     def restart(self) -> None:
-        """Restart at T(z) (:meth:`Passes.restart`)."""
+        """Restart the splits at T(z): iterate and anchor become the last step."""
         self._current[:] = self._stepped
         self._anchor[:] = self._stepped
 
     def iterate(
         self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
     ) -> None:
-        """Iterate all paths and links (:meth:`Passes.iterate`)."""
+        """Run PDHG iterations: primal step over the paths, then dual step over the links.
+
+        Args:
+            num_iterations: number of iterations.
+            program: constants of the links, (G * E * L,).
+            dual: y and loads of z, z_0 and T(z), (G * E * L,) (written).
+            control: primal weight and restart state, (1,) each (written).
+        """
         scratch = self._scratch
         for _ in range(num_iterations):
             is_restarting = kernels.begin_iteration(program, dual, control, scratch, 1)
@@ -229,7 +260,7 @@ class ScenarioPasses:
             scenario_kernels.end_iteration(program, dual, control, scratch)
 
     def _step(self, block_ptr: Int64Array, *, is_restarting: bool) -> None:
-        """Run the paths' part of one iteration."""
+        """Compute the primal step of the sources in the blocks, and the link loads of T(z)."""
         scratch = self._scratch
         with threads_for(self._operations):
             scenario_kernels.step(
@@ -252,8 +283,16 @@ class ScenarioPasses:
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Compute the paths' part of a certificate (:meth:`Passes.certify`); always repairs the
-        splits.
+        """Repair the splits of T(z) to a sum of 1 over live paths; return their loads and the
+        demands' part of the dual bound.
+
+        Args:
+            price_plus_cost: (G * E * L,) link prices, 1/(Gbit/s).
+            is_repairing: ignored; splits are always repaired.
+
+        Returns:
+            (G * E * L,) loads in Gbit/s, and (1,) minus the sum over demands of the lowest path
+            price.
         """
         with threads_for(self._operations):
             scenario_kernels.certify(
@@ -280,7 +319,9 @@ class ScenarioPasses:
         raise NotImplementedError
 
     def keep(self, lanes: list[int]) -> None:
-        """Update the incumbent splits (:meth:`Passes.keep`)."""
+        """Store the splits of T(z) as the incumbent if ``lanes`` is not empty, and in the first
+        call.
+        """
         if lanes or not self._has_incumbent:
             self._best[:] = self._stepped
             self._has_incumbent = True
@@ -294,11 +335,11 @@ class ScenarioPasses:
         raise NotImplementedError
 
     def best_splits(self) -> FloatArray:
-        """Return the incumbent splits (:meth:`Passes.best_splits`)."""
+        """Return the incumbent splits, (1, D, K)."""
         return self._unpacked_splits(self._best)
 
     def stepped_splits(self) -> FloatArray:
-        """Return the splits of T(z) (:meth:`Passes.stepped_splits`)."""
+        """Return the splits of T(z), (1, D, K)."""
         return self._unpacked_splits(self._stepped)
 
     def _unpacked_splits(self, rows: FloatArray) -> FloatArray:
@@ -348,7 +389,7 @@ def solve_scenarios(
         gap: target gap: (value - bound) / value.
         deadline: seconds from now.
         max_iterations: iteration limit.
-        warm_start: splits (D, K) and prices (S, E), such as those of an earlier result.
+        warm_start: splits (D, K) and prices (S, E), from an earlier result, for example.
         report: progress callback, called after each full gap check.
 
     Raises:
@@ -357,14 +398,16 @@ def solve_scenarios(
     """
     begin = time.perf_counter()
     _check_supported(problem, tail, gap)
+    # Largest weight of each scenario in the risk measure.
     limits = _limits(problem.batch, weights, tail)
     # Drop scenarios without weight, which would affect the step sizes.
     counted_rows = torch.from_numpy(np.flatnonzero(limits))
     counted = problem.rows(counted_rows)
     limits = limits[limits > 0]
+    # Search to the target gap, from the warm start or from sampled demands.
     state = None
     if warm_start is not None:
-        state = _state_of(problem, warm_start, counted_rows)
+        state = _warm_start_state(problem, warm_start, counted_rows)
     engine, sampled = _make_engine(counted, limits, state, gap)
     search = Search(
         _minimisation(counted.row(0)),
@@ -378,6 +421,7 @@ def solve_scenarios(
         is_large=_is_large(counted),
     )
     iterations, stop = complete(search.iterate(Deadline(begin + deadline), warm=state is not None))
+    # Prices of all scenarios; 0 for those without weight.
     best_splits, best_prices = engine.incumbent()
     prices = torch.zeros_like(problem.capacity, dtype=torch.float64)
     prices[counted_rows] = _prices_by_scenario(engine, best_prices)
@@ -395,27 +439,37 @@ def solve_scenarios(
 
 
 def _check_supported(problem: Problem, tail: float, gap: float) -> None:
-    """Raise InputError if :func:`solve_scenarios` does not support a problem or its options."""
+    """Validate problem and options of :func:`solve_scenarios`.
+
+    Raises:
+        InputError: unsupported objective, side condition, value steps or device; different
+            capacities; a number out of range.
+    """
     objective = problem.objective.name
     if objective not in (ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.TOTAL_FLOW):
         raise InputError("scenarios", "objective", "max_link_utilisation or total_flow", objective)
     for condition in problem.conditions:
-        raise InputError(
+        raise InputError.invalid(
             "scenarios",
             condition.name,
-            "no such condition: shared splits do not support it",
-            "a problem with it",
+            "shared splits of several scenarios do not support this condition",
+            "drop the condition",
         )
     if problem.steps is not None:
-        raise InputError("scenarios", "steps", "a problem without value steps", "value steps")
+        raise InputError.invalid(
+            "scenarios",
+            "steps",
+            "shared splits of several scenarios do not support value steps",
+            "give each demand one value",
+        )
     if problem.ops.device.type != "cpu":
         raise InputError("scenarios", "device", "cpu", problem.ops.device)
     if not problem.batch or not bool((problem.capacity == problem.capacity[:1]).all()):
-        raise InputError(
+        raise InputError.invalid(
             "scenarios",
             "capacity",
-            "at least one scenario, all with equal capacities",
-            f"{problem.batch} matrices",
+            "no scenario, or scenarios with different capacities",
+            "give at least one scenario, and the same capacities for all",
         )
     if not 0 <= tail <= 1:
         raise InputError("scenarios", "tail", "a number in [0, 1]", tail)
@@ -423,15 +477,15 @@ def _check_supported(problem: Problem, tail: float, gap: float) -> None:
         raise InputError("scenarios", "gap", "a number >= 0", gap)
 
 
-def _state_of(
+def _warm_start_state(
     problem: Problem, warm_start: tuple[Tensor, Tensor], counted_rows: Tensor
 ) -> PdhgState:
-    """Return the engine's state for a warm start.
+    """Return the engine's start from the splits and prices of an earlier result.
 
     Args:
-        problem: all scenarios.
+        problem: all S scenarios.
         warm_start: splits (D, K) and prices (S, E).
-        counted_rows: scenarios with weight.
+        counted_rows: indices of the scenarios with weight.
 
     Raises:
         InputError: splits or prices have another shape.
@@ -442,8 +496,8 @@ def _state_of(
         raise InputError(
             "scenarios",
             "warm_start",
-            f"splits and prices {expected}",
-            (splits.shape, prices.shape),
+            f"splits and prices of the shapes {expected[0]} and {expected[1]}",
+            f"{tuple(splits.shape)} and {tuple(prices.shape)}",
         )
     return PdhgState(splits[None].to(torch.float64), prices[counted_rows])
 
@@ -484,7 +538,7 @@ def _prices_by_scenario(engine: ScenarioEngine | DroppedFlowEngine, best_prices:
 def _costs(problem: Problem, best_splits: Tensor) -> Tensor:
     """Return (S,) costs of shared splits (1, D, K) in all scenarios."""
     if problem.objective.name is ObjectiveName.TOTAL_FLOW:
-        return lost(problem, best_splits)
+        return dropped_flow(problem, best_splits)
     all_splits = best_splits.expand(problem.batch, -1, -1).to(problem.demand)
     return problem.utilisation(all_splits).amax(1)
 
@@ -494,21 +548,25 @@ def _minimisation(problem: Problem) -> Problem:
     return dataclasses.replace(problem, objective=Objective(ObjectiveName.MAX_LINK_UTILISATION))
 
 
-def _limits(scenarios: int, weights: FloatArray | None, tail: float) -> FloatArray:
-    """Return (S,) upper limits of the scenario weights."""
-    weights = np.ones(scenarios) if weights is None else np.asarray(weights, dtype=np.float64)
+def _limits(num_scenarios: int, weights: FloatArray | None, tail: float) -> FloatArray:
+    """Return (S,) the largest weight of each scenario: its weight over 1 - tail, at most 1; 1 if
+    tail is 1 and the weight positive.
+    """
+    weights = np.ones(num_scenarios) if weights is None else np.asarray(weights, dtype=np.float64)
     if (
-        weights.shape != (scenarios,)
+        weights.shape != (num_scenarios,)
         or not bool((np.isfinite(weights) & (weights >= 0)).all())
         or not weights.sum() > 0
     ):
-        raise InputError("scenarios", "weights", f"({scenarios},) numbers >= 0, not all 0", weights)
+        raise InputError(
+            "scenarios", "weights", f"{num_scenarios} numbers >= 0, not all 0", weights
+        )
     weights = weights / weights.sum()
     return np.minimum(weights / (1 - tail), 1.0) if tail < 1 else (weights > 0).astype(np.float64)
 
 
 class ScenarioEngine(FusedEngine):
-    """CPU engine of one matrix over S E links, those of all scenarios.
+    """CPU engine of shared splits over the S E links of all scenarios.
 
     Args:
         problem: S matrices.
@@ -549,9 +607,9 @@ class ScenarioEngine(FusedEngine):
         """Restart from the response of all demands to the prices of a sample's solution.
 
         Args:
-            prices: (G * E * L,) prices of the sample.
-            value: value of the sample's solution.
-            fixed_demands: indices of the demands that keep the sample's splits, ascending.
+            prices: (G * E * L,) prices of the sample, 1/(Gbit/s).
+            value: value of the sample's solution, a utilisation.
+            fixed_demands: (n,) indices of the demands that keep the sample's splits, ascending.
             fixed_splits: (n, K) splits of these demands.
         """
         passes = self._passes
@@ -573,11 +631,14 @@ class ScenarioEngine(FusedEngine):
         return capacity, np.zeros_like(capacity)
 
     def _limits(self) -> tuple[FloatArray, int]:
-        """Return the limits of the scenario weights, and the group width."""
+        """Return the limits (S,) of the scenario weights, and the number of lanes of a group."""
         return self._all_limits, self._group_width
 
     def _normalise_dual(self) -> None:
-        """Project y onto the scenario limits: those of another program may exceed them."""
+        """Project y onto {y >= 0, sum of y = 1, sum of y of scenario s <= limit[s]}.
+
+        Given y may belong to another program and exceed the limits.
+        """
         super()._normalise_dual()
         dual = self._dual.stepped
         limited_simplex(
@@ -585,9 +646,13 @@ class ScenarioEngine(FusedEngine):
         )
 
     def _dual_size(self, capacity_value: FloatArray) -> FloatArray:
-        """Return (1,) the smallest divisor of y that satisfies the limits and a sum of at most 1.
+        """Return (1,) the smallest divisor of y for which y meets the scenario limits and sums to
+        at most 1.
 
         The divided y prove a bound, since utilisations are not negative.
+
+        Args:
+            capacity_value: (G * E * L,) y, price times capacity.
         """
         scenario_value = self.split_scenarios(capacity_value).sum(1).numpy()
         return np.array(
@@ -595,15 +660,20 @@ class ScenarioEngine(FusedEngine):
         )
 
     def _max_utilisation(self, utilisation: FloatArray) -> FloatArray:
-        """Return (1,) the tail mean of the scenarios' largest utilisations."""
+        """Return (1,) the tail mean of the scenarios' largest utilisations.
+
+        Args:
+            utilisation: (G * E * L,).
+        """
         theta = self.split_scenarios(utilisation).amax(1)
         return tail_mean(theta, torch.from_numpy(self._all_limits)).numpy()[None]
 
 
 class SampledScenarios:
-    """Starts of the engine from sampled demands (:mod:`samples.sample`), equal in all scenarios.
+    """Starts of the engine from sampled demands, the same sample in all scenarios.
 
-    A demand is drawn in proportion to its mean over the scenarios.
+    A demand is drawn in proportion to its mean over the scenarios, and every demand responds to the
+    prices of the sample's solution.
 
     Args:
         problem: S matrices.
@@ -622,8 +692,14 @@ class SampledScenarios:
         self._size = sampled_start.first_size(problem.paths, gap)
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
-        """Restart at the response to a sample
-        (:meth:`teal.solvers.pdhg.search.SampledStartProtocol.respond`).
+        """Solve the next, larger sample and restart the engine at the response to its prices.
+
+        Args:
+            unfinished: (1,) bool, unused: the engine has one program.
+            deadline: time limit of the sample.
+
+        Returns:
+            false, without effect, if the sample would be empty or too large.
         """
         problem = self._problem
         size = self._size
@@ -633,7 +709,7 @@ class SampledScenarios:
         begin = time.perf_counter()
         # Draw demands by their mean over the scenarios.
         demand = problem.demand.to(torch.float64)
-        drawn, chance = sample.choose(demand.mean(0).numpy(), size)
+        drawn, probability = sample.draw_demands(demand.mean(0).numpy(), size)
         if not len(drawn):
             return False
         paths = subset.of_demands(problem.paths, drawn)
@@ -641,7 +717,7 @@ class SampledScenarios:
             problem,
             paths=paths,
             ops=make_path_ops(paths, problem.ops.device),
-            demand=demand[:, torch.from_numpy(drawn)] / torch.from_numpy(chance),
+            demand=demand[:, torch.from_numpy(drawn)] / torch.from_numpy(probability),
             demand_value=problem.demand_value[: len(drawn)],
         )
         # Solve the sample, and respond to its prices.
@@ -658,7 +734,7 @@ class SampledScenarios:
         )
         yield from search.iterate(deadline, warm=False)
         splits, prices = engine.incumbent()
-        is_certain = chance >= 1
+        is_certain = probability >= 1
         self._engine.respond_to(
             prices[0].numpy(),
             float(search.value),
@@ -668,7 +744,5 @@ class SampledScenarios:
         return True
 
     def correct(self) -> bool:
-        """Return false: all demand is served
-        (:meth:`teal.solvers.pdhg.search.SampledStartProtocol.correct`).
-        """
+        """Return false: all demand is served, so that prices need no correction."""
         return False

@@ -50,8 +50,8 @@ class ShardedResult(Solution):
     """Result of a solve whose allocation stays with the shards.
 
     Attributes:
-        prices: (E,) prices as in :class:`teal.solvers.pdhg.PdhgResult`.
-        rounds: calls to all shards.
+        prices: (E,) link prices, value per Gbit/s; 1/(Gbit/s) where all demand is carried.
+        rounds: number of calls to all shards.
         sent_bytes: bytes to and from other processes, in all rounds.
     """
 
@@ -98,7 +98,12 @@ class ShardedProblem:
         check_pairs(topology, pairs)
         demand = np.ascontiguousarray(demand, dtype=np.float64)
         if demand.shape != (len(pairs),) or not bool((np.isfinite(demand) & (demand >= 0)).all()):
-            raise InputError("shards", "demand", f"({len(pairs)},) finite rates >= 0", demand.shape)
+            raise InputError.invalid(
+                "shards",
+                "demand",
+                f"an array of shape {demand.shape}, or rates that are negative or not finite",
+                f"give {len(pairs)} finite rates >= 0, one per node pair",
+            )
         if num_shards < 1:
             raise InputError("shards", "num_shards", "an integer of at least 1", num_shards)
         self.topology = topology
@@ -114,6 +119,7 @@ class ShardedProblem:
             if self.objective.rules.needs_weight
             else self.objective.demand_value(None, 1)
         )
+        # Divide the demands into shards of whole sources; _first holds the first demand of each.
         parts = divide(pairs, num_shards)
         self._first = np.array([0, *(part.stop for part in parts)], dtype=np.int64)
         shards = [
@@ -125,6 +131,7 @@ class ShardedProblem:
             )
             for part in parts
         ]
+        # Create the backend, which computes missing paths, and the program without demands.
         arguments = topology, self._search, shards, self.objective.rules.carries_all
         self.backend: ShardBackend = (
             backend(*arguments) if backend else OneProcess(*arguments, _STATE_BYTES, report)
@@ -170,18 +177,26 @@ class ShardedProblem:
         )
 
     def _draw(self, size: int, row: int) -> sample.Sample:
-        """Draw a sample of about ``size`` demands."""
-        demands, chance = sample.choose(self._demand, size, row)
+        """Draw a sample of about ``size`` demands, with paths from all shards.
+
+        Args:
+            size: expected number of demands.
+            row: index of the random stream.
+        """
+        demands, probability = sample.draw_demands(self._demand, size, row)
+        # Indices of the drawn demands within each shard.
         ends = np.searchsorted(demands, self._first)
         shard_demands = [
-            demands[a:b] - first
-            for (a, b), first in zip(itertools.pairwise(ends), self._first, strict=False)
+            demands[begin:end] - first
+            for (begin, end), first in zip(itertools.pairwise(ends), self._first, strict=False)
         ]
         paths = path_subset.joined(self.backend.subsets(shard_demands))
         value = torch.from_numpy(
             self._value[demands] if len(self._value) > 1 else self._value.repeat(len(demands))
         )
-        return sample.sample_of(self.network, demands, chance, self._demand[demands], value, paths)
+        return sample.make_sample(
+            self.network, demands, probability, self._demand[demands], value, paths
+        )
 
     @torch.no_grad()
     def solve(
@@ -195,12 +210,16 @@ class ShardedProblem:
         """Solve to a certified gap, within a deadline and an iteration limit.
 
         Args:
-            gap, deadline, max_iterations, report: as in :func:`teal.solvers.pdhg.solve`.
+            gap: target gap.
+            deadline: seconds from now.
+            max_iterations: iteration limit.
+            report: progress callback, called after each full gap check.
         """
         begin = time.perf_counter()
         sent_before = self.backend.sent_bytes
         # Clear the splits of an earlier search.
         self.backend.total("clear")
+        # Engine over the shards, started from samples of all demands.
         passes = ShardPasses(
             self.backend, self._first, self.topology.num_links, self._search.num_paths
         )
@@ -224,8 +243,11 @@ class ShardedProblem:
         if self.network.solved is not self.network:
             bound = from_score(self.network, -bound)
             engine.shed(LAST_REFILL)
-            shares = self.backend.apply(_min_served_fraction, self.network.capacity[0].numpy())
-            value = torch.tensor([min([1.0, *shares])], dtype=torch.float64)
+            # The value is the smallest served fraction of a demand.
+            served_fractions = self.backend.apply(
+                _min_served_fraction, self.network.capacity[0].numpy()
+            )
+            value = torch.tensor([min([1.0, *served_fractions])], dtype=torch.float64)
         return ShardedResult(
             value=float(value),
             bound=float(bound),
@@ -266,6 +288,6 @@ def _min_served_fraction(allocated: Allocated, capacity: FloatArray) -> float:
 
 
 def _longest_path(allocated: Allocated, latency: FloatArray) -> float:
-    """Return the latency of the longest path of a shard, ms."""
+    """Return the latency of the longest path of a shard, in ms, from link latencies (E,)."""
     ops = make_path_ops(allocated.paths)
     return float(ops.path_sum(torch.from_numpy(latency[None])).max())

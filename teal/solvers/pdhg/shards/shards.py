@@ -42,7 +42,7 @@ class ShardDemands:
     """Demands of a shard.
 
     Attributes:
-        first: index of the first demand of the shard among all demands.
+        first: index of the shard's first demand among all demands.
         pairs: (D, 2) node pairs, sorted.
         demand: (D,) Gbit/s.
         demand_value: (D,) value per Gbit/s, or (1,) if equal for all demands.
@@ -56,12 +56,12 @@ class ShardDemands:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Allocated:
-    """Allocation of a shard.
+    """Paths, demands and splits of a shard.
 
     Attributes:
         paths: paths of the demands.
         demands: demands of the shard.
-        splits: (D, K) splits.
+        splits: (D, K) share of each demand on each path.
     """
 
     paths: PathSet
@@ -70,14 +70,24 @@ class Allocated:
 
 
 class MappedArrays:
-    """Array storage in memory-mapped files, created at the first call."""
+    """Storage of a shard's arrays in memory-mapped files, one per array.
+
+    Args:
+        folder: folder of the files; created if it does not exist.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(exist_ok=True)
 
     def __call__(self, name: str, size: int, dtype: Any) -> AnyArray:
-        """Return or create an array (:class:`ArrayStorage`)."""
+        """Return an array of zeros in a new file, or the array of an existing file.
+
+        Args:
+            name: file name.
+            size: number of entries.
+            dtype: type of the entries.
+        """
         file = self._folder / name
         # An empty file cannot be mapped.
         if not size:
@@ -122,11 +132,12 @@ class ShardWorker:
             self.num_paths = self.num_paths + packed.num_paths
             self.num_nodes = self.num_nodes + packed.num_nodes
             report(len(self._shards))
+        # Keep the state in memory if it fits, else on disk.
         self.num_demands = sum(len(demands.pairs) for demands in shards)
         self.is_in_memory = self.state_bytes <= memory
         if not self.is_in_memory:
             require_disk(folder, self.state_bytes, "the state of the shards")
-        # Buffer of the incumbent flows of each shard (PathPasses.incumbent_buffer).
+        # Index of the buffer with the incumbent flows of each shard; -1 without an incumbent.
         self._incumbent_buffer = [-1] * len(self._shards)
         self._open: dict[int, PathPasses] = {}
         for index, demands in enumerate(shards):
@@ -165,19 +176,32 @@ class ShardWorker:
                 sums = (
                     list(result)
                     if sums is None
-                    else [a + b for a, b in zip(sums, result, strict=True)]
+                    else [
+                        sum_so_far + shard_sum
+                        for sum_so_far, shard_sum in zip(sums, result, strict=True)
+                    ]
                 )
-            del passes  # unmaps the shard
+            # Unmap the shard.
+            del passes
         return None if sums is None else tuple(sums)
 
     def subset(self, index: int, demands: Int64Array) -> PathSet:
-        """Return the paths of some demands of a shard, by their indices within the shard."""
+        """Return the paths of some demands of a shard.
+
+        Args:
+            index: index of the shard.
+            demands: (n,) indices of the demands within the shard.
+        """
         return self._shards[index].subset(demands)
 
     def apply(self, index: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Apply a function to a shard's allocation (:class:`Allocated`) and ``arguments``.
+        """Return a function's result for a shard's allocation; without an incumbent the splits are
+        0.
 
-        Without an incumbent the splits are 0.
+        Args:
+            index: index of the shard.
+            function: function of an :class:`Allocated` and ``arguments``.
+            arguments: further arguments.
         """
         shard = self._shards[index]
         demands = self._demands[index]
@@ -213,7 +237,7 @@ class ShardWorker:
 
 
 class ShardBackend(Protocol):
-    """Dispatcher of calls to the shards; methods as in :class:`ShardWorker`.
+    """Dispatcher of calls to all shards.
 
     Attributes:
         num_shards: number of shards of all workers.
@@ -226,14 +250,18 @@ class ShardBackend(Protocol):
     def total(
         self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
     ) -> Any:
-        """Return sums over all shards (:meth:`ShardWorker.total`).
+        """Call a method of :class:`PathPasses` on every shard; return the sums of the results.
 
-        ``each`` has further arguments for every shard; None for no further arguments.
+        Args:
+            name: name of the method.
+            shared: arguments of all calls.
+            each: further arguments for every shard; None for no further arguments.
+            options: keyword arguments of all calls.
         """
         ...
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """Return the paths of some demands of every shard."""
+        """Return the paths of some demands of every shard, by their indices within the shard."""
         ...
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -245,7 +273,16 @@ class ShardBackend(Protocol):
 
 
 class OneProcess:
-    """Backend with all shards in this process; arguments as in :class:`ShardWorker`."""
+    """Backend with all shards in this process.
+
+    Args:
+        topology: the network.
+        search: options of the path search, for paths that are not on disk yet.
+        shards: demands of each shard.
+        carries_all: whether all demand must be carried.
+        memory: largest state in memory, in bytes; a larger one is mapped from disk.
+        report: progress callback: shards with computed paths, and number of shards.
+    """
 
     def __init__(
         self,
@@ -276,25 +313,26 @@ class OneProcess:
     def total(
         self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
     ) -> Any:
-        """Return sums over all shards (:meth:`ShardBackend.total`)."""
+        """Call a method of :class:`PathPasses` on every shard; return the sums of the results."""
         return self._worker.total(name, shared, each or [()] * self.num_shards, options)
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """Return subsets of all shards (:meth:`ShardBackend.subsets`)."""
+        """Return the paths of some demands of every shard, by their indices within the shard."""
         return [self._worker.subset(index, indices) for index, indices in enumerate(demands)]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Apply a function to all shards (:meth:`ShardBackend.apply`)."""
+        """Return a function's result for every shard's allocation."""
         return [self._worker.apply(index, function, arguments) for index in range(self.num_shards)]
 
     def close(self) -> None:
-        """Close the shards (:meth:`ShardBackend.close`)."""
+        """Delete the state of the shards."""
         self._state.close()
 
 
 class ShardPasses:
-    """Passes over shards, :class:`teal.solvers.pdhg.fused.passes.Passes` for B = 1; splits stay
-    with the shards.
+    """Passes of the engine over all shards, by calls to their workers; splits stay with the shards.
+
+    Implements :class:`teal.solvers.pdhg.fused.passes.Passes` for one matrix.
 
     Args:
         backend: backend that holds the shards.
@@ -310,10 +348,11 @@ class ShardPasses:
         self._first = first
         self._no_splits = np.zeros((1, 0, num_paths))
         self._scratch = make_scratch(num_links, 1, 1, np.float32)
-        self.rounds = 0  # number of calls to all shards
+        # Number of calls to all shards.
+        self.rounds = 0
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """Do nothing: kernels are compiled at their first call (:meth:`Passes.compile`)."""
+        """Do nothing: kernels are compiled at their first call."""
 
     def _total(
         self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
@@ -323,11 +362,16 @@ class ShardPasses:
         return self._backend.total(name, *shared, each=each, **options)
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """Compute the constants of the program (:meth:`Passes.measure`)."""
+        """Compute the constants of the program: link loads and sums over the demands of all shards.
+
+        Args:
+            inverse_capacity: (E,) 1 / c, 0 for a failed link.
+            cost: (E,) value per Gbit/s; ``FAILED_PRICE`` for a failed link.
+        """
         return ProgramSums(*self._total("measure", inverse_capacity, cost))
 
     def set_splits(self, splits: FloatArray) -> None:
-        """Reject splits (:meth:`Passes.set_splits`).
+        """Reject splits.
 
         Raises:
             NotImplementedError: always; the splits of a warm start are with the shards.
@@ -344,9 +388,22 @@ class ShardPasses:
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Set splits to the response to prices (:meth:`Passes.respond`)."""
+        """Set the splits of T(z) to the softmax response of all demands to link prices.
+
+        Args:
+            price_plus_cost: (E,) value per Gbit/s.
+            sharpness: inverse softmax temperature, 1/(value per Gbit/s).
+            fixed_demands: (n,) indices of the demands with fixed splits, ascending.
+            fixed_splits: (n, K) splits of these demands.
+            lane: index of the matrix, 0.
+            is_summing: whether to compute loads and elasticities.
+
+        Returns:
+            (E,) loads and (E,) elasticities; of length 0 if not ``is_summing``.
+        """
+        # Send each shard its fixed demands, by their indices within the shard.
         ends = np.searchsorted(fixed_demands, self._first)
-        parts = [slice(a, b) for a, b in itertools.pairwise(ends)]
+        parts = [slice(begin, end) for begin, end in itertools.pairwise(ends)]
         each = [
             (fixed_demands[rows] - first, np.ascontiguousarray(fixed_splits[rows]), lane)
             for rows, first in zip(parts, self._first, strict=False)
@@ -357,13 +414,20 @@ class ShardPasses:
         return load, elasticity
 
     def restart(self) -> None:
-        """Restart at T(z) (:meth:`Passes.restart`)."""
+        """Restart the splits at T(z): iterate and anchor become the last step."""
         self._total("restart")
 
     def iterate(
         self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
     ) -> None:
-        """Iterate (:meth:`Passes.iterate`): links in this process, paths in the shards."""
+        """Run PDHG iterations: primal step in the shards, dual step in this process.
+
+        Args:
+            num_iterations: number of iterations; the last one stores the splits of T(z).
+            program: constants of the links, (E,).
+            dual: y and loads of z, z_0 and T(z), (E,) (written).
+            control: primal weight and restart state, (1,) each (written).
+        """
         scratch = self._scratch
         inverse_scale = kernels.value_scale(program, scratch)
         for i in range(num_iterations):
@@ -382,25 +446,43 @@ class ShardPasses:
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Compute the paths' part of a certificate (:meth:`Passes.certify`)."""
+        """Return (E,) loads of the splits of T(z), and (1,) the demands' part of the dual bound.
+
+        Args:
+            price_plus_cost: (E,) value per Gbit/s.
+            is_repairing: whether to scale splits to a sum of 1 over live paths.
+        """
         load, profit = self._total("certify", price_plus_cost, is_repairing=is_repairing)
         return load, profit
 
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Run a round of the projection (:meth:`Passes.project_round`)."""
+        """Run a round of the projection: scale requested flows to the capacities, then request
+        unserved demand.
+
+        Args:
+            load_ratio: (E,) load over capacity in the first round, requested load over residual
+                capacity in later ones.
+            unused: (E,) capacity open to requests, Gbit/s.
+            is_first: whether this is the first round.
+            is_last: whether to skip new requests.
+
+        Returns:
+            (E,) loads and (E,) newly requested loads, Gbit/s, and (1,) value of the flows without
+            link costs.
+        """
         load, requested, value = self._total(
             "project_round", load_ratio, unused, is_first=is_first, is_last=is_last
         )
         return load, requested, value
 
     def keep(self, lanes: list[int]) -> None:
-        """Update the incumbent flows (:meth:`Passes.keep`)."""
+        """Store the flows of the last check as the incumbent of the matrices in ``lanes``."""
         self._total("keep", lanes)
 
     def recall(self) -> FloatArray:
-        """Reload the incumbent flows (:meth:`Passes.recall`)."""
+        """Reload the incumbent flows for another projection; return their loads (E,), Gbit/s."""
         (load,) = self._total("recall")
         return load
 
