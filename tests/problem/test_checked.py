@@ -84,7 +84,7 @@ def _sharded(objective: ObjectiveName, demand: np.ndarray | None = None) -> Shar
 
 
 def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(InputError, match="at least one matrix"):
+    with pytest.raises(InputError, match="there is no matrix"):
         Problem.create(
             _PLAIN.topology, _PLAIN.paths, Objective(), np.zeros((0, _PLAIN.paths.num_demands))
         )
