@@ -128,12 +128,12 @@ def _value_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows) ->
     costs = -matrix.network.value.reshape(-1)[variables.path]
     max_flow = np.minimum(demand[variables.demand_row], _bottleneck(variables, rows.capacity))
     if matrix.network.objective.rules.carries_all:
-        return LinearProgram(costs, rows.loads, limits, demand_rows, demand, max_flow=max_flow)
+        return LinearProgram(costs, rows.loads, limits, demand_rows, demand, size=max_flow)
     return LinearProgram(
         costs,
         sp.vstack([rows.loads, demand_rows], format="csr"),
         np.concatenate([limits, demand]),
-        max_flow=max_flow,
+        size=max_flow,
     )
 
 
