@@ -68,8 +68,8 @@ class ObjectiveName(StrEnum):
 
 
 # Value of a Gbit/s of a class over that of a Gbit/s of the next class.  A Gbit/s over several
-# bottlenecks in series displaces several Gbit/s of the next class, whose total value must be smaller.
-# On UsCarrier higher classes lost up to 3% of their flow with a ratio of 2, 0.3% with 3,
+# bottlenecks in series displaces several Gbit/s of the next class, whose total value must be
+# smaller.  On UsCarrier higher classes lost up to 3% of their flow with a ratio of 2, 0.3% with 3,
 # and 0.02% with 4; larger ratios make the programs harder to solve.
 CLASS_RATIO = 4.0
 
