@@ -123,7 +123,7 @@ class RatioProgram:
         )
         solution = solve_program(program, settings)
         if solution.status is not Status.OPTIMAL:
-            raise SolverError("oblivious", f"no optimum: {solution.status.value}")
+            raise SolverError(f"oblivious: the LP solver found no optimum: {solution.status.value}")
         return solution.x
 
     def solve_min_ratio(self, settings: LpSettings) -> Array:

@@ -200,7 +200,9 @@ class Allocation:
                     tuple(stored["solve_s"].tolist()),
                 )
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(str(file), "", "a saved allocation", error) from None
+            raise InputError.invalid(
+                str(file), "", f"the file is not a saved allocation: {error}"
+            ) from None
 
     def rows(self, rows: slice) -> Allocation:
         """Return the allocations of some of the matrices."""

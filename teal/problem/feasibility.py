@@ -51,8 +51,10 @@ class Violations:
 def check_shape(problem: Problem, splits: Tensor) -> None:
     """Raise ValueError for splits of another shape than (B, D, K)."""
     if splits.shape != problem.path_mask.shape:
+        shape = tuple(problem.path_mask.shape)
         raise ValueError(
-            f"splits must be {tuple(problem.path_mask.shape)}, are {tuple(splits.shape)}"
+            f"splits must be an array of shape {shape} (matrices, demands, paths), "
+            f"not {tuple(splits.shape)}"
         )
 
 

@@ -109,7 +109,10 @@ def arrays(
     # Classes and paths must belong to the demands and the network.
     if classes is not None and int(classes.ptr[-1]) != paths.num_demands:
         raise InputError(
-            "problem", "classes", f"classes of {paths.num_demands} demands", int(classes.ptr[-1])
+            "problem",
+            "classes",
+            f"classes of {paths.num_demands} demands",
+            f"classes of {int(classes.ptr[-1])} demands",
         )
     if not hasattr(paths, "topology_key"):
         raise InputError(
@@ -845,8 +848,11 @@ class Problem:
         """
         demand = self.demand[rows]
         if demand.shape[1:] != self.demand.shape[1:]:
-            raise InputError(
-                "problem", "rows", "a slice or a list of indices; row(0) is one matrix", repr(rows)
+            raise InputError.invalid(
+                "problem",
+                "rows",
+                f"{rows!r} is neither a slice nor a list of indices",
+                "use row(0) for one matrix",
             )
         conditions = tuple(condition.rows(rows) for condition in self.conditions)
         max_share = None if self.largest_share is None else self.largest_share[rows]

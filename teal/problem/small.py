@@ -191,7 +191,7 @@ def _compute_metrics(
         value: (D, K) value of a Gbit/s on each path.
         balances: whether the largest utilisation is minimised.
         holds_capacity: whether loads must stay within capacities.
-        capacity_share: usable share of each link's capacity, to which utilisations are relative.
+        capacity_share: usable share of each link's full capacity.
         splits: (B, D, K) share of each demand on each path.
         prices: (B, E) dual price y of each link, value per Gbit/s.
         scales: (m,) multiples of the prices.

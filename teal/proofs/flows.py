@@ -147,7 +147,9 @@ def read_prices(file: Path, topology: Topology) -> FloatArray:
             rows = list(reader)
             columns = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(str(file), "", "a CSV file of link prices", error) from None
+        raise InputError.invalid(
+            str(file), "", f"the file cannot be read as a CSV file of link prices: {error}"
+        ) from None
     if not {"link", "price"} <= set(columns):
         raise InputError(str(file), "columns", "link, price", ", ".join(columns) or "none")
     for line, row in enumerate(rows, 2):
@@ -182,11 +184,15 @@ def _read_rows(file: Path) -> list[dict[str, Any]]:
         else:
             table = pa.parquet.read_table(file)
     except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(str(file), "", "a table of flows", error) from None
+        raise InputError.invalid(
+            str(file), "", f"the file cannot be read as a table of flows: {error}"
+        ) from None
     # Check the columns.
     columns = set(table.column_names)
     if len(columns) < len(table.column_names):
-        raise InputError(str(file), "columns", "each column once", ", ".join(table.column_names))
+        raise InputError.invalid(
+            str(file), "columns", f"a column occurs twice: {', '.join(table.column_names)}"
+        )
     if not ({"source", "target", "flow"} <= columns and columns & {"links", "link"}):
         raise InputError(
             str(file),
@@ -207,7 +213,9 @@ def _split_link_names(value: Any, location: str) -> list[str]:
         try:
             return [str(link) for link in json.loads(text)]
         except ValueError as error:
-            raise InputError(location, "links", "a JSON list", error) from None
+            raise InputError.invalid(
+                location, "links", f"the text is not a JSON list: {error}"
+            ) from None
     return [part.strip() for part in text.split(";") if part.strip()]
 
 

@@ -537,9 +537,11 @@ def _feasible_flows(problem: Problem, splits: Tensor) -> Tensor:
     overload = problem.program.overload(load)
     if bool((overload > TOLERANCE).any()):
         link = int(overload.argmax())
-        expected = f"at most {float(problem.capacity[0, link])!r} Gbit/s"
         raise InputError(
-            "proof", f"link {problem.topology.link_name(link)}", expected, float(load[0, link])
+            "proof",
+            f"link {problem.topology.link_name(link)}",
+            f"a load of at most {float(problem.capacity[0, link])!r} Gbit/s",
+            f"{float(load[0, link])!r} Gbit/s",
         )
     return flows / problem.ops.path_max(1 + overload.clamp(min=0))[0].clamp(min=1)
 
@@ -547,7 +549,8 @@ def _feasible_flows(problem: Problem, splits: Tensor) -> Tensor:
 def _rate_error(problem: Problem, flows: Tensor, d: int, prefix: str) -> InputError:
     """Return the error for a demand ``d`` whose flow is not its rate, or above it."""
     expected = f"{prefix}{float(problem.demand[0, d])!r} Gbit/s"
-    return InputError("proof", _demand_name(problem, d), expected, float(flows[0, d].sum()))
+    flow = f"{float(flows[0, d].sum())!r} Gbit/s"
+    return InputError("proof", _demand_name(problem, d), expected, flow)
 
 
 def make_claims(

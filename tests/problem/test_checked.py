@@ -95,7 +95,7 @@ def test_a_matrix_that_is_not_there_is_refused() -> None:
     for wrong in (3, 7, -4):
         with pytest.raises(IndexError):
             problem.row(wrong)
-    with pytest.raises(InputError, match=r"row\(0\) is one matrix"):
+    with pytest.raises(InputError, match=r"use row\(0\) for one matrix"):
         problem.rows(torch.tensor(1))
     with pytest.raises(
         (InputError, TypeError)

@@ -129,7 +129,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         (
             "x.csv",
             "source,target,links,flow,flow\nn0,n1,0,4,1\n",
-            "columns: expected each column once",
+            "columns: a column occurs twice",
         ),
         ("x.csv", "source,target,link,flow\nn0,n1,0;1,1\n", "row 2: link: expected one link"),
         (

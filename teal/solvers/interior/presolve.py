@@ -369,14 +369,16 @@ def _presolve(
         splits: (D K,) share of its demand on each path; receives those of the demands that are
             served in full.
     """
+    # (P,) paths that can carry traffic; (E,) row of each link that can bind, -1 for the others.
     is_usable = _usable_paths(layout, terms, demand, capacity, value, sheds)
     link_row = _link_rows(layout, terms, demand, capacity, is_usable, sheds)
     has_unit_coefficients = len(terms.coefficient) == 0
     has_utility = len(terms.utility_weight) > 0
     has_bounds = len(terms.max_share) > 0
     num_steps = terms.level.shape[1]
-    # Buffers of the program, cut to their final lengths at the end: blocks (at most D), columns (at
-    # most P and the shedding columns), and entries (column, row).
+    # Buffers of the program, cut to their final lengths at the end.  Block g (at most D) has the
+    # columns block_ptr[g]:block_ptr[g + 1]; column q (a path or a shedding column) has the rows
+    # row[row_ptr[q]:row_ptr[q + 1]] with the load coefficients at the same positions.
     max_columns = len(layout.slot) + len(demand) * max(0, num_steps - 1)
     block_ptr = np.zeros(len(demand) + 1, np.int64)
     rate = np.empty(len(demand))
