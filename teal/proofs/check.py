@@ -221,11 +221,11 @@ class Program:
         )
         need(
             self.kind not in LINEAR or self.achieved_value >= self.value,
-            f"{self.kind}: the flows do not reach the value",
+            f"{self.kind}: the flows do not reach the claimed value",
         )
         need(
             self.kind != "cost" or self.achieved_value <= self.value,
-            "cost: the flows cost more than is claimed",
+            "cost: the flows cost more than the claimed value",
         )
         # The inequality of each kind; those of value use the dual bound.
         proves = {
@@ -238,13 +238,13 @@ class Program:
         }
         need(
             proves.get(self.kind, proved_bound <= self.bound),
-            f"{self.kind}: the prices prove no such bound",
+            f"{self.kind}: the prices do not prove the claimed bound",
         )
         is_minimum = self.kind in ("utilisation", "cost")
         low, high = (self.bound, self.value) if is_minimum else (self.value, self.bound)
         need(
             low <= high and (self.kind != "concurrent" or low <= SQUARE),
-            f"{self.kind}: no such value exists",
+            f"{self.kind}: the claimed value contradicts the bound",
         )
         return self.sentence(low, high, num_without_path)
 
