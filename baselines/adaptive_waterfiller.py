@@ -24,14 +24,16 @@ from teal.runtime.parallel import kernel
 from teal.solvers.sequences.fairness import require_shedding
 from teal.spec import Spec
 
-_CHANGED = 1e-12  # relative: a link's level that rose by more since it was queued is queued again
-_MIN_WEIGHT = 1e-6  # of a path, so that none is given up for good
+# A link is queued again if its level has risen by more than this relative amount since it was
+# queued.
+_LEVEL_TOLERANCE = 1e-12
+# Smallest weight of a path: its flow may grow again in a later water-filling.
+_MIN_WEIGHT = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class AdaptiveWaterfiller:
-    """The scheme `adaptive-waterfiller`: water-fillings of paths, each with the weights that the
-    last one leaves.
+    """The scheme `adaptive-waterfiller`: water-filling of paths with adapted weights.
 
     Attributes:
         iterations: number of water-fillings.
@@ -40,7 +42,7 @@ class AdaptiveWaterfiller:
     iterations: int = 10
 
     def solve(self, problem: Problem) -> Allocation:
-        """Nearly max-min fair rates of every matrix.
+        """Return nearly max-min fair rates of every matrix.
 
         Raises:
             InputError: a program that must carry all demand.
@@ -49,33 +51,39 @@ class AdaptiveWaterfiller:
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
+        """Solve one matrix by repeated weighted water-filling.
+
+        The next weight of a path is its flow over the rate of its demand.
+        """
         variables = matrix.path_variables(matrix.routable)
-        count = len(variables.path)
-        links = len(matrix.capacity)
+        num_flows = len(variables.path)
+        num_links = len(matrix.capacity)
         flow = np.zeros(matrix.mask.shape)
-        if not count:
+        if not num_flows:
             return MatrixResult(flow)
-        # Links of each flow: those of its path, then the link of its demand.
-        column = np.concatenate([variables.column, np.arange(count)])
-        link = np.concatenate([variables.link, links + variables.demand_row])
+        # Each path is a flow.  Its links are those of the path, then a virtual link of the demand,
+        # whose capacity is the demand.  CSR: pointers and link indices of each flow.
+        column = np.concatenate([variables.column, np.arange(num_flows)])
+        link = np.concatenate([variables.link, num_links + variables.demand_row])
         order = np.argsort(column, kind="stable")
-        of_flow = (
-            np.searchsorted(column[order], np.arange(count + 1)).astype(np.int64),
+        flow_links_csr = (
+            np.searchsorted(column[order], np.arange(num_flows + 1)).astype(np.int64),
             link[order].astype(np.int64),
         )
+        # CSR: pointers and flow indices of each link.
         capacity = np.concatenate([matrix.capacity, matrix.demand[variables.demands]])
         order = np.argsort(link, kind="stable")
-        of_link = (
+        link_flows_csr = (
             np.searchsorted(link[order], np.arange(len(capacity) + 1)).astype(np.int64),
             column[order].astype(np.int64),
         )
         weight = 1.0 / np.bincount(variables.demand_row)[variables.demand_row]
-        rate = np.zeros(count)
+        rate = np.zeros(num_flows)
         for _ in range(self.iterations):
-            rate = waterfill(weight, capacity, *of_flow, *of_link)
-            total = np.bincount(variables.demand_row, rate)[variables.demand_row]
+            rate = waterfill(weight, capacity, *flow_links_csr, *link_flows_csr)
+            demand_rate = np.bincount(variables.demand_row, rate)[variables.demand_row]
             weight = np.maximum(
-                np.divide(rate, total, out=weight.copy(), where=total > 0), _MIN_WEIGHT
+                np.divide(rate, demand_rate, out=weight.copy(), where=demand_rate > 0), _MIN_WEIGHT
             )
         flow.reshape(-1)[variables.path] = rate
         return MatrixResult(flow)
@@ -90,40 +98,42 @@ def waterfill(
     link_ptr: Int64Array,
     link_flow: Int64Array,
 ) -> Array:
-    """(n,) weighted max-min fair rates of flows with one path each.
+    """Return weighted max-min fair rates (n,) of flows with one path each.
 
-    The link with the least level, capacity left over weight left, fixes the rates of its flows;
-    then the next one.
+    The link with the lowest level (residual capacity over the total weight of its flows) fixes the
+    rates of its flows at weight times level; then the next link.
 
     Args:
-        weight: (n,) of the flows, above 0.
-        capacity: (m,) of the links.
-        flow_ptr, flow_link: the links of flow i are ``flow_link[flow_ptr[i]:flow_ptr[i + 1]]``.
-        link_ptr, link_flow: the flows of each link likewise.
+        weight: (n,) weight of each flow, above 0.
+        capacity: (m,) capacity of each link.
+        flow_ptr: (n + 1,) the links of flow i are ``flow_link[flow_ptr[i]:flow_ptr[i + 1]]``.
+        flow_link: links of all flows.
+        link_ptr: (m + 1,) the flows of link e are ``link_flow[link_ptr[e]:link_ptr[e + 1]]``.
+        link_flow: flows of all links.
     """
-    links = len(capacity)
-    flows = len(weight)
-    # Residual capacity, and total weight of the flows that are not fixed, of each link.
+    num_links = len(capacity)
+    num_flows = len(weight)
+    # (m,) residual capacity of each link, and total weight of its flows that are not fixed.
     residual = capacity.copy()
-    active = np.zeros(links)
-    for i in range(flows):
+    active_weight = np.zeros(num_links)
+    for i in range(num_flows):
         for j in range(flow_ptr[i], flow_ptr[i + 1]):
-            active[flow_link[j]] += weight[i]
-    # Queue the links by their level.
-    rate = np.zeros(flows)
-    is_fixed = np.zeros(flows, dtype=np.uint8)
+            active_weight[flow_link[j]] += weight[i]
+    # Priority queue of (level, link); the first entry tells Numba its type.
+    rate = np.zeros(num_flows)
+    is_fixed = np.zeros(num_flows, dtype=np.uint8)
     queue = [(0.0, 0)]
     queue.pop()
-    for e in range(links):
-        if active[e] > 0:
-            heapq.heappush(queue, (residual[e] / active[e], e))
+    for e in range(num_links):
+        if active_weight[e] > 0:
+            heapq.heappush(queue, (residual[e] / active_weight[e], e))
     # Fix the flows of the link with the lowest level; requeue a link whose level has risen.
     while len(queue):
         level, e = heapq.heappop(queue)
-        if active[e] <= 0:
+        if active_weight[e] <= 0:
             continue
-        current_level = max(0.0, residual[e]) / active[e]
-        if current_level > level * (1 + _CHANGED):
+        current_level = max(0.0, residual[e]) / active_weight[e]
+        if current_level > level * (1 + _LEVEL_TOLERANCE):
             heapq.heappush(queue, (current_level, e))
             continue
         for j in range(link_ptr[e], link_ptr[e + 1]):
@@ -134,8 +144,8 @@ def waterfill(
             rate[i] = weight[i] * current_level
             for k in range(flow_ptr[i], flow_ptr[i + 1]):
                 residual[flow_link[k]] -= rate[i]
-                active[flow_link[k]] -= weight[i]
-        active[e] = 0.0
+                active_weight[flow_link[k]] -= weight[i]
+        active_weight[e] = 0.0
     return rate
 
 

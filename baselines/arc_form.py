@@ -26,12 +26,11 @@ from teal.runtime.lp import solve_lp
 
 
 def optimum(problem: Problem) -> float:
-    """Optimal objective of one matrix over all paths of the network, not only its K candidate
-    paths.
+    """Return the optimal objective of one matrix over all paths of the network.
 
     The value for value maximisation, theta for max_link_utilisation, 1 / max(1, theta) for
-    max_concurrent_flow. The balanced programs and least_cost include only demands with a live
-    candidate path; the least cost is infinite if they cannot all be carried.
+    max_concurrent_flow.  Programs that serve all demand include only demands with a live candidate
+    path; the least cost is infinite if they cannot all be carried.
 
     Args:
         problem: network, objective and one matrix; further matrices are ignored.
@@ -54,9 +53,10 @@ class _ArcConstraints:
     """Constraints of the arc form, with S sources, N nodes, E links and D demands.
 
     Attributes:
-        loads: (E, S E) load of each link, from the flows f[s, e].
-        balance: (S (N - 1), S E) net inflow of each source at each other node.
-        delivered: (S (N - 1), D) 1 where a demand ends.
+        loads: (E, S E) matrix from flows f[s, e] to link loads.
+        balance: (S (N - 1), S E) matrix from flows f[s, e] to the net inflow of each source's
+            traffic at each other node.
+        delivered: (S (N - 1), D) matrix with 1 where a demand from the source ends at the node.
         capacity: (E,) Gbit/s.
         num_sources: S.
     """
@@ -88,6 +88,7 @@ class _ArcConstraints:
             ),
             shape=(num_nodes, num_links),
         )
+        # Rows by (source, node), columns of flows by (source, link).
         balance = sp.kron(sp.eye(num_sources), net_inflow, format="csr")
         delivered = sp.csr_array(
             (
@@ -109,10 +110,11 @@ class _ArcConstraints:
         )
 
     def max_value(self, problem: Problem) -> float:
-        """Largest value of the delivered rates, less the cost of the flows."""
+        """Return the largest value of the delivered rates less the cost of the flows."""
         num_links, num_flows = self.loads.shape
         demand = problem.demand[0].numpy()
         no_loads = sp.csr_array((num_links, len(demand)))
+        # Variables: flows f[s, e], then delivered rates x[d].
         result = solve_lp(
             np.concatenate(
                 [
@@ -128,7 +130,7 @@ class _ArcConstraints:
         return -result.value
 
     def min_cost(self, problem: Problem, demand: FloatArray) -> float:
-        """Least cost of carrying the demands (D,), Gbit/s; infinite if it is infeasible."""
+        """Return the least cost of carrying the demands (D,), Gbit/s; infinite if infeasible."""
         unit = max(float(problem.link_cost.max()), 1e-300)
         result = solve_lp(
             np.tile(problem.link_cost.numpy(), self.num_sources) / unit,
@@ -141,9 +143,10 @@ class _ArcConstraints:
         return result.value * unit
 
     def min_utilisation(self, demand: FloatArray) -> float:
-        """Least largest link utilisation that carries the demands (D,), Gbit/s."""
+        """Return the smallest maximum link utilisation for demands (D,), Gbit/s."""
         num_links, num_flows = self.loads.shape
         no_theta = sp.csr_array((self.balance.shape[0], 1))
+        # Variables: flows f[s, e], then theta.
         result = solve_lp(
             np.concatenate([np.zeros(num_flows), [1.0]]),
             (sp.hstack([self.loads, sp.csr_array(-self.capacity[:, None])]), np.zeros(num_links)),

@@ -19,11 +19,10 @@ METHODS = ("modularity", "spectral", "leaders")
 def partition(
     topology: Topology, num_clusters: int, method: str = "modularity", seed: int = 0
 ) -> Array:
-    """(N,) cluster of each node, numbered from 0; every cluster is strongly connected by its own
-    links.
+    """Return the cluster (N,) of each node; every cluster is strongly connected by its own links.
 
-    Where a method returns a cluster that is not connected, each of its components becomes a
-    cluster, so that there may be more than ``num_clusters``.
+    If a method returns a cluster that is not connected, each of its components becomes a cluster,
+    so that there may be more than ``num_clusters``.
 
     Args:
         topology: the network.
@@ -32,7 +31,7 @@ def partition(
             2004), ``spectral`` (normalised Laplacian, k-means on the rows of its eigenvectors; Ng,
             Jordan and Weiss, 2001) or ``leaders`` (random nodes; every other node joins the nearest
             in hops).
-        seed: for ``spectral`` and ``leaders``.
+        seed: seed of ``spectral`` and ``leaders``.
     """
     num_clusters = max(1, min(num_clusters, topology.num_nodes))
     weight = _symmetric_capacity(topology)
@@ -47,7 +46,7 @@ def partition(
 
 
 def _symmetric_capacity(topology: Topology) -> sp.csr_array:
-    """(N, N) sum of the capacities of both directions, Gbit/s."""
+    """Return the matrix (N, N) of the sums of the capacities of both directions, Gbit/s."""
     shape = (topology.num_nodes, topology.num_nodes)
     directed = sp.csr_array(
         (topology.capacity, (topology.link_source, topology.link_target)), shape=shape
@@ -56,29 +55,34 @@ def _symmetric_capacity(topology: Topology) -> sp.csr_array:
 
 
 def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
-    """Merge the two neighbouring clusters with the largest gain of modularity until
-    ``num_clusters`` are left.
+    """Return clusters (N,) by greedy agglomeration on modularity.
+
+    The two neighbouring clusters with the largest gain are merged until ``num_clusters`` remain.
 
     With w[i, j] the share of all capacity between clusters i and j, and a[i] the share at i, the
     gain of a merger is 2 (w[i, j] - a[i] a[j]).
+
+    Args:
+        weight: (N, N) symmetric capacity between nodes.
+        num_clusters: number of clusters at which merging stops.
     """
-    nodes = weight.shape[0]
+    num_nodes = weight.shape[0]
     degree = np.asarray(weight.sum(1)).reshape(-1) / max(float(weight.sum()), 1e-300)
     neighbours = _capacity_shares(weight)
-    cluster = np.arange(nodes)
-    version = [0] * nodes
-    num_left = nodes
-    # Entries (-gain, i, j, version of i, version of j); an entry is stale once a version has
-    # changed.
+    cluster = np.arange(num_nodes)
+    version = [0] * num_nodes
+    num_current = num_nodes
+    # Priority queue of (-gain, i, j, version of i, version of j); an entry is stale if a version
+    # has changed.
     queue = [
         (-(2 * w - 2 * degree[i] * degree[j]), i, j, 0, 0)
-        for i in range(nodes)
+        for i in range(num_nodes)
         for j, w in neighbours[i].items()
         if i < j
     ]
     heapq.heapify(queue)
     # Merge j into i, then queue the new gains of i.
-    while num_left > num_clusters and queue:
+    while num_current > num_clusters and queue:
         _, i, j, version_i, version_j = heapq.heappop(queue)
         if version[i] != version_i or version[j] != version_j:
             continue
@@ -87,7 +91,7 @@ def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
         degree[i] += degree[j]
         version[i] += 1
         version[j] = -1
-        num_left -= 1
+        num_current -= 1
         for k, w in neighbours[i].items():
             gain = 2 * w - 2 * degree[i] * degree[k]
             heapq.heappush(queue, (-gain, i, k, version[i], version[k]))
@@ -95,7 +99,7 @@ def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
 
 
 def _capacity_shares(weight: sp.csr_array) -> list[dict[int, float]]:
-    """For each node: neighbour -> share of all capacity between the two."""
+    """Return for each node its neighbours, with the share of all capacity between the two."""
     total = float(weight.sum())
     neighbours: list[dict[int, float]] = [{} for _ in range(weight.shape[0])]
     coo = weight.tocoo()
@@ -117,25 +121,31 @@ def _merge_neighbours(neighbours: list[dict[int, float]], i: int, j: int) -> Non
 
 
 def _spectral(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
-    """k-means on the normalised rows of the leading eigenvectors of D^-1/2 W D^-1/2."""
-    nodes = weight.shape[0]
-    if num_clusters >= nodes - 1:  # one cluster per node: eigsh computes fewer than N eigenvectors
-        return np.arange(nodes)
+    """Return clusters (N,) by k-means on the normalised rows of leading eigenvectors.
+
+    The matrix is D^-1/2 W D^-1/2, with the capacities W (N, N) and their row sums D.
+    """
+    num_nodes = weight.shape[0]
+    if (
+        num_clusters >= num_nodes - 1
+    ):  # one cluster per node: eigsh computes fewer than N eigenvectors
+        return np.arange(num_nodes)
     degree = np.asarray(weight.sum(1)).reshape(-1)
     scale = sp.diags_array(1 / np.sqrt(np.maximum(degree, 1e-300)))
-    start = np.random.default_rng(seed).random(nodes)
+    start = np.random.default_rng(seed).random(num_nodes)
     _, vectors = eigsh(sp.csr_array(scale @ weight @ scale), k=num_clusters, which="LA", v0=start)
     rows = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-300)
     return np.asarray(kmeans2(rows, num_clusters, minit="++", seed=seed)[1])
 
 
 def _leaders(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
-    """Breadth-first search from all leaders at once; a node that no leader reaches is a cluster by
-    itself.
+    """Return clusters (N,) by breadth-first search from random leaders at once.
+
+    A node that no leader reaches is a cluster by itself.
     """
-    nodes = weight.shape[0]
-    cluster = np.full(nodes, -1)
-    queue = np.random.default_rng(seed).choice(nodes, num_clusters, replace=False).tolist()
+    num_nodes = weight.shape[0]
+    cluster = np.full(num_nodes, -1)
+    queue = np.random.default_rng(seed).choice(num_nodes, num_clusters, replace=False).tolist()
     cluster[queue] = np.arange(num_clusters)
     for node in queue:  # the loop appends to the queue
         for neighbour in weight.indices[weight.indptr[node] : weight.indptr[node + 1]].tolist():
@@ -148,9 +158,7 @@ def _leaders(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
 
 
 def _split_into_components(topology: Topology, cluster: Array) -> Array:
-    """(N,) strongly connected component of each node over the links inside its cluster, numbered
-    from 0.
-    """
+    """Return the strongly connected component (N,) of each node within its cluster."""
     inside = cluster[topology.link_source] == cluster[topology.link_target]
     shape = (topology.num_nodes, topology.num_nodes)
     links = topology.link_source[inside], topology.link_target[inside]

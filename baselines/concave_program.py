@@ -1,16 +1,15 @@
 """LP-all under concave values of demands, through cvxpy.
 
-With shares z[d, j] of a demand on its columns, which are its paths, or those of
-:mod:`teal.problem.program` under side conditions, and rows r, which are the links and one for each
-budget,
+With shares z[d, j] of a demand on its columns (its paths, unless side conditions rewrite them) and
+rows r (links, and the budgets of conditions),
 
     max sum over d of W[d] u(sum_j z[d, j])
-    s.t.  sum_j z[d, j] <= 1,  load[r] <= limit[r],  0 <= z <= largest.
+    s.t.  sum_j z[d, j] <= 1,  load[r] <= limit[r],  0 <= z <= max_share.
 
 Utilities (:mod:`teal.problem.curves`) are exponential cones for log and power cones for other
-alpha, which Clarabel takes, an interior-point method.  Bandwidth functions
-(:mod:`teal.network.bandwidth_functions`) are linear, with a share for each piece that is at most as
-long as the piece; HiGHS solves them.
+alpha, solved by Clarabel, an interior-point method.  Bandwidth functions
+(:mod:`teal.network.bandwidth_functions`) are piecewise linear, with a variable for the share in
+each piece; HiGHS solves them.
 """
 
 from __future__ import annotations
@@ -39,12 +38,14 @@ _STATUSES = {
 
 
 def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation:
-    """Solve every matrix; splits are projected, since the solver's rows hold to its tolerance
-    (without conditions).
+    """Solve every matrix.
+
+    Without side conditions, splits are projected onto the capacities, since the solver keeps
+    constraints only to a tolerance.
 
     Args:
-        cvxpy: the module.
-        problem: whose demands have a utility or a value that falls in steps, in float64.
+        cvxpy: the imported module.
+        problem: float64 problem whose demands have a concave utility or bandwidth functions.
         time_limit: s for each matrix; 0 for none.
     """
     splits = torch.zeros_like(problem.even_splits)
@@ -54,19 +55,21 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
     solve_s = list[float]()
     for b in range(problem.batch):
         begin = time.perf_counter()
-        row = problem.row(b)
-        columns = row.rewritten.program
-        program, shares, rows, unit = _program(cvxpy, row, columns)
-        limit = {"time_limit": time_limit} if time_limit else {}
+        matrix_problem = problem.row(b)
+        column_program = matrix_problem.rewritten.program
+        program, shares, row_constraints, value_unit = _program(
+            cvxpy, matrix_problem, column_program
+        )
+        time_options = {"time_limit": time_limit} if time_limit else {}
         tolerances = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), _TOLERANCE)
-        of_solver = (
+        solver_options = (
             {"solver": "HIGHS"} if problem.utility is None else {"solver": "CLARABEL", **tolerances}
         )
         built = time.perf_counter()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of inaccurate results, which the status reports
-                program.solve(**of_solver, **limit)
+                program.solve(**solver_options, **time_options)
             status = _STATUSES.get(program.status, Status.FAILED)
         except cvxpy.SolverError:
             status = Status.FAILED
@@ -74,91 +77,118 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
         build_s.append(built - begin)
         solve_s.append(time.perf_counter() - built)
         if status.usable:
-            dual_prices = torch.zeros_like(columns.live, dtype=splits.dtype)
-            dual_prices[columns.live] = torch.from_numpy(np.maximum(shares.value, 0)).to(
-                dual_prices
+            column_shares = torch.zeros_like(column_program.live, dtype=splits.dtype)
+            column_shares[column_program.live] = torch.from_numpy(np.maximum(shares.value, 0)).to(
+                column_shares
             )
-            splits[b] = row.rewritten.splits(dual_prices)[0]
-            links = problem.topology.num_links
-            # Duals are those of rows scaled by the limit.
-            dual = torch.from_numpy(np.maximum(rows.dual_value, 0)[:links]).to(prices)
-            prices[b] = dual * unit * problem.inverse_capacity[b]
+            splits[b] = matrix_problem.rewritten.splits(column_shares)[0]
+            num_links = problem.topology.num_links
+            # The rows are divided by their limits: divide the duals, too.
+            row_dual = torch.from_numpy(np.maximum(row_constraints.dual_value, 0)[:num_links]).to(
+                prices
+            )
+            prices[b] = row_dual * value_unit * problem.inverse_capacity[b]
     splits = splits if problem.conditions else project(problem, splits)
     return Allocation(splits, prices, tuple(statuses), tuple(build_s), tuple(solve_s))
 
 
-def _program(cvxpy: Any, problem: Problem, columns: Program) -> tuple[Any, Any, Any, float]:
-    """Program of one matrix, shares of its live columns, rows, and unit of the value."""
+def _program(cvxpy: Any, problem: Problem, column_program: Program) -> tuple[Any, Any, Any, float]:
+    """Build the program of one matrix.
+
+    Args:
+        cvxpy: the imported module.
+        problem: problem with B = 1.
+        column_program: its program over columns and rows.
+
+    Returns:
+        cvxpy problem; variable (n,), shares of the live columns; constraint (R,) of the rows,
+        relative to their limits; and the unit of the value, Gbit/s of weighted demand.
+    """
     # Weights of the demands, relative to their sum.
     utility = problem.utility
-    mask = columns.live[0].cpu().numpy()
-    d, _ = np.nonzero(mask)
+    mask = column_program.live[0].cpu().numpy()
+    column_demand, _ = np.nonzero(mask)
     demand = problem.demand[0].cpu().numpy()
-    limit = columns.limit[0].cpu().numpy()
+    limit = column_program.limit[0].cpu().numpy()
     utility_weight = problem.demand_value if utility is None else utility.unit_value[0]
     weight = (utility_weight * problem.demand[0]).cpu().numpy()
-    unit = float(weight.sum()) or 1.0
-    weight = weight / unit
-    # Constraints of the rows, relative to their limits, and shares of the demands.
-    on_rows = columns.columns.incidence(len(limit))[:, np.flatnonzero(mask.reshape(-1))]
-    inverse = np.where(limit > 0, 1 / np.where(limit > 0, limit, 1), 0.0)
-    use = sp.csr_matrix(sp.diags_array(inverse) @ on_rows @ sp.diags_array(demand[d]))
-    of_demand = sp.csr_matrix((np.ones(len(d)), (d, np.arange(len(d)))), (len(demand), len(d)))
-    shares = cvxpy.Variable(len(d), nonneg=True)
-    total = of_demand @ shares
+    value_unit = float(weight.sum()) or 1.0
+    weight = weight / value_unit
+    # (R, n) utilisation of each row by a share of 1 on each column, and (D, n) demand of each
+    # column.
+    incidence = column_program.columns.incidence(len(limit))[:, np.flatnonzero(mask.reshape(-1))]
+    inverse_limit = np.where(limit > 0, 1 / np.where(limit > 0, limit, 1), 0.0)
+    utilisation = sp.csr_matrix(
+        sp.diags_array(inverse_limit) @ incidence @ sp.diags_array(demand[column_demand])
+    )
+    demand_incidence = sp.csr_matrix(
+        (np.ones(len(column_demand)), (column_demand, np.arange(len(column_demand)))),
+        (len(demand), len(column_demand)),
+    )
+    shares = cvxpy.Variable(len(column_demand), nonneg=True)
+    served_share = demand_incidence @ shares
     extra_constraints = []
-    largest = getattr(columns.demand_set, "max_share", None)
-    if largest is not None:
-        extra_constraints.append(shares <= largest[0].cpu().numpy()[mask])
+    max_share = getattr(column_program.demand_set, "max_share", None)
+    if max_share is not None:
+        extra_constraints.append(shares <= max_share[0].cpu().numpy()[mask])
     # Objective.
     if utility is not None:
-        goal = _utility_goal(cvxpy, utility.curve.alpha, weight, total)
+        goal = _utility_goal(cvxpy, utility.curve.alpha, weight, served_share)
     else:
-        goal, constraints = _bandwidth_goal(cvxpy, problem, weight, total)
+        goal, constraints = _bandwidth_goal(cvxpy, problem, weight, served_share)
         extra_constraints += constraints
-    links = use @ shares <= 1
+    row_constraints = utilisation @ shares <= 1
     return (
-        cvxpy.Problem(cvxpy.Maximize(goal), [total <= 1, links, *extra_constraints]),
+        cvxpy.Problem(
+            cvxpy.Maximize(goal), [served_share <= 1, row_constraints, *extra_constraints]
+        ),
         shares,
-        links,
-        unit,
+        row_constraints,
+        value_unit,
     )
 
 
-def _utility_goal(cvxpy: Any, alpha: float, weight: Array, total: Any) -> Any:
-    """Weighted sum of the utilities of the served shares.
+def _utility_goal(cvxpy: Any, alpha: float, weight: Array, served_share: Any) -> Any:
+    """Return the weighted sum of the utilities of the served shares, a cvxpy expression.
 
     Args:
-        cvxpy: the module.
-        alpha: parameter of alpha-fairness.
+        cvxpy: the imported module.
+        alpha: exponent of alpha-fairness; 1 for the logarithm.
         weight: (D,) weight of each demand.
-        total: cvxpy expression, served share of each demand.
+        served_share: (D,) cvxpy expression, served share of each demand.
     """
     has_weight = weight > 0
-    power = None if alpha == 1 else cvxpy.power(total[has_weight], 1 - alpha)
-    value = cvxpy.log(total[has_weight]) if power is None else (power - 1) / (1 - alpha)
+    power = None if alpha == 1 else cvxpy.power(served_share[has_weight], 1 - alpha)
+    value = cvxpy.log(served_share[has_weight]) if power is None else (power - 1) / (1 - alpha)
     return weight[has_weight] @ value
 
 
 def _bandwidth_goal(
-    cvxpy: Any, problem: Problem, weight: Array, total: Any
+    cvxpy: Any, problem: Problem, weight: Array, served_share: Any
 ) -> tuple[Any, list[Any]]:
-    """Sum of the bandwidth functions of the served shares, and the constraints of their pieces.
+    """Return the sum of the bandwidth functions, and the constraints of their pieces.
+
+    The served share of a demand is the sum of its shares in the pieces, each at most as wide as the
+    piece.
 
     Args:
-        cvxpy: the module.
-        problem: one matrix.
+        cvxpy: the imported module.
+        problem: problem with B = 1.
         weight: (D,) weight of each demand.
-        total: cvxpy expression, served share of each demand.
+        served_share: (D,) cvxpy expression, served share of each demand.
     """
     steps = problem.steps
     assert steps is not None
     end = steps.end[0].cpu().numpy()
     level = np.broadcast_to(steps.level.cpu().numpy(), end.shape)
-    parts = [cvxpy.Variable(len(weight), nonneg=True) for _ in end.T]
+    piece_shares = [cvxpy.Variable(len(weight), nonneg=True) for _ in end.T]
     constraints = [
-        part <= width for part, width in zip(parts, np.diff(end, prepend=0.0).T, strict=True)
+        piece_share <= width
+        for piece_share, width in zip(piece_shares, np.diff(end, prepend=0.0).T, strict=True)
     ]
-    constraints.append(sum(parts) == total)
-    goal = sum((weight * of_piece) @ part for of_piece, part in zip(level.T, parts, strict=True))
+    constraints.append(sum(piece_shares) == served_share)
+    goal = sum(
+        (weight * piece_level) @ piece_share
+        for piece_level, piece_share in zip(level.T, piece_shares, strict=True)
+    )
     return goal, constraints

@@ -1,10 +1,10 @@
-"""LP-all under side conditions: the linear program of :mod:`teal.problem.program`, over its columns
-and rows.
+"""LP-all under side conditions: the linear program over rewritten columns and rows.
 
     max sum v[d, j] x[d, j]  s.t.  sum a[r, d, j] x[d, j] <= limit[r],  sum_j x[d, j] <= demand[d],
-    0 <= x[d, j] <= demand[d] largest[d, j],
+    0 <= x[d, j] <= demand[d] max_share[d, j].
 
-under priority one such program a class, as in :mod:`baselines.lp_priority`.
+Under priority there is one program for each class: it maximises the flow of the class, while higher
+classes keep theirs.
 """
 
 from __future__ import annotations
@@ -22,66 +22,67 @@ from teal.problem import Allocation, Problem, ProgramPrices, Status
 from teal.problem.program import Program
 from teal.problem.sets import Capped
 
-# Relative tolerance of the flow of a higher class in the next LPs, for rounding.
+# The flow of a higher class may fall by this share in later LPs, so that rounding makes none
+# infeasible.
 _SLACK = 1e-9
 
 
 def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation:
-    """Optimum of every matrix, with prices of links; under priority with those of the LP of every
-    class.
+    """Solve every matrix to optimality; under priority, with the prices of each class's LP.
 
     Args:
         problem: problem with side conditions, in float64.
         settings: settings of the LP solver.
     """
-    count = 1 if problem.classes is None else len(problem.classes)
-    prices = np.zeros((problem.batch, count, problem.topology.num_links))
+    num_programs = 1 if problem.classes is None else len(problem.classes)
+    prices = np.zeros((problem.batch, num_programs, problem.topology.num_links))
     splits = torch.zeros_like(problem.even_splits)
     statuses = []
     build_s = []
     solve_s = []
     for b in range(problem.batch):
         begin = time.perf_counter()
-        row = problem.row(b)
+        matrix_problem = problem.row(b)
         # Solve the LPs of the classes in turn.
-        lps = _Lps(
-            row.rewritten.program,
+        programs = _ClassPrograms(
+            matrix_problem.rewritten.program,
             np.zeros(problem.paths.num_demands, int)
             if problem.classes is None
             else problem.classes.of_demand,
             is_ordered=problem.classes is not None,
         )
-        status = lps.solve(prices[b], settings)
+        status = programs.solve(prices[b], settings)
         if status.usable:
-            splits[b] = row.rewritten.splits(lps.shares())[0]
+            splits[b] = matrix_problem.rewritten.splits(programs.shares())[0]
         statuses.append(status)
-        solve_s.append(lps.seconds)
-        build_s.append(time.perf_counter() - begin - lps.seconds)
+        solve_s.append(programs.seconds)
+        build_s.append(time.perf_counter() - begin - programs.seconds)
     # Gather the results of all matrices.
-    of_programs = torch.from_numpy(prices).to(problem.demand)
+    all_prices = torch.from_numpy(prices).to(problem.demand)
     return Allocation(
         splits,
-        of_programs[:, -1],
+        all_prices[:, -1],
         tuple(statuses),
         tuple(build_s),
         tuple(solve_s),
-        program_prices=None if problem.classes is None else ProgramPrices(of_programs),
+        program_prices=None if problem.classes is None else ProgramPrices(all_prices),
     )
 
 
-class _Lps:
+class _ClassPrograms:
     """The LPs of one matrix, one for each class of demands.
 
     Args:
-        program: program of one matrix, Gbit/s.
-        of_demand: (D,) class of each demand.
-        is_ordered: whether flow counts instead of value, and higher classes keep theirs.
+        program: program of one matrix with J columns of each of D demands and R rows, Gbit/s.
+        demand_class: (D,) class of each demand.
+        is_ordered: whether to maximise the flow of each class, while higher classes keep theirs;
+            otherwise the value.
 
     Attributes:
         seconds: time of the solver so far.
     """
 
-    def __init__(self, program: Program, of_demand: Array, *, is_ordered: bool) -> None:
+    def __init__(self, program: Program, demand_class: Array, *, is_ordered: bool) -> None:
         self._program = program
         self._is_ordered = is_ordered
         self._limit = program.limit[0].cpu().numpy()
@@ -92,26 +93,27 @@ class _Lps:
             if (self._limit > 0).any()
             else 1.0
         )
-        # Columns of live paths with demand, and the demand and class of each.
+        # (n,) indices d J + j of live columns with demand, and the demand and class of each.
         self._column = np.flatnonzero((live & (demand > 0)[:, None]).reshape(-1))
-        self._demand_of = self._column // live.shape[1]
-        self._class_of = of_demand[self._demand_of]
-        # Rows of the program, then of the demands.
+        self._column_demand = self._column // live.shape[1]
+        self._column_class = demand_class[self._column_demand]
+        # (R + D, n) rows of the program, then of the demands; rates are in a unit near the mean
+        # limit.
         rows = program.columns.incidence(len(self._limit))[:, self._column]
         demand_rows = sp.csr_array(
-            (np.ones(len(self._column)), (self._demand_of, np.arange(len(self._column)))),
+            (np.ones(len(self._column)), (self._column_demand, np.arange(len(self._column)))),
             shape=(len(demand), len(self._column)),
         )
         self._rows = sp.vstack([rows, demand_rows], format="csr")
         self._rhs = np.concatenate([self._limit, demand]) / self._unit
-        # Values and upper bounds of the columns.
+        # (n,) values and upper bounds of the columns.
         self._value = program.value.expand(live.shape).cpu().numpy().reshape(-1)[self._column]
-        largest = np.ones(len(self._column))
+        max_share = np.ones(len(self._column))
         if isinstance(program.demand_set, Capped):
-            largest = program.demand_set.max_share[0].cpu().numpy().reshape(-1)[self._column]
-        self._upper = largest * demand[self._demand_of] / self._unit
+            max_share = program.demand_set.max_share[0].cpu().numpy().reshape(-1)[self._column]
+        self._max_flow = max_share * demand[self._column_demand] / self._unit
         # Flow of the last solution, and of each solved class.
-        self._reached: list[float] = []
+        self._class_flow: list[float] = []
         self._flow = np.zeros(len(self._column))
         self.seconds = 0.0
 
@@ -125,7 +127,7 @@ class _Lps:
         status = Status.OPTIMAL
         for class_index in range(len(prices)):
             solution = solve_program(self.program(class_index), settings)
-            self.take(class_index, solution)
+            self.store(class_index, solution)
             status = solution.status
             if not status.usable:
                 break
@@ -133,34 +135,36 @@ class _Lps:
         return status
 
     def program(self, class_index: int) -> LinearProgram:
-        """LP of a class, after those of the higher ones."""
-        value = (self._class_of == class_index).astype(float) if self._is_ordered else self._value
+        """Return the LP of a class: its flow or value, while each higher class keeps its flow."""
+        value = (
+            (self._column_class == class_index).astype(float) if self._is_ordered else self._value
+        )
         constraints = [
-            sp.csr_array(-(self._class_of == higher_class).astype(float)[None])
+            sp.csr_array(-(self._column_class == higher_class).astype(float)[None])
             for higher_class in range(class_index)
         ]
-        upper = np.where(self._class_of <= class_index, self._upper, 0.0)
+        upper = np.where(self._column_class <= class_index, self._max_flow, 0.0)
         return LinearProgram(
             -value,
             sp.csr_array(sp.vstack([self._rows, *constraints])),
-            np.concatenate([self._rhs, [-flow * (1 - _SLACK) for flow in self._reached]]),
+            np.concatenate([self._rhs, [-flow * (1 - _SLACK) for flow in self._class_flow]]),
             upper=upper,
-            size=self._upper,
+            size=self._max_flow,
         )
 
-    def take(self, class_index: int, solution: LpSolution) -> None:
-        """Store the solution of a class's program."""
+    def store(self, class_index: int, solution: LpSolution) -> None:
+        """Store the solution of a class: flow of the columns and of the class, and time."""
         self._flow = np.maximum(solution.x, 0)
         self.seconds = self.seconds + solution.seconds
-        self._reached.append(float(self._flow[self._class_of == class_index].sum()))
+        self._class_flow.append(float(self._flow[self._column_class == class_index].sum()))
 
     def prices(self, solution: LpSolution) -> Array:
         """(R,) dual prices of all rows."""
         return solution.dual[: len(self._limit)]
 
     def shares(self) -> torch.Tensor:
-        """(1, D, J) shares of the last program."""
+        """Return the shares (1, D, J) of the demands on the columns in the last solution."""
         demand = self._program.demand[0].cpu().numpy()
         shares = np.zeros(self._program.live[0].shape)
-        shares.reshape(-1)[self._column] = self._flow * self._unit / demand[self._demand_of]
+        shares.reshape(-1)[self._column] = self._flow * self._unit / demand[self._column_demand]
         return torch.from_numpy(shares)[None].to(self._program.demand)

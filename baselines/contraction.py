@@ -1,6 +1,4 @@
-"""The contraction of a network for NCFlow: clusters, the paths inside each cluster, the links
-between clusters.
-"""
+"""The contraction of a network for NCFlow: clusters, their inner paths, the links between them."""
 
 from __future__ import annotations
 
@@ -21,13 +19,13 @@ MAX_ROUTES = 4
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cluster:
-    """A cluster of n nodes and the m links between them, with up to K edge-disjoint paths inside
-    for each node pair.
+    """A cluster of n nodes and the m links between them, with up to K paths of each node pair.
 
     Attributes:
         nodes: (n,) node indices in the network, ascending.
         links: (m,) link indices in the network.
-        paths: for all pairs of positions in ``nodes``; None for a cluster of one node.
+        paths: edge-disjoint paths of all pairs of positions in ``nodes``; None for a cluster of one
+            node.
     """
 
     nodes: Array
@@ -36,7 +34,7 @@ class Cluster:
 
     @cached_property
     def pair_paths(self) -> dict[tuple[int, int], list[LinkPath]]:
-        """(source, target) -> paths, with the node and link numbers of the network."""
+        """Paths of each pair (source, target), with node and link indices of the network."""
         pair_paths: dict[tuple[int, int], list[LinkPath]] = {}
         if self.paths is None:
             return pair_paths
@@ -49,9 +47,7 @@ class Cluster:
         return pair_paths
 
     def paths_between(self, source: int, target: int) -> list[LinkPath]:
-        """The paths between two nodes (numbers in the network); one path without links if they are
-        the same node.
-        """
+        """Return the paths between two nodes, indices in the network; [()] for the same node."""
         return [()] if source == target else self.pair_paths[source, target]
 
 
@@ -60,8 +56,8 @@ class Contraction:
     """A partition of a network into clusters.
 
     Attributes:
-        node_cluster: (N,) cluster number of each node.
-        clusters: by cluster number.
+        node_cluster: (N,) cluster index of each node.
+        clusters: the clusters, by index.
         links_between: (cluster, cluster) -> links from the first to the second, largest capacity
             first.
         routes: (cluster, cluster) -> up to MAX_ROUTES paths from the first to the second, as
@@ -76,16 +72,16 @@ class Contraction:
 
 
 def contract(
-    topology: Topology, live: Array, count: int, method: str, seed: int, num_paths: int
+    topology: Topology, live: Array, num_clusters: int, method: str, seed: int, num_paths: int
 ) -> Contraction:
-    """Partition the network of the live links into approximately ``count`` clusters.
+    """Partition the network of the live links into approximately ``num_clusters`` clusters.
 
     Args:
         topology: the network.
         live: (E,) true for links that have not failed.
-        count: approximate number of clusters.
-        method: of partition, see :func:`baselines.clusters.partition`.
-        seed: of partition.
+        num_clusters: approximate number of clusters.
+        method: method of partition: modularity, spectral or leaders.
+        seed: seed of the partition.
         num_paths: K, paths for each pair of nodes of a cluster.
     """
     live_links = np.flatnonzero(live)
@@ -94,38 +90,38 @@ def contract(
         return Contraction(
             nodes, tuple(Cluster(np.array([node]), live_links, None) for node in nodes), {}, {}
         )
-    network = topology.with_links(live_links)
-    node_cluster = partition(network, count, method, seed)
+    live_network = topology.with_links(live_links)
+    node_cluster = partition(live_network, num_clusters, method, seed)
     clusters = []
     for index in range(int(node_cluster.max()) + 1):
-        inside = (node_cluster[network.link_source] == index) & (
-            node_cluster[network.link_target] == index
+        is_inside = (node_cluster[live_network.link_source] == index) & (
+            node_cluster[live_network.link_target] == index
         )
         nodes = np.flatnonzero(node_cluster == index)
-        paths = _paths_inside(network, nodes, inside, num_paths) if len(nodes) > 1 else None
-        clusters.append(Cluster(nodes, live_links[inside], paths))
+        paths = _paths_inside(live_network, nodes, is_inside, num_paths) if len(nodes) > 1 else None
+        clusters.append(Cluster(nodes, live_links[is_inside], paths))
     links_between = _links_between(topology, live_links, node_cluster)
     return Contraction(
         node_cluster, tuple(clusters), links_between, _routes(len(clusters), links_between)
     )
 
 
-def _paths_inside(network: Topology, nodes: Array, inside: Array, num_paths: int) -> PathSet:
-    """Paths between the nodes of a cluster over its own links.
+def _paths_inside(network: Topology, nodes: Array, is_inside: Array, num_paths: int) -> PathSet:
+    """Return paths between the nodes of a cluster over its inner links.
 
     Args:
         network: network of the live links.
         nodes: (n,) nodes of the cluster, ascending.
-        inside: (E,) true for the links inside the cluster.
-        num_paths: maximum number of paths of a pair of nodes.
+        is_inside: (E,) true for the links inside the cluster.
+        num_paths: largest number of paths of a pair of nodes.
     """
-    inner = network.with_links(inside)
+    inner_network = network.with_links(is_inside)
     subnetwork = dataclasses.replace(
-        inner,
+        inner_network,
         node_names=tuple(network.node_names[node] for node in nodes),
         coordinates=network.coordinates[nodes],
-        link_source=np.searchsorted(nodes, inner.link_source).astype(np.int32),
-        link_target=np.searchsorted(nodes, inner.link_target).astype(np.int32),
+        link_source=np.searchsorted(nodes, inner_network.link_source).astype(np.int32),
+        link_target=np.searchsorted(nodes, inner_network.link_target).astype(np.int32),
     )
     return compute_paths(subnetwork, num_paths=num_paths, cache=False)
 
@@ -133,38 +129,49 @@ def _paths_inside(network: Topology, nodes: Array, inside: Array, num_paths: int
 def _links_between(
     topology: Topology, live_links: Array, node_cluster: Array
 ) -> dict[tuple[int, int], list[int]]:
-    """Live links between each two clusters, as in :attr:`Contraction.links_between`."""
+    """Return the live links from each cluster to each other one, the largest capacity first.
+
+    Args:
+        topology: the network.
+        live_links: (m,) link indices.
+        node_cluster: (N,) cluster of each node.
+    """
     links_between: dict[tuple[int, int], list[int]] = {}
     for link in sorted(live_links.tolist(), key=lambda e: -topology.capacity[e]):
-        ends = (
+        cluster_pair = (
             int(node_cluster[topology.link_source[link]]),
             int(node_cluster[topology.link_target[link]]),
         )
-        if ends[0] != ends[1]:
-            links_between.setdefault(ends, []).append(link)
+        if cluster_pair[0] != cluster_pair[1]:
+            links_between.setdefault(cluster_pair, []).append(link)
     return links_between
 
 
 def _routes(
-    count: int, links_between: dict[tuple[int, int], list[int]]
+    num_clusters: int, links_between: dict[tuple[int, int], list[int]]
 ) -> dict[tuple[int, int], list[tuple[int, ...]]]:
-    """Paths between ``count`` clusters, as in :attr:`Contraction.routes`."""
+    """Return up to MAX_ROUTES edge-disjoint routes between each two clusters, shortest first.
+
+    Args:
+        num_clusters: number of clusters.
+        links_between: links of each pair of neighbouring clusters.
+    """
     if not links_between:
         return {}
-    ends = np.array(sorted(links_between), np.int32)
+    cluster_pairs = np.array(sorted(links_between), np.int32)
     network = Topology(
         name="clusters",
-        node_names=tuple(str(cluster) for cluster in range(count)),
-        link_source=ends[:, 0],
-        link_target=ends[:, 1],
-        capacity=np.ones(len(ends)),
-        latency=np.ones(len(ends)),
-        coordinates=np.full((count, 2), np.nan),
+        node_names=tuple(str(cluster) for cluster in range(num_clusters)),
+        link_source=cluster_pairs[:, 0],
+        link_target=cluster_pairs[:, 1],
+        capacity=np.ones(len(cluster_pairs)),
+        latency=np.ones(len(cluster_pairs)),
+        coordinates=np.full((num_clusters, 2), np.nan),
     )
     paths = compute_paths(network, num_paths=MAX_ROUTES, cache=False)
     routes: dict[tuple[int, int], list[tuple[int, ...]]] = {}
     for d, (source, target) in enumerate(paths.pairs.tolist()):
         links = [paths.links_of(d, k) for k in range(int(paths.mask[d].sum()))]
         if links:
-            routes[source, target] = [(source, *ends[path, 1].tolist()) for path in links]
+            routes[source, target] = [(source, *cluster_pairs[path, 1].tolist()) for path in links]
     return routes

@@ -1,8 +1,7 @@
-"""The hedge ``cope``: best for the measured matrices, with a limit on the worst case (Wang et al.,
-SIGCOMM 2006).
+"""The hedge ``cope``: optimal for the measured matrices, with a limit on the worst case.
 
-With r* the least ratio to the optimum over all traffic matrices (:mod:`baselines.oblivious`), COPE
-minimises
+Wang et al., SIGCOMM 2006.  With r* the smallest ratio to the optimum over all traffic matrices
+(:mod:`baselines.oblivious`), COPE minimises
 
     max over the matrices D_t of the window of  max_e load_t[e] / c[e] / opt(D_t)
 
@@ -35,8 +34,9 @@ class Cope:
     """The hedge `cope`: splits for the matrices of a window, within the penalty envelope.
 
     Args:
-        window: matrices, evenly spread over the past of ``every`` x ``window`` intervals or less.
-        penalty: at least 1, multiple of r* that the ratio over all matrices may have.
+        window: number of matrices, evenly spread over at most ``every`` x ``window`` past
+            intervals.
+        penalty: at least 1; the ratio over all matrices may be this multiple of r*.
         every: intervals from one program to the next; the splits stay in between.
         settings: settings of the LP solver.
     """
@@ -48,16 +48,16 @@ class Cope:
         self._settings = settings
         self._program: RatioProgram | None = None
         self._splits: Tensor | None = None
-        # Limit of the ratio over all matrices.
+        # Upper bound on the ratio over all matrices.
         self._limit = 0.0
-        # The next row of the series for which the program is solved again.
+        # Index of the interval at which the program is solved again.
         self._next = 0
 
     def allocate(self, past: Past) -> Tensor:
-        """(D, K) splits; those of the last program until ``every`` intervals have passed."""
+        """Return the splits (D, K); a new program is solved every ``every`` intervals."""
         if self._program is None:
             self._program = RatioProgram.of(past.network)
-            self._limit = self._penalty * float(self._program.least_ratio(self._settings)[-1])
+            self._limit = self._penalty * float(self._program.solve_min_ratio(self._settings)[-1])
         if self._splits is None or past.traffic_row >= self._next:
             self._splits = self._solve(
                 self._program, past.last(self._every * self._window, self._window)
@@ -104,7 +104,7 @@ class Cope:
 
 
 def _with_column(rows: sp.csr_array) -> sp.csr_array:
-    """Rows with a further variable, whose coefficients are 0."""
+    """Return the rows with one more variable, whose coefficients are 0."""
     return sp.csr_array(sp.hstack([rows, sp.csr_array((rows.shape[0], 1))]))
 
 
@@ -113,7 +113,7 @@ def make(spec: Spec, model: Path | None) -> Cope:
     options, settings = solver_options(spec, window=24, penalty=1.2, every=24)
     for name in ("window", "every"):
         if int(options[name]) < 1:
-            raise InputError(spec.text, name, "at least 1", options[name])
+            raise InputError(spec.text, name, "a number >= 1", options[name])
     if not float(options["penalty"]) >= 1:
         raise InputError(spec.text, "penalty", "a number >= 1", options["penalty"])
     return Cope(int(options["window"]), float(options["penalty"]), int(options["every"]), settings)

@@ -1,9 +1,8 @@
-"""CSPF: demands in descending order, each placed whole on its first path with enough residual
-capacity (RFC 2702).
+"""CSPF (RFC 2702): each demand on its first path with enough residual capacity, the largest first.
 
-A demand that fits on none of its paths is rejected, like an RSVP-TE tunnel that cannot be set up.
-With ``partial=1``, rejected demands are then placed in part: each on its first path with any
-residual capacity, as much as fits.
+Demands are not split.  A demand that fits on none of its paths is rejected, like an RSVP-TE tunnel
+that cannot be set up.  With ``partial=1``, rejected demands are then placed in part: each on its
+first path with any residual capacity, as much as fits.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Cspf:
     """CSPF, as described in the module.
 
     Attributes:
-        partial: whether rejected demands are then placed in part.
+        partial: whether rejected demands are then placed in part, on one path each.
     """
 
     partial: bool = False

@@ -19,7 +19,7 @@ from teal.errors import InputError, SolverError
 from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
 
-# Name of cuOpt in cvxpy.
+# Name of the solver cuOpt in cvxpy.
 _CUOPT = "CUOPT"
 # Option method -> solver_method of cuOpt.
 _METHODS = {"simplex": "DualSimplex", "ipm": "Barrier", "auto": "Barrier"}
@@ -35,13 +35,17 @@ def import_cvxpy() -> Any:
         import cvxpy
     except ImportError as error:
         raise SolverError(
-            "lp-all: cvxpy is not installed: pip install 'teal-te[baselines]'"
+            "lp-all: cvxpy is not installed; run pip install 'teal-te[baselines]'"
         ) from error
     return cvxpy
 
 
 def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
-    """Solve every matrix to optimality.
+    """Solve every matrix to optimality by NVIDIA cuOpt.
+
+    Args:
+        problem: B matrices of one linear program without side conditions.
+        settings: method, time limit and threads.
 
     Raises:
         InputError: a method that cuOpt does not have.
@@ -52,7 +56,7 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
     cvxpy = import_cvxpy()
     if _CUOPT not in cvxpy.installed_solvers():
         raise SolverError(
-            "lp-all: the solver cuopt is not installed: NVIDIA cuOpt, which needs a GPU"
+            "lp-all: NVIDIA cuOpt is not installed; it needs a GPU; use solver=highs or gurobi"
         )
     # Solve the matrices in turn; matrices with equal capacities share a compiled program.
     splits = np.zeros((problem.batch, *problem.ops.mask.shape))
@@ -63,16 +67,16 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
     solve_s = []
     for b in range(problem.batch):
         begin = time.perf_counter()
-        row = problem.row(b)
-        if model is None or not torch.equal(row.capacity, problem.capacity[b - 1 : b]):
-            model = _Model(cvxpy, row)
-        model.demand.value = row.demand[0].cpu().numpy()[model.demands]
+        matrix_problem = problem.row(b)
+        if model is None or not torch.equal(matrix_problem.capacity, problem.capacity[b - 1 : b]):
+            model = _Model(cvxpy, matrix_problem)
+        model.demand.value = matrix_problem.demand[0].cpu().numpy()[model.demands]
         status, seconds = _run(cvxpy, model, settings)
         statuses.append(status)
         solve_s.append(seconds)
         build_s.append(time.perf_counter() - begin - seconds)
         if status.usable:
-            splits[b], prices[b] = model.solution(row)
+            splits[b], prices[b] = model.solution(matrix_problem)
     return Allocation(
         torch.from_numpy(splits).to(problem.demand),
         torch.from_numpy(prices).to(problem.demand),
@@ -83,7 +87,7 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
 
 
 def _run(cvxpy: Any, model: _Model, settings: LpSettings) -> tuple[Status, float]:
-    """Solve a model; return its status, and the time of the solver, s."""
+    """Solve a model; return its status, and the time of the solver in s."""
     options: dict[str, Any] = {"solver_method": _METHODS[settings.method]}
     if settings.time_limit:
         options["time_limit"] = settings.time_limit
@@ -104,12 +108,12 @@ def _run(cvxpy: Any, model: _Model, settings: LpSettings) -> tuple[Status, float
 
 
 def _incidence(problem: Problem, mask: np.ndarray, paths: np.ndarray) -> sp.csr_array:
-    """(E, n) 1 where a live path passes a link.
+    """Return the matrix (E, n) with 1 where a live path uses a link.
 
     Args:
         problem: network and paths.
         mask: (D, K) true for live paths.
-        paths: (n,) path indices of the live paths, ascending.
+        paths: (n,) path indices d K + k of the live paths, ascending.
     """
     path, link = problem.paths.incidences()
     live = mask.reshape(-1)[path]
@@ -120,8 +124,9 @@ def _incidence(problem: Problem, mask: np.ndarray, paths: np.ndarray) -> sp.csr_
 
 @dataclass
 class _Model:
-    """The program of a network with the demands as parameters, so that cvxpy compiles it once for
-    many matrices.
+    """The program of a network with the demands as parameters.
+
+    cvxpy compiles it once for many matrices.
 
     Attributes:
         cvxpy: the imported module.
@@ -150,12 +155,12 @@ class _Model:
         # Incidences of links and paths, and of demands and paths.
         incidence = _incidence(problem, mask, self.paths)
         self.links = np.flatnonzero(np.diff(incidence.indptr))
-        by_demand = sp.csr_array(
+        demand_incidence = sp.csr_array(
             (np.ones(len(self.paths)), (demand_row, np.arange(len(self.paths)))),
             shape=(len(self.demands), len(self.paths)),
         )
         capacity = problem.capacity[0].cpu().numpy()[self.links]
-        # Variables, and the program of a network where no demand is routable.
+        # Variable and parameter; without a live path the program is trivial.
         self.flow = cvxpy.Variable(max(1, len(self.paths)), nonneg=True)
         self.demand = cvxpy.Parameter(len(self.demands), nonneg=True)
         if not len(self.paths):
@@ -167,37 +172,42 @@ class _Model:
             sp.csr_array(incidence[self.links].multiply(1 / capacity[:, None])) @ self.flow
         )
         self.capacity = capacity
-        goal, self.capacity_rows, rows = self._objective(utilisation, by_demand)
+        goal, self.capacity_rows, rows = self._objective(utilisation, demand_incidence)
         self.program = cvxpy.Problem(goal, [self.capacity_rows, *rows])
 
-    def _objective(self, utilisation: Any, by_demand: sp.csr_array) -> tuple[Any, Any, list[Any]]:
-        """Objective, capacity constraints, and all other constraints of the program, for cvxpy.
+    def _objective(
+        self, utilisation: Any, demand_incidence: sp.csr_array
+    ) -> tuple[Any, Any, list[Any]]:
+        """Return objective, capacity constraints and all other constraints, for cvxpy.
 
         Args:
-            utilisation: cvxpy expression, utilisation of each of ``links``.
-            by_demand: (demands, n) 1 where a path belongs to a demand.
+            utilisation: (links,) cvxpy expression, utilisation of each of ``links``.
+            demand_incidence: (demands, n) 1 where a path belongs to a demand.
         """
         cvxpy = self.cvxpy
         problem = self.problem
+        # Value maximisation.
         if problem.objective.maximises_value:
             value = problem.path_value.cpu().numpy().reshape(-1)[self.paths]
             goal = cvxpy.Maximize(value @ self.flow)
-            return goal, utilisation <= 1, [by_demand @ self.flow <= self.demand]
+            return goal, utilisation <= 1, [demand_incidence @ self.flow <= self.demand]
+        # Max-concurrent flow: every demand gets at least the share alpha.
         if problem.objective.may_shed:
             alpha = cvxpy.Variable(nonneg=True)
             goal = cvxpy.Maximize(alpha)
             capacity_rows = utilisation <= 1
-            min_served = by_demand @ self.flow >= cvxpy.multiply(
+            min_served = demand_incidence @ self.flow >= cvxpy.multiply(
                 self.demand, alpha * np.ones(len(self.demands))
             )
-            demand_constraint = by_demand @ self.flow <= self.demand
+            demand_constraint = demand_incidence @ self.flow <= self.demand
             return goal, capacity_rows, [demand_constraint, min_served, alpha <= 1]
+        # Min-max link utilisation.
         theta = cvxpy.Variable(nonneg=True)
         goal = cvxpy.Minimize(theta)
-        return goal, utilisation <= theta, [by_demand @ self.flow == self.demand]
+        return goal, utilisation <= theta, [demand_incidence @ self.flow == self.demand]
 
     def solution(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-        """Splits (D, K) and prices (E,), value per Gbit/s, of the solved program.
+        """Return splits (D, K) and dual prices (E,), value per Gbit/s, of the solved program.
 
         Args:
             problem: problem of the matrix that was solved.

@@ -1,13 +1,12 @@
-"""Demand pinning: small demands on their first paths, then the LP for the large demands on the
-residual capacity.
+"""Demand pinning: small demands on their first paths, then an LP for the large demands.
 
 Namyar et al., "Finding Adversarial Inputs for Heuristics using Multi-level Optimization", NSDI
 2024, section 2.
 
-LP-top in the opposite order: the small demands, which are not optimised, are placed first.  There a
-demand is small up to a share of the mean capacity of the live links (``threshold``, 5% in the
-paper).  Small demands are placed in the order of their numbers, each on its first live path as far
-as there is room; what does not fit is not carried.
+The small demands, which are not optimised, are placed first; the LP uses the residual capacity
+(LP-top has the opposite order).  In the paper a demand is small up to 5% of the mean capacity of
+the live links (``threshold``).  Small demands are placed in the order of their indices, each on its
+first live path up to the residual capacity; the rest is shed.
 """
 
 from __future__ import annotations

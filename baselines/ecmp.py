@@ -1,10 +1,10 @@
 """ECMP: every demand along all shortest paths, in equal parts at every hop.
 
 By default these are the shortest paths of the network under its IGP metrics (of hops where it has
-none), as routers use them, found again where links have failed.  With ``over=candidates`` a demand
-is divided evenly over its live candidate paths with the fewest links: the published tables of this
-project have that form.  Where the objective may shed traffic, what passes an overloaded link is
-cut.
+none), as in routers; they are recomputed after failures.  With ``over=candidates`` a demand is
+divided evenly over its live candidate paths with the fewest links: the published tables of this
+project have that form.  Where the objective may shed traffic, flows over overloaded links are
+scaled down.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Ecmp:
     """ECMP over the shortest paths of the network.
 
     Args:
-        metric: of the IGP; see :class:`teal.schemes.igp.Igp`.
+        metric: link metric of the IGP: file, hops, latency or inverse-capacity.
     """
 
     def __init__(self, metric: str = "file") -> None:

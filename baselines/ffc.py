@@ -1,8 +1,7 @@
-"""FFC (Liu et al., SIGCOMM 2014) by one linear program: the reference of
-:mod:`teal.problem.protection`.
+"""FFC (Liu et al., SIGCOMM 2014) by one linear program: the reference of protected flows.
 
-With a[d, k] reserved on each path and b[d] promised (Gbit/s), L(d, g) the paths of d that survive
-group g:
+With the reservations a[d, k] on each path, the promises (guaranteed rates) b[d], both in Gbit/s,
+and L(d, g) the paths of d that survive the failure of group g:
 
     max sum v b
     s.t.  load[e](a) <= c[e],  b[d] <= demand[d],
@@ -41,45 +40,48 @@ class Ffc:
 
     Attributes:
         settings: settings of the LP solver.
-        groups: file of groups (see :mod:`teal.formats.groups`); "" for those of the problem, else
-            every cable.
+        groups: file of groups of links that fail together (:mod:`teal.formats.groups`); "" for
+            those of the problem, or every cable if it has none.
     """
 
     settings: LpSettings
     groups: str = ""
 
     def solve(self, problem: Problem) -> Allocation:
-        """Largest promises of every matrix.
+        """Return the largest promises of every matrix.
 
         Raises:
             InputError: another objective than total_flow.
         """
         require_objective("ffc", problem.objective, ObjectiveName.TOTAL_FLOW)
-        guaranteed = promises(problem, groups_to_survive(problem, self.groups), self.settings)
+        guaranteed = solve_promises(problem, groups_to_survive(problem, self.groups), self.settings)
         return dataclasses.replace(
             guaranteed, prices=None, status=tuple(map(heuristic_status, guaranteed.status))
         )
 
 
-def promises(problem: Problem, groups: Sequence[Sequence[int]], settings: LpSettings) -> Allocation:
-    """Largest promises of every matrix, and the prices of links in their programs.
+def solve_promises(
+    problem: Problem, groups: Sequence[Sequence[int]], settings: LpSettings
+) -> Allocation:
+    """Return the largest promises of every matrix, and the dual prices of links.
 
     Args:
         problem: problem under total_flow or weighted_flow.
         groups: link indices of each group.
         settings: settings of the LP solver.
     """
+    # (G + 1, D, K) paths that survive no failure, and each group.
     survives = np.concatenate(
         [
             np.ones((1, *problem.paths.mask.shape), dtype=bool),
             ~failed_paths(problem.ops, problem.topology.num_links, groups),
         ]
     )
-    return per_matrix(problem, lambda matrix: _promises(matrix, survives, settings))
+    return per_matrix(problem, lambda matrix: _solve_matrix(matrix, survives, settings))
 
 
-def _promises(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> MatrixResult:
-    """Solve one matrix.
+def _solve_matrix(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> MatrixResult:
+    """Solve the LP of one matrix; splits are the promises in proportion to the reservations.
 
     Args:
         matrix: demands, live paths and capacities.
@@ -88,60 +90,71 @@ def _promises(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> Mat
     """
     # Variables: reserved flow of each path, then the promise of each demand.
     variables = matrix.path_variables(matrix.routable)
-    width = len(variables.path)
-    count = len(variables.demands)
+    num_paths = len(variables.path)
+    num_demands = len(variables.demands)
     # Build and solve the program.
     loads = variables.link_incidence(len(matrix.capacity))
-    promised = _promise_rows(variables, survives)
+    promise_rows = _promise_rows(variables, survives)
     a_ub = sp.vstack(
-        [sp.hstack([loads, sp.csr_array((len(matrix.capacity), count))]), promised], format="csr"
+        [sp.hstack([loads, sp.csr_array((len(matrix.capacity), num_demands))]), promise_rows],
+        format="csr",
     )
     value = matrix.network.problem.demand_value.double().cpu().numpy()[variables.demands]
     program = LinearProgram(
-        np.concatenate([np.zeros(width), -value]),
+        np.concatenate([np.zeros(num_paths), -value]),
         sp.csr_array(a_ub),
-        np.concatenate([matrix.capacity, np.zeros(promised.shape[0])]),
-        upper=np.concatenate([np.full(width, np.inf), matrix.demand[variables.demands]]),
+        np.concatenate([matrix.capacity, np.zeros(promise_rows.shape[0])]),
+        upper=np.concatenate([np.full(num_paths, np.inf), matrix.demand[variables.demands]]),
     )
     solution = solve_program(program, settings)
     # Split each promise in proportion to the reserved flows.
-    reserved = solution.x[:width]
-    promise = solution.x[width:]
-    total = np.bincount(variables.demand_row, reserved, minlength=count)
-    share = np.divide(promise, total, out=np.zeros(count), where=total > 0)
+    reserved = solution.x[:num_paths]
+    promised_rate = solution.x[num_paths:]
+    total_reserved = np.bincount(variables.demand_row, reserved, minlength=num_demands)
+    promised_share = np.divide(
+        promised_rate, total_reserved, out=np.zeros(num_demands), where=total_reserved > 0
+    )
     flow = np.zeros(matrix.mask.shape)
-    flow.reshape(-1)[variables.path] = reserved * np.minimum(share, 1)[variables.demand_row]
+    flow.reshape(-1)[variables.path] = (
+        reserved * np.minimum(promised_share, 1)[variables.demand_row]
+    )
     prices = solution.dual[: len(matrix.capacity)]
     return MatrixResult(flow, prices, status=solution.status, solve_s=solution.seconds)
 
 
 def _promise_rows(variables: PathVariables, survives: np.ndarray) -> sp.csr_array:
-    """Rows b[d] - sum over the surviving paths of a[d, k] <= 0: one for each set of paths that
-    survive together.
+    """Return the rows b[d] - sum over the surviving paths of a[d, k] <= 0.
+
+    There is one row for each demand and each distinct set of surviving paths.
 
     Args:
-        variables: paths of the demands.
+        variables: paths of the demands; reservations are the first variables, then promises.
         survives: (G + 1, D, K) true for the paths that survive no failure, and each group.
     """
-    width = len(variables.path)
-    count = len(variables.demands)
+    num_columns = len(variables.path)
+    num_demands = len(variables.demands)
     num_paths = survives.shape[2]
     rows = []
     columns = []
-    signs = []
+    coefficients = []
     num_rows = 0
-    first = np.searchsorted(variables.demand_row, np.arange(count))
+    first_column = np.searchsorted(variables.demand_row, np.arange(num_demands))
     for row, d in enumerate(variables.demands.tolist()):
         path_columns = (
-            variables.path[first[row] : first[row + 1] if row + 1 < count else None] % num_paths
+            variables.path[
+                first_column[row] : first_column[row + 1] if row + 1 < num_demands else None
+            ]
+            % num_paths
         )
-        for live in np.unique(survives[:, d][:, path_columns], axis=0):
-            column = first[row] + np.flatnonzero(live)
+        for survivors in np.unique(survives[:, d][:, path_columns], axis=0):
+            column = first_column[row] + np.flatnonzero(survivors)
             rows += [num_rows] * (len(column) + 1)
-            columns += [*column.tolist(), width + row]
-            signs += [-1.0] * len(column) + [1.0]
+            columns += [*column.tolist(), num_columns + row]
+            coefficients += [-1.0] * len(column) + [1.0]
             num_rows += 1
-    return sp.csr_array((signs, (rows, columns)), shape=(num_rows, width + count))
+    return sp.csr_array(
+        (coefficients, (rows, columns)), shape=(num_rows, num_columns + num_demands)
+    )
 
 
 def make(spec: Spec, model: Path | None) -> Ffc:

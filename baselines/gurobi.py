@@ -19,7 +19,15 @@ _NO_PRESOLVE = 0
 
 
 def solve_by_gurobi(program: LinearProgram, settings: LpSettings) -> tuple[Array, Array, Status]:
-    """Return x, the multipliers of the inequalities and the status; both 0 unless optimal.
+    """Solve a linear program by Gurobi.
+
+    Args:
+        program: program with n variables, m inequalities.
+        settings: method, crossover, presolve, threads and time limit.
+
+    Returns:
+        x (n,), multipliers (m,) of the inequalities, >= 0, and the status; x and the multipliers
+        are 0 unless the status is optimal.
 
     Raises:
         SolverError: Gurobi failed, or its licence does not cover the program.
@@ -35,14 +43,14 @@ def solve_by_gurobi(program: LinearProgram, settings: LpSettings) -> tuple[Array
     if settings.time_limit:
         parameters["TimeLimit"] = settings.time_limit
     # Build and solve the program.
-    columns = len(program.cost)
-    rows = len(program.b_ub)
+    num_variables = len(program.cost)
+    num_constraints = len(program.b_ub)
     try:
         with gurobipy.Env(params=parameters) as env, gurobipy.Model(env=env) as model:
-            x = model.addMVar(columns, ub=program.upper_bounds)
+            x = model.addMVar(num_variables, ub=program.upper_bounds)
             constraints = model.addConstr(program.a_ub @ x <= program.b_ub)
             if program.a_eq is not None:
-                rows += len(program.b_eq)  # type: ignore[arg-type]
+                num_constraints += len(program.b_eq)  # type: ignore[arg-type]
                 model.addConstr(program.a_eq @ x == program.b_eq)
             model.setObjective(program.cost @ x)
             model.optimize()
@@ -53,12 +61,12 @@ def solve_by_gurobi(program: LinearProgram, settings: LpSettings) -> tuple[Array
                 gurobipy.GRB.INFEASIBLE: Status.INFEASIBLE,
             }
             status = statuses.get(model.Status, Status.FAILED)
-            return np.zeros(columns), np.zeros(len(program.b_ub)), status
+            return np.zeros(num_variables), np.zeros(len(program.b_ub)), status
     except gurobipy.GurobiError as error:
         remedy = "use solver=highs, or install a full licence"
         if error.errno == _SIZE_LIMIT_EXCEEDED:
             raise SolverError(
-                "the installed Gurobi licence covers up to 2,000 variables and 2,000 constraints, "
-                f"the program has {columns:,} and {rows:,}: {remedy}"
+                "the installed Gurobi licence covers up to 2,000 variables and 2,000 constraints; "
+                f"the program has {num_variables:,} and {num_constraints:,}; {remedy}"
             ) from None
-        raise SolverError(f"Gurobi failed: {error}: {remedy}") from None
+        raise SolverError(f"Gurobi failed: {error}; {remedy}") from None

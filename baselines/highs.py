@@ -1,5 +1,7 @@
-"""Linear programs solved by HiGHS through its own Python interface: one program from a cold start,
-or a sequence of programs by dual simplex, each from the optimal basis of the one before.
+"""Linear programs solved by HiGHS through its own Python interface.
+
+One program from a cold start, or a sequence of programs by dual simplex, each from the optimal
+basis of the previous one.
 
 Reference: Huangfu, Hall, "Parallelizing the dual revised simplex method", Math. Prog. Comp. 10
 (2018).
@@ -31,9 +33,9 @@ class Algorithm(NamedTuple):
     """How HiGHS solves a program.
 
     Attributes:
-        solver: its option of this name: ``simplex`` or ``ipm``.
-        simplex_strategy: its option of this name: :data:`DUAL` or :data:`PRIMAL`.
-        presolve: whether it may simplify the program first.
+        solver: HiGHS option ``solver``: ``simplex`` or ``ipm``.
+        simplex_strategy: HiGHS option ``simplex_strategy``: :data:`DUAL` or :data:`PRIMAL`.
+        presolve: whether HiGHS may simplify the program first.
     """
 
     solver: str
@@ -42,11 +44,11 @@ class Algorithm(NamedTuple):
 
 
 def fastest_algorithm(program: LinearProgram) -> Algorithm:
-    """Return the algorithm that is expected to solve a path-form program first.
+    """Return the algorithm that is predicted to be the fastest for a path-form program.
 
-    Where x = 0 is feasible, primal simplex begins there, and ends after few iterations on small
-    programs; dual simplex is the slowest of all.  Where all demand must be carried, x = 0 is
-    infeasible, and dual simplex is the fastest.
+    Where x = 0 is feasible, primal simplex starts there and takes few iterations on small programs;
+    dual simplex is the slowest.  Where all demand must be carried, x = 0 is infeasible, and dual
+    simplex is the fastest.
     """
     zero_is_feasible = program.a_eq is None and bool((program.b_ub >= 0).all())
     num_variables = len(program.cost)
@@ -57,8 +59,8 @@ def fastest_algorithm(program: LinearProgram) -> Algorithm:
     return Algorithm("ipm")
 
 
-def algorithm_of(program: LinearProgram, settings: LpSettings) -> Algorithm:
-    """Return the algorithm that the settings name for a program."""
+def select_algorithm(program: LinearProgram, settings: LpSettings) -> Algorithm:
+    """Return the algorithm of the settings for a program; the predicted fastest for auto."""
     named = {
         "simplex": Algorithm("simplex", DUAL),
         "primal-simplex": Algorithm("simplex", PRIMAL),
@@ -69,15 +71,20 @@ def algorithm_of(program: LinearProgram, settings: LpSettings) -> Algorithm:
 
 
 def solve_by_highs(program: LinearProgram, settings: LpSettings) -> tuple[Array, Array, Status]:
-    """Return x, the multipliers of the inequalities and the status of one program."""
+    """Solve one linear program with n variables and m inequalities.
+
+    Returns:
+        x (n,), multipliers (m,) of the inequalities, >= 0, and the status; x and the multipliers
+        are 0 unless the status is optimal.
+    """
     return HighsModel(settings).solve(program)
 
 
 class HighsModel:
     """A program in HiGHS; the next program starts from its optimal basis.
 
-    Where only right-hand sides and upper bounds differ, they alone are changed, and dual simplex
-    goes on from the basis and its factors: it stays dual feasible.
+    If only right-hand sides and upper bounds differ, they alone are changed, and dual simplex
+    continues from the factored basis, which stays dual feasible.
     """
 
     def __init__(self, settings: LpSettings) -> None:
@@ -89,19 +96,23 @@ class HighsModel:
     def solve(
         self, program: LinearProgram, kept_rows: Array | None = None
     ) -> tuple[Array, Array, Status]:
-        """Return x, the multipliers of the inequalities and the status; both 0 unless optimal.
+        """Solve a program from the optimal basis of the previous one, if there is any.
 
         Args:
-            program: with the variables of the one before.
-            kept_rows: position in this program of each row of the one before; None for the same
+            program: program with the variables of the previous one: n variables, m inequalities.
+            kept_rows: position in this program of each row of the previous one; None for the same
                 rows.
+
+        Returns:
+            x (n,), multipliers (m,) of the inequalities, >= 0, and the status; x and the
+            multipliers are 0 unless the status is optimal.
         """
-        before = self._program
+        previous = self._program
         self._program = program
-        if before is None or self._solver is None:
+        if previous is None or self._solver is None:
             self._start(program)
-        elif kept_rows is None and _differs_in_bounds_only(before, program):
-            self._change_bounds(before, program)
+        elif kept_rows is None and _differs_in_bounds_only(previous, program):
+            self._change_bounds(previous, program)
         else:
             self._replace(program, kept_rows)
         self._solver.run()
@@ -111,10 +122,10 @@ class HighsModel:
         return x, dual, status
 
     def _start(self, program: LinearProgram) -> None:
-        """Pass the program to a new solver."""
+        """Pass the program to a new solver, with the options of the settings."""
         settings = self._settings
         highspy = self._highspy
-        algorithm = algorithm_of(program, settings)
+        algorithm = select_algorithm(program, settings)
         options: dict[str, Any] = {
             "solver": algorithm.solver,
             "simplex_strategy": algorithm.simplex_strategy,
@@ -125,7 +136,7 @@ class HighsModel:
         if settings.time_limit:
             options["time_limit"] = settings.time_limit
         if settings.threads:
-            # Its scheduler would otherwise refuse another number of threads.
+            # Without a reset the scheduler of HiGHS refuses another number of threads.
             highspy.Highs.resetGlobalScheduler(True)
             options["threads"] = settings.threads
         self._solver = highspy.Highs()
@@ -135,9 +146,13 @@ class HighsModel:
         self._solver.passModel(self._model(program))
 
     def _replace(self, program: LinearProgram, kept_rows: Array | None) -> None:
-        """Pass another program to the solver, with the basis of the one before.
+        """Pass another program to the solver, with the basis of the previous one.
 
         New rows are basic.
+
+        Args:
+            program: the next program.
+            kept_rows: position in it of each row of the previous one; None for the same rows.
         """
         basis = self._solver.getBasis()
         if kept_rows is not None:
@@ -150,12 +165,12 @@ class HighsModel:
         self._solver.setBasis(basis)
         self._use_dual_simplex()
 
-    def _change_bounds(self, before: LinearProgram, program: LinearProgram) -> None:
-        """Change the bounds of rows and columns of the program in the solver."""
+    def _change_bounds(self, previous: LinearProgram, program: LinearProgram) -> None:
+        """Change the bounds of rows and columns in the solver to those of the next program."""
         lower, upper = _row_bounds(program)
         rows = np.arange(len(upper), dtype=np.int32)
         self._solver.changeRowsBounds(len(rows), rows, lower, upper)
-        if not np.array_equal(before.upper_bounds, program.upper_bounds):
+        if not np.array_equal(previous.upper_bounds, program.upper_bounds):
             columns = np.arange(len(program.cost), dtype=np.int32)
             zeros = np.zeros(len(columns))
             self._solver.changeColsBounds(len(columns), columns, zeros, program.upper_bounds)
@@ -172,6 +187,7 @@ class HighsModel:
             self._solver.setOptionValue("time_limit", end)
 
     def _model(self, program: LinearProgram) -> Any:
+        """Return the program as a HighsLp: rows are the inequalities, then the equations."""
         highspy = self._highspy
         matrix = sp.csr_array(program.a_ub)
         if program.a_eq is not None:
@@ -192,6 +208,7 @@ class HighsModel:
         return lp
 
     def _solution(self, program: LinearProgram) -> tuple[Array, Array, Status]:
+        """Return x (n,), multipliers (m,) of the inequalities, and the status, from the solver."""
         highspy = self._highspy
         model_status = self._solver.getModelStatus()
         if model_status != highspy.HighsModelStatus.kOptimal:
@@ -209,7 +226,7 @@ class HighsModel:
 
 
 def _row_bounds(program: LinearProgram) -> tuple[Array, Array]:
-    """Lower and upper bounds of the rows: of the inequalities, then of the equations."""
+    """Return lower and upper bounds of the rows: inequalities, then equations."""
     lower = np.full(len(program.b_ub), -np.inf)
     upper = program.b_ub
     if program.b_eq is None:
@@ -217,8 +234,10 @@ def _row_bounds(program: LinearProgram) -> tuple[Array, Array]:
     return np.concatenate([lower, program.b_eq]), np.concatenate([upper, program.b_eq])
 
 
-def _differs_in_bounds_only(before: LinearProgram, program: LinearProgram) -> bool:
-    """Whether cost and matrices of two programs are the same objects: they are not compared."""
+def _differs_in_bounds_only(previous: LinearProgram, program: LinearProgram) -> bool:
+    """Return whether cost and matrices of two programs are the same objects (by identity)."""
     return (
-        before.cost is program.cost and before.a_ub is program.a_ub and before.a_eq is program.a_eq
+        previous.cost is program.cost
+        and previous.a_ub is program.a_ub
+        and previous.a_eq is program.a_eq
     )

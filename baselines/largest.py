@@ -1,6 +1,4 @@
-"""The common part of LP-top and demand pinning: the LP for the largest demands, first paths for all
-others.
-"""
+"""LP-top and demand pinning: an LP for the largest demands, first paths for the others."""
 
 from __future__ import annotations
 
@@ -17,8 +15,10 @@ from teal.problem import Problem
 from teal.problem.allocation import Allocation
 from teal.spec import Spec
 
-_ROUNDING = 1e-9  # relative, of the quantile
-_MIN_RANKED_DEMAND = 1e-3  # Gbit/s; smaller demands would distort the quantile
+# Relative rounding error of the quantile.
+_ROUNDING = 1e-9
+# Smallest demand in the quantile, Gbit/s; smaller demands would distort it.
+_MIN_RANKED_DEMAND = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,12 +29,12 @@ class ByLargest:
     the time of a matrix.
 
     Attributes:
-        name: of the scheme, for messages.
+        name: name of the scheme, for messages.
         alpha: share of the demands that are optimised: those at or above the (1 - alpha) quantile
             of the demands above 0.001 Gbit/s.
         threshold: share of the mean capacity of a live link above which a demand is optimised, in
             place of ``alpha``; 0 for ``alpha``.
-        settings: of the LP solver.
+        settings: settings of the LP solver.
     """
 
     name: ClassVar[str]
@@ -56,7 +56,7 @@ class ByLargest:
         raise NotImplementedError
 
     def optimised(self, matrix: Matrix) -> Array:
-        """(D,) true for the demands that are optimised."""
+        """Return (D,) true for the demands that are optimised."""
         if not self.threshold:
             return largest(matrix.demand * matrix.unit, self.alpha)
         live = matrix.capacity[matrix.capacity > 0]
@@ -74,12 +74,17 @@ class ByLargest:
 
 
 def largest(demand: Array, alpha: float) -> Array:
-    """(D,) true for demands at or above the (1 - alpha) quantile of the demands above 0.001
-    Gbit/s.
+    """Return (D,) true for demands at or above the (1 - alpha) quantile.
+
+    The quantile is that of the demands above 0.001 Gbit/s.
+
+    Args:
+        demand: (D,) Gbit/s.
+        alpha: share of the demands.
     """
     ranked = demand[demand > _MIN_RANKED_DEMAND]
     if alpha >= 1 or not len(ranked):
         return np.ones(len(demand), bool) if alpha >= 1 else np.zeros(len(demand), bool)
-    # 1 - alpha is rounded: without the tolerance the quantile may lie just above the demand that it
-    # should be.
+    # 1 - alpha is rounded: without the tolerance the quantile may be slightly above a demand that
+    # should be included.
     return demand >= np.quantile(ranked, 1 - alpha) * (1 - _ROUNDING)

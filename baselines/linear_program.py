@@ -28,13 +28,13 @@ class LpSettings:
     Attributes:
         solver: ``highs`` or ``gurobi``.
         method: ``simplex`` (dual simplex), ``primal-simplex``, ``ipm`` (interior points), or
-            ``auto``: the one that is expected to be the fastest
-            (:func:`baselines.highs.fastest_algorithm`), for Gurobi its own choice.
+            ``auto``: for HiGHS the one that is predicted to be the fastest, for Gurobi its own
+            choice.
         crossover: whether interior points are followed by a crossover to a vertex; without it the
             solution keeps all rows to the solver's tolerance only.
         presolve: whether the solver may simplify a program first.
         time_limit: s for each program; 0 for none.
-        threads: of the solver; 0 for its own choice.
+        threads: threads of the solver; 0 for its own choice.
 
     Raises:
         InputError: an unknown solver or method, or a negative time limit.
@@ -66,8 +66,8 @@ class LpSolution:
         x: (n,) values of the variables; 0 unless ``status`` is optimal.
         dual: (rows of a_ub,) multipliers of a_ub x <= b_ub, >= 0; 0 unless ``status`` is optimal.
         status: optimal, infeasible, time_limit or failed.
-        seconds: s to scale the program, pass it to the solver and solve it.
-        solver_s: the part of it after the scaling.
+        seconds: time to scale the program, pass it to the solver and solve it, s.
+        solver_s: the part of this time after the scaling, s.
     """
 
     x: Array
@@ -88,9 +88,9 @@ class LinearProgram:
         a_eq: (q, n) rows of the equations; None for no equations.
         b_eq: (q,) right-hand sides of the equations; None for no equations.
         upper: (n,) upper bounds of the variables; None for no bounds.
-        size: (n,) largest magnitude that each variable needs to have.  The program is solved with
-            variables in these units, rows divided by their largest coefficient, and the objective
-            by its largest; None for no scaling.
+        size: (n,) expected magnitude of each variable.  The program is solved with variables in
+            these units, and with rows and objective divided by their largest coefficients; None for
+            no scaling.
     """
 
     cost: Array
@@ -102,11 +102,12 @@ class LinearProgram:
     size: Array | None = None
 
     def scaled(self, size: Array) -> tuple[LinearProgram, Array, Array]:
-        """The scaled program, the units of its variables (n,) and of its inequalities (m,), all
-        powers of two.
+        """Return the scaled program, with the units of its variables (n,) and inequalities (m,).
+
+        All units are powers of two.
 
         Args:
-            size: (n,) of the variables; 0 where it is not known.
+            size: (n,) expected magnitude of each variable; 0 where it is not known.
         """
         units = power_of_two(np.where(size > 0, size, 1.0))
         a_ub, row_units = _divided_rows(sp.csr_array(self.a_ub @ sp.diags_array(units)))
@@ -138,7 +139,7 @@ class LinearProgram:
 
 
 def _divided_rows(matrix: sp.csr_array) -> tuple[sp.csr_array, Array]:
-    """The rows of a matrix divided by powers of two next to their largest magnitudes, and these."""
+    """Return the rows over powers of two near their largest magnitudes, and these powers (m,)."""
     largest = abs(matrix).max(1).toarray().reshape(-1) if matrix.nnz else np.zeros(matrix.shape[0])
     units = power_of_two(np.where(largest > 0, largest, 1.0))
     return sp.csr_array(sp.diags_array(1 / units) @ matrix), units
@@ -153,18 +154,19 @@ def import_solver(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise SolverError(f"{module} is not installed: pip install 'teal-te[baselines]'") from error
+        raise SolverError(
+            f"{module} is not installed; run pip install 'teal-te[baselines]'"
+        ) from error
 
 
 def solver_options(
     spec: Spec, **defaults: int | float | str | bool
 ) -> tuple[dict[str, Any], LpSettings]:
-    """The options of a scheme, and LpSettings from those of its options that are
-    named like the attributes of LpSettings.
+    """Return the options of a scheme, and the LpSettings among them.
 
     Args:
-        spec: of the scheme.
-        **defaults: the scheme's own options with their defaults.
+        spec: specification of the scheme.
+        **defaults: the scheme's further options with their defaults.
 
     Raises:
         InputError: an unknown option or a wrong value.

@@ -1,5 +1,4 @@
-"""LP-all: the path-form program of all demands at once, solved by an LP solver; the reference
-optimum.
+"""LP-all: the path-form program of all demands, solved by an LP solver; the reference optimum.
 
 With x[d, k] the flow on path k of demand d, in Gbit/s:
 
@@ -17,8 +16,8 @@ HiGHS and Gurobi solve the program of :mod:`baselines.path_program`, with scaled
 because LP solvers have absolute tolerances of about 1e-7; max_concurrent_flow as
 max_link_utilisation, with alpha = min(1, 1 / theta). cuOpt solves the programs above through cvxpy.
 
-``lp-all:warm=true`` starts from the optimal basis of the interval before, see
-:mod:`baselines.warm_lp`.
+``lp-all:warm=true`` starts from the optimal basis of the previous interval
+(:mod:`baselines.warm_lp`).
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ from teal.solvers.sequences.task import run_tasks
 from teal.spec import Spec
 
 SOLVERS = (*LP_SOLVERS, "cuopt")
-_TASK_GAP = 1e-9  # target of a sequence whose programs are solved as LPs
+# Target gap of a sequence of programs, each solved as an LP to optimality.
+_TASK_GAP = 1e-9
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,14 @@ class LpAll:
 
     Attributes:
         solver: ``highs``, ``gurobi``, or ``cuopt`` where NVIDIA cuOpt is installed (not tested).
-        method: see :class:`~baselines.linear_program.LpSettings`; for cuOpt ``simplex`` or ``ipm``,
-            ``auto`` is interior points.
-        crossover: see LpSettings; without it flows are projected to feasible ones.
-        presolve: see LpSettings.
+        method: ``simplex`` (dual simplex), ``primal-simplex``, ``ipm`` (interior points), or
+            ``auto`` for the one expected to be the fastest; cuOpt has no primal simplex, and
+            ``auto`` is ``ipm``.
+        crossover: whether interior points are followed by a crossover to a vertex; without it,
+            flows are projected to feasible ones.
+        presolve: whether the solver may simplify a program first.
         time_limit: s for each matrix; 0 for none.  A matrix that reaches it has no allocation.
-        threads: of the solver; 0 for its own choice.
+        threads: threads of the solver; 0 for its own choice.
     """
 
     solver: str = "highs"
@@ -82,7 +84,7 @@ class LpAll:
         """The settings of the LP solver.
 
         Raises:
-            InputError: see LpSettings.
+            InputError: an unknown method, or a negative time limit or number of threads.
         """
         options = dataclasses.asdict(self)
         if self.solver not in LP_SOLVERS:
@@ -93,25 +95,34 @@ class LpAll:
         """Solve every matrix to optimality.
 
         Raises:
-            InputError: without crossover, which keeps rows to a tolerance only, for an objective
-                that keeps demands and capacities exactly.
+            InputError: crossover=false under least_cost, which keeps demands and capacities
+                exactly; or cuopt for a sequence of programs or side conditions.
             SolverError: the solver is not installed, or its licence does not cover the program.
         """
         problem = problem.to(torch.float64)
         settings = self.settings
         objective = problem.objective
         if not self.crossover and objective.rules.may_have_no_allocation:
-            raise InputError("lp-all", "crossover=false", "an objective other than", objective.name)
+            raise InputError.invalid(
+                "lp-all",
+                "crossover=false",
+                f"{objective.name} needs an exact solution",
+                "use crossover=true",
+            )
         if not problem.is_linear:
             return solve_concave(import_cvxpy(), problem, self.time_limit)
-        is_plain = not (objective.rules.is_sequence or problem.conditions)
+        is_one_program = not (objective.rules.is_sequence or problem.conditions)
         if self.solver not in LP_SOLVERS:
-            if not is_plain:
-                under = problem.conditions[0].name if problem.conditions else objective.name
-                expected = f"{' or '.join(LP_SOLVERS)} under {under}"
-                raise InputError("lp-all", "solver", expected, self.solver)
+            if not is_one_program:
+                scope = problem.conditions[0].name if problem.conditions else objective.name
+                raise InputError.invalid(
+                    "lp-all",
+                    "solver",
+                    f"{self.solver} does not support {scope}",
+                    f"use {' or '.join(LP_SOLVERS)}",
+                )
             return solve_by_cuopt(problem, settings)
-        if is_plain:
+        if is_one_program:
             return _solve_scaled(problem, settings)
         if problem.conditions:
             return solve_under_conditions(problem, settings)
@@ -123,7 +134,10 @@ class LpAll:
 
 
 def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
-    """LP-all by the scaled program of :mod:`baselines.path_program`."""
+    """Solve every matrix by the scaled program of :mod:`baselines.path_program`.
+
+    max_concurrent_flow is solved as max_link_utilisation, and overloaded splits are divided by it.
+    """
     original = problem
     problem = problem.solved
 
@@ -148,7 +162,8 @@ def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
 
 
 def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
-    """Another sequence of programs, each of them solved as an LP."""
+    """Solve a sequence of programs, such as priority classes, each of them as an LP."""
+    # Time of the solver so far, s.
     seconds = [0.0]
 
     def solving(problem: Problem, **_: Any) -> Steps[PdhgResult]:
@@ -156,7 +171,8 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
         solved = _solve_scaled(problem, settings)
         if not all(status.usable for status in solved.status) or solved.prices is None:
             raise SolverError(
-                f"lp-all: a program of {problem.objective.name}: {solved.status[0].value}"
+                f"lp-all: no optimum of a program of {problem.objective.name}: "
+                f"{solved.status[0].value}"
             )
         seconds[0] += sum(solved.solve_s)
         value = problem.value(solved.splits)
@@ -202,8 +218,12 @@ def make(spec: Spec, model: Path | None) -> LpAll | WarmLp:
         if getattr(scheme, option) < 0:
             raise InputError(spec.text, option, "a number >= 0", getattr(scheme, option))
     if warm and scheme.solver != "highs":
-        raise InputError(spec.text, "solver", "highs with warm=true", repr(scheme.solver))
+        raise InputError.invalid(
+            spec.text, "solver", f"warm=true does not support {scheme.solver}", "use solver=highs"
+        )
     if warm and not scheme.crossover:
         # Simplex starts from a basis, which interior points have after a crossover only.
-        raise InputError(spec.text, "crossover", "true with warm=true", "false")
+        raise InputError.invalid(
+            spec.text, "crossover", "warm=true needs a basis", "use crossover=true"
+        )
     return WarmLp(scheme.settings) if warm else scheme

@@ -1,4 +1,4 @@
-"""Priority classes by a sequence of LPs, the reference of :mod:`teal.solvers.sequences.priority`.
+"""Priority classes by a sequence of LPs: the lexicographic optimum, a reference for tests.
 
 With x[d, k] the flow on path k of demand d and V_j the optimum of class j, the LP of class c is
 
@@ -21,16 +21,17 @@ from baselines.matrix import Array, Matrix, matrices
 from baselines.path_program import path_program
 from teal.problem import Allocation, Problem, ProgramPrices, Status
 
-# share of V_j by which the next LPs may fall short of it, so that rounding makes none infeasible
+# The flow of a higher class may be below V_j by this share, so that rounding makes no LP
+# infeasible.
 _SLACK = 1e-9
 
 
 def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
-    """The lexicographic optimum of every matrix, with the prices of every class's LP.
+    """Return the lexicographic optimum of every matrix, with the dual prices of every class's LP.
 
     Args:
-        problem: under priority, in float64.
-        settings: of the LP solver.
+        problem: problem under priority, in float64.
+        settings: settings of the LP solver.
     """
     assert problem.classes is not None
     splits = np.zeros((problem.batch, *problem.paths.mask.shape))
@@ -40,7 +41,7 @@ def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
     solve_s = []
     for b, matrix in enumerate(matrices(problem)):
         begin = time.perf_counter()
-        flow, prices[b], status, seconds = _solve_class(
+        flow, prices[b], status, seconds = _solve_classes(
             matrix, problem.classes.of_demand, len(problem.classes), settings
         )
         demand = matrix.demand[:, None]
@@ -48,39 +49,48 @@ def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
         statuses.append(status)
         solve_s.append(seconds)
         build_s.append(time.perf_counter() - begin - seconds)
-    price_rows = torch.from_numpy(prices).to(problem.demand)
+    class_prices = torch.from_numpy(prices).to(problem.demand)
     return Allocation(
         torch.from_numpy(splits).to(problem.demand),
-        price_rows[:, -1],
+        class_prices[:, -1],
         tuple(statuses),
         tuple(build_s),
         tuple(solve_s),
-        program_prices=ProgramPrices(price_rows),
+        program_prices=ProgramPrices(class_prices),
     )
 
 
-def _solve_class(
-    matrix: Matrix, of_demand: Array, count: int, settings: LpSettings
+def _solve_classes(
+    matrix: Matrix, demand_class: Array, num_classes: int, settings: LpSettings
 ) -> tuple[Array, Array, Status, float]:
-    """Flow (D, K) of the last LP, prices (C, E) of all, the status, and the seconds that the solver
-    took.
+    """Solve the LPs of all classes of one matrix, the highest class first.
+
+    Args:
+        matrix: demands, live paths and capacities.
+        demand_class: (D,) class of each demand.
+        num_classes: C.
+        settings: settings of the LP solver.
+
+    Returns:
+        flow (D, K) of the last LP, prices (C, E) of all, the status, and the seconds of the solver.
     """
-    prices = np.zeros((count, len(matrix.capacity)))
-    reached = list[float]()
+    prices = np.zeros((num_classes, len(matrix.capacity)))
+    class_flow = list[float]()
     flow = np.zeros(matrix.mask.shape)
     seconds = 0.0
-    for class_index in range(count):
-        lp = path_program(matrix, matrix.routable & (of_demand <= class_index), matrix.capacity)
-        of_variable = of_demand[lp.path // matrix.mask.shape[1]]
-        promised = [
-            sp.csr_array(-(of_variable == higher_class).astype(float)[None])
+    for class_index in range(num_classes):
+        lp = path_program(matrix, matrix.routable & (demand_class <= class_index), matrix.capacity)
+        variable_class = demand_class[lp.path // matrix.mask.shape[1]]
+        # Rows that keep the flow of each higher class: -sum of x <= -V_j.
+        flow_rows = [
+            sp.csr_array(-(variable_class == higher_class).astype(float)[None])
             for higher_class in range(class_index)
         ]
         program = dataclasses.replace(
             lp.program,
-            cost=-(of_variable == class_index).astype(float),
-            a_ub=sp.csr_array(sp.vstack([lp.program.a_ub, *promised])),
-            b_ub=np.concatenate([lp.program.b_ub, [-value * (1 - _SLACK) for value in reached]]),
+            cost=-(variable_class == class_index).astype(float),
+            a_ub=sp.csr_array(sp.vstack([lp.program.a_ub, *flow_rows])),
+            b_ub=np.concatenate([lp.program.b_ub, [-value * (1 - _SLACK) for value in class_flow]]),
         )
         solution = solve_program(program, settings)
         seconds += solution.seconds
@@ -88,5 +98,5 @@ def _solve_class(
             return flow, prices, solution.status, seconds
         flow = lp.flow(solution)
         prices[class_index] = lp.prices(solution)
-        reached.append(float(flow[of_demand == class_index].sum()))
+        class_flow.append(float(flow[demand_class == class_index].sum()))
     return flow, prices, Status.OPTIMAL, seconds

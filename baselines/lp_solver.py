@@ -1,4 +1,4 @@
-"""The solution of a linear program by HiGHS or Gurobi, with scaled variables and rows."""
+"""Solve a linear program by HiGHS or Gurobi, with scaled variables and rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from teal.problem.allocation import Status
 
 
 def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
-    """Solve a program; where no optimum is found, the status says why, and x and the multipliers
-    are 0.
+    """Solve a program; without an optimum the status says why, and x and the multipliers are 0.
 
     Raises:
         SolverError: the solver is not installed, or its licence does not cover the program.
@@ -27,15 +26,15 @@ def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
     solve = solve_by_gurobi if is_gurobi else solve_by_highs
     begin = time.perf_counter()
     if program.size is None:
-        scaled_at = begin
+        scaling_end = begin
         x, dual, status = solve(program, settings)
-        solved_at = time.perf_counter()
+        solver_end = time.perf_counter()
     else:
         scaled, units, row_units = program.scaled(program.size)
-        scaled_at = time.perf_counter()
+        scaling_end = time.perf_counter()
         x, dual, status = solve(scaled, settings)
-        solved_at = time.perf_counter()
+        solver_end = time.perf_counter()
         x = x * units
         dual = dual * program.cost_unit(units) / row_units
     end = time.perf_counter()
-    return LpSolution(x, dual, status, end - begin, solved_at - scaled_at)
+    return LpSolution(x, dual, status, end - begin, solver_end - scaling_end)

@@ -1,6 +1,6 @@
-"""LP-top: the LP for the largest demands, then all others on their first paths as far as residual
-capacity allows.
+"""LP-top: an LP for the largest demands, then the others on their first paths.
 
+The others are placed up to the residual capacity.
 Teal (Xu et al., SIGCOMM 2023), section 5.1.
 """
 

@@ -28,10 +28,10 @@ class PathArrays:
     """The paths that all matrices of a problem share, as arrays.
 
     Attributes:
-        problem: that the arrays describe.
-        path_ptr: (D * K + 1,) the links of path number p = d * K + k are
+        problem: the problem that they describe.
+        path_ptr: (D K + 1,) the links of the path with index p = d K + k are
             ``path_links[path_ptr[p]:path_ptr[p + 1]]``.
-        path_links: (I,) link numbers of one path after the other.
+        path_links: (I,) link indices of one path after the other.
         hops: (D, K) number of links of each path.
         value: (D, K) value of one Gbit/s on each path.
     """
@@ -44,7 +44,7 @@ class PathArrays:
 
     @classmethod
     def of(cls, problem: Problem) -> PathArrays:
-        """The arrays of a problem with any number of matrices."""
+        """Return the arrays of a problem with any number of matrices."""
         path, link = problem.paths.incidences()
         num_paths = problem.paths.leaf.size
         ptr = np.searchsorted(path, np.arange(num_paths + 1)).astype(np.int64)
@@ -71,10 +71,10 @@ class Matrix:
 
     Attributes:
         network: paths, shared by all matrices of the problem.
-        demand: (D,) units.
-        capacity: (E,) units.
+        demand: (D,) rate of each demand, in units.
+        capacity: (E,) capacity of each link, in units; 0 where it has failed.
         mask: (D, K) true for live paths.
-        unit: Gbit/s, a power of two, so that conversion changes no digit.
+        unit: one unit in Gbit/s, a power of two, so that conversion is exact.
     """
 
     network: PathArrays
@@ -89,14 +89,17 @@ class Matrix:
         return np.asarray(self.mask.any(1))
 
     def path_variables(self, selected: Array) -> PathVariables:
-        """The live paths of the ``selected`` demands, (D,) bool, that are above 0: the variables of
-        a program.
+        """Return the live paths of selected demands above 0, as the variables of a program.
+
+        Args:
+            selected: (D,) true for the demands to include.
         """
         network = self.network
         num_paths = self.mask.shape[1]
         included = np.asarray(selected, bool) & (self.demand > 0)
         path = np.flatnonzero((self.mask & included[:, None]).reshape(-1))
         demands, demand_row = np.unique(path // num_paths, return_inverse=True)
+        # Concatenate the link ranges of the paths.
         counts = network.path_ptr[path + 1] - network.path_ptr[path]
         starts = np.repeat(network.path_ptr[path] - (np.cumsum(counts) - counts), counts)
         link = network.path_links[starts + np.arange(counts.sum())]
@@ -105,7 +108,7 @@ class Matrix:
         )
 
     def loads(self, flow: Array) -> Array:
-        """(E,) load of each link, of path flows (D, K), both in the same unit."""
+        """Return the load (E,) of each link from path flows (D, K), in the same unit."""
         network = self.network
         per_link = np.repeat(flow.reshape(-1), np.diff(network.path_ptr))
         return np.bincount(network.path_links, per_link, minlength=len(self.capacity)).astype(
@@ -113,7 +116,7 @@ class Matrix:
         )
 
     def with_demand(self, demand: Array) -> Matrix:
-        """A matrix of other demands, (D,) units, on this network."""
+        """Return a matrix of other demands (D,), in units, on this network."""
         return dataclasses.replace(self, demand=demand)
 
 
@@ -122,8 +125,8 @@ class PathVariables:
     """n paths of m demands, with I (link, path) incidences, as the variables of a program.
 
     Attributes:
-        path: (n,) path number d * K + k of each variable, ascending.
-        demands: (m,) numbers of the demands to which the paths belong, ascending.
+        path: (n,) path index d K + k of each variable, ascending.
+        demands: (m,) indices of the demands to which the paths belong, ascending.
         demand_row: (n,) position in ``demands`` of each variable's demand.
         link: (I,) link of each incidence.
         column: (I,) variable of each incidence.
@@ -136,18 +139,18 @@ class PathVariables:
     column: Array
 
     def demand_incidence(self) -> sp.csr_array:
-        """(m, n) 1 where a path belongs to a demand."""
+        """Return the matrix (m, n) with 1 where a path belongs to a demand."""
         return sparse_ones(
             self.demand_row, np.arange(len(self.path)), (len(self.demands), len(self.path))
         )
 
     def link_incidence(self, num_links: int) -> sp.csr_array:
-        """(E, n) 1 where a path uses a link."""
+        """Return the matrix (E, n) with 1 where a path uses a link."""
         return sparse_ones(self.link, self.column, (num_links, len(self.path)))
 
 
 def sparse_ones(row: Array, column: Array, shape: tuple[int, int]) -> sp.csr_array:
-    """A sparse matrix with 1 at each (row, column)."""
+    """Return a sparse matrix with 1 at each (row, column)."""
     return sp.csr_array((np.ones(len(row)), (row, column)), shape=shape)
 
 
@@ -158,9 +161,9 @@ class MatrixResult:
     Attributes:
         flow: (D, K) flow on each path, in the unit of the matrix.
         prices: (E,) value of one more unit of capacity on each link; None if the scheme has none.
-        status: of the allocation.
-        build_s: s to build the programs.
-        solve_s: s to solve them; None for the measured time less ``build_s``.
+        status: status of the allocation.
+        build_s: time to build the programs, s.
+        solve_s: time to solve them, s; None for the measured time less ``build_s``.
         parallel_s: s if every independent subproblem had a processor to itself; None if there are
             no subproblems.
     """
@@ -174,10 +177,10 @@ class MatrixResult:
 
 
 def matrices(problem: Problem) -> Iterator[Matrix]:
-    """The matrices of a problem, one after the other."""
+    """Yield the matrices of a problem, one after the other."""
     network = PathArrays.of(problem)
     masks, demands, capacities = (
-        v.cpu().numpy() for v in (problem.path_mask, problem.demand, problem.capacity)
+        tensor.cpu().numpy() for tensor in (problem.path_mask, problem.demand, problem.capacity)
     )
     for demand, capacity, mask in zip(demands, capacities, masks, strict=True):
         unit = power_of_two(capacity[capacity > 0].mean() if (capacity > 0).any() else 1.0)
@@ -185,31 +188,35 @@ def matrices(problem: Problem) -> Iterator[Matrix]:
 
 
 def power_of_two(number: Any) -> Any:
-    """The powers of two nearest to positive numbers, in the logarithm."""
+    """Return the powers of two nearest to positive numbers, in the logarithm."""
     return np.exp2(np.round(np.log2(number)))
 
 
 def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> Allocation:
-    """Run ``solve`` on one matrix after the other, in float64.
+    """Solve one matrix after the other in float64, and convert path flows to splits.
 
-    Flows are converted to splits.  The arrays that all matrices share belong to the ``build_s`` of
-    the first.  Where a result has no ``solve_s``, it is the measured time less ``build_s``.
+    The time to build the arrays that all matrices share counts for the first matrix.
+
+    Args:
+        problem: B matrices.
+        solve: returns flows, prices and times of one matrix; without ``solve_s`` it is the measured
+            time less ``build_s``.
     """
     problem = problem.to(torch.float64)
     # Solve the matrices in turn.
     demands = problem.demand.cpu().numpy()
     results = []
     units = []
-    seconds = []
-    end = time.perf_counter()
+    total_seconds = []
+    end_time = time.perf_counter()
     for matrix in matrices(problem):
-        begin = time.perf_counter()
-        arrays_s = time.perf_counter() - end
+        begin_time = time.perf_counter()
+        arrays_s = time.perf_counter() - end_time
         result = solve(matrix)
-        end = time.perf_counter()
+        end_time = time.perf_counter()
         results.append(dataclasses.replace(result, build_s=result.build_s + arrays_s))
         units.append(matrix.unit)
-        seconds.append(end - begin + arrays_s)
+        total_seconds.append(end_time - begin_time + arrays_s)
     # Convert flows to splits, and gather prices if every matrix has them.
     flow = np.stack([result.flow * unit for result, unit in zip(results, units, strict=True)])
     splits = np.divide(
@@ -227,8 +234,8 @@ def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> All
         tuple(result.status for result in results),
         tuple(result.build_s for result in results),
         tuple(
-            s - result.build_s if result.solve_s is None else result.solve_s
-            for result, s in zip(results, seconds, strict=True)
+            total_s - result.build_s if result.solve_s is None else result.solve_s
+            for result, total_s in zip(results, total_seconds, strict=True)
         ),
         tuple(result.parallel_s for result in results),
     )
@@ -241,7 +248,5 @@ def require_objective(scheme: str, objective: Objective, *supported: ObjectiveNa
 
 
 def heuristic_status(lp_status: Status) -> Status:
-    """The status of an allocation only a part of which is an LP solution: at best feasible, not
-    optimal.
-    """
+    """Return the status of an allocation that is only in part an LP solution: never optimal."""
     return Status.FEASIBLE if lp_status is Status.OPTIMAL else lp_status

@@ -1,12 +1,11 @@
-"""Max-min fairness by linear programs: exact, by water-filling, and in one program with geometric
-bins.
+"""Max-min fairness by linear programs: exact by water-filling, or one with geometric bins.
 
 Exact (Danna et al., "Upward max-min fairness", 2012, section 2): with A the demands that may still
 grow, maximise t such that f[d] >= min(t w[d], demand[d]) for d in A and f[d] >= rate[d] for the
 others; a demand of A whose row has a positive dual variable has the rate t w[d] in every optimum,
-and leaves A.  Weights w are those of the objective max_min, 1 each under another one.  Which
-demands are carried whole at a level is found by bisection, so that a level costs some LPs, and not
-one for each demand.
+and leaves A.  Weights w are those of the objective max_min, 1 each under another one.  Bisection
+finds the demands that are fully served at a level, so that a level costs a few LPs, and not one for
+each demand.
 
 Geometric bins (GB; Namyar et al., NSDI 2024, section 3.2; after SWAN, Hong et al., SIGCOMM 2013):
 the rate of a demand is a sum over bins of the sizes U, U (a - 1), U (a - 1) a, ..., and a Gbit/s in
@@ -33,10 +32,10 @@ from teal.problem import Allocation, Problem, ProgramPrices, Status
 from teal.solvers.sequences.fairness import require_shedding
 from teal.spec import Spec
 
-# Minimum dual variable of a demand that limits the level; these variables sum to 1.
+# Smallest dual variable of a demand that limits the level; these variables sum to 1.
 _POSITIVE_DUAL = 1e-7
-# Relative amount by which a rate may be below its level in an optimal allocation.
-_MISSED = 1e-3
+# A rate below its level by more than this share makes an allocation feasible instead of optimal.
+_RATE_TOLERANCE = 1e-3
 # Relative tolerance of levels in later programs, so that rounding makes none infeasible.
 _SLACK = 1e-9
 
@@ -56,7 +55,7 @@ class ExactMaxMin:
     settings: LpSettings
 
     def solve(self, problem: Problem) -> Allocation:
-        """Max-min fair rates of every matrix, with the prices of every level."""
+        """Return max-min fair rates of every matrix, with the dual prices of every level."""
         require_shedding("max-min-lp", problem.objective)
         levels: _Levels = []
         weight = (
@@ -80,12 +79,15 @@ class ExactMaxMin:
         """
         levels.append([])
         lp = path_program(matrix, matrix.routable, matrix.capacity)
-        rows, demands = _by_demand(lp, matrix)
+        demand_incidence, demands = _demand_incidence(lp, matrix)
         demand = matrix.demand[demands]
-        growing = _Growing(
-            lp, rows, demand, np.ones(len(demand)) if weight is None else weight[demands]
+        level_program = _LevelProgram(
+            lp,
+            demand_incidence,
+            demand,
+            np.ones(len(demand)) if weight is None else weight[demands],
         )
-        # Rates of the demands that are not open.
+        # Rates of the demands whose rate is fixed; the others are open.
         rate = np.zeros(len(demands))
         is_open = demand > 0
         flow = np.zeros(matrix.mask.shape)
@@ -93,74 +95,84 @@ class ExactMaxMin:
         seconds = 0.0
         # Raise the open demands to the next level, and fix those that cannot grow beyond it.
         while is_open.any():
-            solution, grows, spent = self._next_level(growing, is_open, rate)
-            seconds += spent
+            solution, grows, program_s = self._next_level(level_program, is_open, rate)
+            seconds += program_s
             if not solution.status.usable:
                 return MatrixResult(flow, status=solution.status)
             flow = lp.flow(solution)
             level = float(solution.x[-1])
-            is_whole = is_open & (~grows | (demand <= level * growing.weight * (1 + _SLACK)))
+            is_fully_served = is_open & (
+                ~grows | (demand <= level * level_program.weight * (1 + _SLACK))
+            )
             is_held = _held_demands(solution, grows, len(lp.program.b_ub))
-            # Only rounding can be the reason: all that are open stay at this level.
-            if not (is_held | is_whole).any():
+            # No positive dual, because of rounding: fix all growing demands at this level.
+            if not (is_held | is_fully_served).any():
                 is_held = grows
             if is_held.any():
                 levels[-1].append((level * matrix.unit, torch.from_numpy(lp.prices(solution))))
-            rate[is_held] = level * growing.weight[is_held]
-            rate[is_whole] = demand[is_whole]
-            is_open &= ~(is_held | is_whole)
+            rate[is_held] = level * level_program.weight[is_held]
+            rate[is_fully_served] = demand[is_fully_served]
+            is_open &= ~(is_held | is_fully_served)
         # Rates below the solver's absolute tolerance may miss their level.
-        if (rows @ flow.reshape(-1)[lp.path] < rate * (1 - _MISSED)).any():
+        if (demand_incidence @ flow.reshape(-1)[lp.path] < rate * (1 - _RATE_TOLERANCE)).any():
             status = Status.FEASIBLE
         return MatrixResult(flow, status=status, build_s=lp.build_s, solve_s=seconds)
 
     def _next_level(
-        self, growing: _Growing, is_open: Array, rate: Array
+        self, level_program: _LevelProgram, is_open: Array, rate: Array
     ) -> tuple[LpSolution, Array, float]:
-        """The largest t such that every open demand can have min(t w, demand), by bisection on who
-        is carried whole.
+        """Return the largest level t at which every open demand can have min(t w, demand).
 
-        If the i open demands with the smallest demand per weight are carried whole, the others
-        reach a common level t(i).  It is the level if it lies between the i-th demand per weight
-        and the next one; i is too small if t(i) reaches the next one, and too large if t(i) is
-        below the i-th, or if the program is infeasible.
+        By bisection: if the i open demands with the smallest demand per weight are fully served,
+        the others reach a common level t(i).  It is the level if it lies between the i-th demand
+        per weight and the next one; i is too small if t(i) reaches the next one, and too large if
+        t(i) is below the i-th, or if the program is infeasible.
+
+        Args:
+            level_program: program of a level.
+            is_open: (n,) demands whose rate is not fixed.
+            rate: (n,) fixed rates of the others.
 
         Returns:
-            the solution for the level, true for the demands that grow in its program, and s of all
-            programs.
+            the solution for the level, (n,) true for the demands that grow in its program, and the
+            seconds of all programs.
         """
-        whole_at = growing.demand / growing.weight
-        ends = np.unique(whole_at[is_open])
-        # Bounds of the index that may be right.
+        full_level = level_program.demand / level_program.weight
+        full_levels = np.unique(full_level[is_open])
+        # Bisection on i, the number of levels at which demands are fully served.
         low = 0
-        high = len(ends)
+        high = len(full_levels)
         seconds = 0.0
-        best: tuple[LpSolution, Array] | None = None
+        best_solution: tuple[LpSolution, Array] | None = None
         while low <= high:
             count = (low + high) // 2
-            grows = is_open & (whole_at > (ends[count - 1] if count else 0.0))
-            max_rate = ends[count] if count < len(ends) else 0.0
-            solution = growing.raised(
-                grows, np.where(is_open & ~grows, growing.demand, rate), max_rate, self.settings
+            grows = is_open & (full_level > (full_levels[count - 1] if count else 0.0))
+            max_rate = full_levels[count] if count < len(full_levels) else 0.0
+            solution = level_program.raised(
+                grows,
+                np.where(is_open & ~grows, level_program.demand, rate),
+                max_rate,
+                self.settings,
             )
             seconds = seconds + solution.seconds
             level = float(solution.x[-1])
             if not solution.status.usable:
                 high = count - 1
-            elif 0 < count < len(ends) and level < ends[count - 1] * (1 - _SLACK):
-                low = max(low, int(np.searchsorted(ends, level * (1 - _SLACK))))
+            elif 0 < count < len(full_levels) and level < full_levels[count - 1] * (1 - _SLACK):
+                low = max(low, int(np.searchsorted(full_levels, level * (1 - _SLACK))))
                 high = count - 1
             else:
-                best = (solution, grows)
+                best_solution = (solution, grows)
                 low = count + 1
                 if level < max_rate * (1 - _SLACK):
                     break
-        return *(best or (solution, grows)), seconds
+        return *(best_solution or (solution, grows)), seconds
 
 
 def _held_demands(solution: LpSolution, grows: Array, num_base_rows: int) -> Array:
-    """(n,) true for the growing demands that cannot exceed the level: their row has a positive dual
-    variable.
+    """Return (n,) true for the growing demands that cannot exceed the level.
+
+    Their row has a positive dual variable.
 
     Args:
         solution: solution for the level.
@@ -173,14 +185,14 @@ def _held_demands(solution: LpSolution, grows: Array, num_base_rows: int) -> Arr
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Growing:
-    """The program of a level: n demands, of which some grow together.
+class _LevelProgram:
+    """The program of a level: some of n demands grow together, the others keep their rates.
 
     Attributes:
         lp: path-form LP of their paths.
         rows: (n, paths) 1 where a path belongs to a demand.
-        demand: (n,) units.
-        weight: (n,) w.
+        demand: (n,) rate of each demand, in the unit of the matrix.
+        weight: (n,) weight w of each demand.
     """
 
     lp: PathProgram
@@ -191,21 +203,33 @@ class _Growing:
     def raised(
         self, grows: Array, rate: Array, max_rate: float, settings: LpSettings
     ) -> LpSolution:
-        """Maximise the common level t of the demands that grow, at most ``max_rate``; the others
-        keep their rates.
+        """Maximise the common level t of the demands that grow; the others keep their rates.
+
+        Args:
+            grows: (n,) demands that grow: f >= t w.
+            rate: (n,) rates of the others: f >= rate.
+            max_rate: largest t.
+            settings: settings of the LP solver.
         """
-        base = self.lp.program
-        width = len(self.lp.path)
-        a_open = sp.hstack([-self.rows[grows], sp.csr_array(self.weight[grows][:, None])])
-        a_held = sp.hstack([-self.rows[~grows], sp.csr_array((int((~grows).sum()), 1))])
+        base_program = self.lp.program
+        num_paths = len(self.lp.path)
+        # Rows: capacities and demands, t w - f <= 0 of growing demands, -f <= -rate of the others.
+        growing_rows = sp.hstack([-self.rows[grows], sp.csr_array(self.weight[grows][:, None])])
+        fixed_rows = sp.hstack([-self.rows[~grows], sp.csr_array((int((~grows).sum()), 1))])
         a_ub = sp.vstack(
-            [sp.hstack([base.a_ub, sp.csr_array((base.a_ub.shape[0], 1))]), a_open, a_held],
+            [
+                sp.hstack([base_program.a_ub, sp.csr_array((base_program.a_ub.shape[0], 1))]),
+                growing_rows,
+                fixed_rows,
+            ],
             format="csr",
         )
-        b_ub = np.concatenate([base.b_ub, np.zeros(a_open.shape[0]), -rate[~grows] * (1 - _SLACK)])
-        upper = np.append(np.full(width, np.inf), max_rate)
+        b_ub = np.concatenate(
+            [base_program.b_ub, np.zeros(growing_rows.shape[0]), -rate[~grows] * (1 - _SLACK)]
+        )
+        upper = np.append(np.full(num_paths, np.inf), max_rate)
         program = LinearProgram(
-            np.append(np.zeros(width), -1.0), sp.csr_array(a_ub), b_ub, upper=upper
+            np.append(np.zeros(num_paths), -1.0), sp.csr_array(a_ub), b_ub, upper=upper
         )
         return solve_program(program, settings)
 
@@ -216,9 +240,9 @@ class GeometricBinner:
 
     Attributes:
         settings: of the LP solver.
-        ratio: a, of the sizes of bins, above 1.
+        ratio: a, ratio of the sizes of consecutive bins, above 1.
         bins: number of bins; the last one ends at the largest demand.
-        decay: e, value of a bin over that of the one before, in (0, 1).
+        decay: e, value of a bin over that of the previous one, in (0, 1).
     """
 
     settings: LpSettings
@@ -227,28 +251,36 @@ class GeometricBinner:
     decay: float = 0.25
 
     def solve(self, problem: Problem) -> Allocation:
-        """Nearly max-min fair rates of every matrix."""
+        """Return nearly max-min fair rates of every matrix."""
         require_shedding("geometric-binner", problem.objective)
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
         lp = path_program(matrix, matrix.routable, matrix.capacity)
-        rows, demands = _by_demand(lp, matrix)
+        demand_incidence, demands = _demand_incidence(lp, matrix)
         demand = matrix.demand[demands]
         if not len(demand):
             return MatrixResult(np.zeros(matrix.mask.shape))
-        bins = self.bins
-        sizes = np.diff(float(demand.max()) * self.ratio ** np.arange(1.0 - bins, 1.0), prepend=0.0)
-        count = len(demand)
-        width = len(lp.path)
-        # sum over the bins of a demand = sum over its paths
-        linked = sp.hstack([-rows, sp.kron(np.ones((1, bins)), sp.eye_array(count))], format="csr")
-        a_ub = sp.hstack(
-            [lp.program.a_ub, sp.csr_array((lp.program.a_ub.shape[0], bins * count))], format="csr"
+        num_bins = self.bins
+        sizes = np.diff(
+            float(demand.max()) * self.ratio ** np.arange(1.0 - num_bins, 1.0), prepend=0.0
         )
-        cost = np.concatenate([np.zeros(width), -np.repeat(self.decay ** np.arange(bins), count)])
-        upper = np.concatenate([np.full(width, np.inf), np.repeat(sizes, count)])
-        program = LinearProgram(cost, a_ub, lp.program.b_ub, linked, np.zeros(count), upper)
+        num_demands = len(demand)
+        num_paths = len(lp.path)
+        # Rows: the sum over the bins of a demand is the sum over its paths.
+        bin_rows = sp.hstack(
+            [-demand_incidence, sp.kron(np.ones((1, num_bins)), sp.eye_array(num_demands))],
+            format="csr",
+        )
+        a_ub = sp.hstack(
+            [lp.program.a_ub, sp.csr_array((lp.program.a_ub.shape[0], num_bins * num_demands))],
+            format="csr",
+        )
+        cost = np.concatenate(
+            [np.zeros(num_paths), -np.repeat(self.decay ** np.arange(num_bins), num_demands)]
+        )
+        upper = np.concatenate([np.full(num_paths, np.inf), np.repeat(sizes, num_demands)])
+        program = LinearProgram(cost, a_ub, lp.program.b_ub, bin_rows, np.zeros(num_demands), upper)
         solution = solve_program(program, self.settings)
         return MatrixResult(
             lp.flow(solution),
@@ -258,12 +290,13 @@ class GeometricBinner:
         )
 
 
-def _by_demand(lp: PathProgram, matrix: Matrix) -> tuple[sp.csr_array, Array]:
-    """Rows (m, n) that sum the paths of each demand in the program, and the numbers of these
-    demands.
+def _demand_incidence(lp: PathProgram, matrix: Matrix) -> tuple[sp.csr_array, Array]:
+    """Return the matrix (m, n) of m demands by n path variables, with 1 where a path is a demand's.
+
+    The second result is the index (m,) of each of these demands.
     """
-    of_variable = lp.path // matrix.mask.shape[1]
-    demands, row = np.unique(of_variable, return_inverse=True)
+    variable_demand = lp.path // matrix.mask.shape[1]
+    demands, row = np.unique(variable_demand, return_inverse=True)
     ones = np.ones(len(row))
     return sp.csr_array((ones, (row, np.arange(len(row)))), shape=(len(demands), len(row))), demands
 

@@ -1,27 +1,26 @@
-"""NCFlow: LPs on the contracted network and inside each cluster, reconciled, and repeated on the
-residual capacities.
+"""NCFlow: LPs on the contracted network and inside each cluster, repeated on residual capacities.
 
 Abuzaid et al., "Contracting Wide-area Network Topologies to Solve Flow Problems Quickly", NSDI
 2021.  In each iteration
 
-1. every pair of neighbouring clusters exposes one link, each iteration the one of next smaller
-   regular capacity.  The demands from one cluster to another form a bundle with one path over
-   exposed links: of up to four paths that share no pair of neighbouring clusters, iteration i takes
-   number i mod n, or the next one whose links still have room, as the authors' code does.  The LP
-   R1 maximises the flow of all bundles;
+1. every pair of neighbouring clusters exposes one link, in each iteration the one with the next
+   smaller capacity.  The demands from one cluster to another form a bundle with one path over
+   exposed links.  There are up to n = 4 paths that share no pair of neighbouring clusters;
+   iteration i uses path i mod n, or the next one whose links have residual capacity, as the
+   authors' code does.  The LP R1 maximises the flow of all bundles;
 2. the LP R2 of each cluster maximises the flow inside it: of its own demands, from each source to
    the exit of its bundle, from the entry of a bundle to each target, and from entry to exit of
-   bundles that pass through.  No flow exceeds R1, and gamma penalises the use of a single path;
-3. the flow of a bundle is limited to the least that R2 has granted it in any of its clusters;
-4. an LP for each bundle divides that flow among its demands, within what R2 has granted to each
+   transit bundles.  No flow exceeds R1, and gamma penalises the use of a single path;
+3. the flow of a bundle is limited to the smallest flow that R2 grants it in any of its clusters;
+4. an LP for each bundle divides that flow among its demands, within the flow that R2 grants to each
    source and target; the path flows of R2 are scaled down in proportion.
 
 As every pair of clusters exposes one link, step 3 is a minimum rather than an LP, and solving R1
 again under these limits would change nothing: any flow that R2 grants on both sides of a link fits
 the link.
 
-NCFlow uses paths of its own: they are added to the candidate paths, and the allocation contains the
-extended path set.
+NCFlow computes its own paths: they are added to the candidate paths, and the allocation contains
+the extended path set.
 """
 
 from __future__ import annotations
@@ -59,15 +58,15 @@ from teal.problem.allocation import Allocation, Status
 from teal.solvers.projection import project
 from teal.spec import Spec
 
-_STOP_SHARE = (
-    0.05  # iteration stops when a smaller share of demand is unserved, or of flow was added last
-)
-_MIN_FLOW_SHARE = (
-    1e-9  # of the largest demand; smaller demands, flows and residual capacities count as 0
-)
-# gamma of R2 times the largest demand (at least 1 Gbit/s): small, so that it never outweighs flow
+# Iterations stop when a smaller share of the demand is unserved, or when the last iteration has
+# added a smaller share of the flow.
+_STOP_SHARE = 0.05
+# Demands, flows and residual capacities below this share of the largest demand count as 0.
+_MIN_FLOW_SHARE = 1e-9
+# gamma of R2 times the largest demand (at least 1 Gbit/s): small, so that it never outweighs flow.
 _PENALTY = 0.01
-_MAX_CHUNK_DEMANDS = 20_000  # demands in one LP of step 4, which covers several bundles
+# Largest number of demands in one LP of step 4, which covers several bundles.
+_MAX_CHUNK_DEMANDS = 20_000
 
 # (cluster, kind, bundle, key) -> flow that R2 grants to a commodity, and its paths with their
 # flows.
@@ -79,9 +78,9 @@ class Bundle:
     """The demands from one cluster to another.
 
     Attributes:
-        demands: (n,) demand numbers.
-        clusters: on the path of the bundle, from first to last.
-        links: the exposed links between consecutive clusters.
+        demands: (n,) demand indices.
+        clusters: clusters on the path of the bundle, from first to last.
+        links: exposed links between consecutive clusters.
     """
 
     demands: Array
@@ -95,12 +94,12 @@ class NcFlow:
 
     Attributes:
         clusters: approximate number of clusters; 0 for 3 floor(sqrt(N)).
-        method: of partition, see :func:`baselines.clusters.partition`.
-        iterations: maximum number.
+        method: method of partition: modularity, spectral or leaders.
+        iterations: largest number of iterations.
         num_paths: paths for each pair of nodes of a cluster.
-        seed: of the partition.
+        seed: seed of the partition.
         workers: processes that solve LPs at the same time; 0 for one per core.
-        settings: of the LP solver.
+        settings: settings of the LP solver.
     """
 
     clusters: int = 0
@@ -146,7 +145,7 @@ class NcFlow:
         )
 
     def contraction(self, matrix: Matrix) -> Contraction:
-        """The contraction of the network of a matrix, over its live links."""
+        """Return the contraction of the network of a matrix, over its live links."""
         topology = matrix.network.problem.topology
         count = self.clusters or 3 * math.isqrt(topology.num_nodes)
         return contract(
@@ -159,7 +158,7 @@ class _Run:
 
     Attributes:
         path_flows: for each demand, path -> flow in the unit of the matrix.
-        parallel_s: s if every cluster had a processor to itself, without the contraction.
+        parallel_s: time if every cluster had a processor to itself, without the contraction, s.
     """
 
     def __init__(self, scheme: NcFlow, matrix: Matrix, contraction: Contraction) -> None:
@@ -179,15 +178,16 @@ class _Run:
         self.parallel_s = 0.0
 
     def path_flows_gbps(self) -> list[dict[LinkPath, float]]:
-        """For each demand, path -> Gbit/s."""
+        """Return for each demand the flow on each path, Gbit/s."""
         return [
             {path: flow * self._matrix.unit for path, flow in flows.items()}
             for flows in self.path_flows
         ]
 
     def iterate(self) -> None:
-        """Iterate until little is unserved or added, no capacity is left, or the maximum number is
-        reached.
+        """Iterate until little demand is unserved, little flow was added, or no capacity is left.
+
+        The number of iterations is limited as well.
         """
         total = float(self._matrix.demand.sum())
         flow = 0.0
@@ -202,7 +202,7 @@ class _Run:
                 break
 
     def _iteration(self, iteration: int) -> float:
-        """Steps 1 to 4; the flow added."""
+        """Run steps 1 to 4 once, and return the added flow in the unit of the matrix."""
         begin = time.perf_counter()
         # Steps 1 and 2: bundle flows over exposed links (R1), and the LP of each cluster (R2).
         bundles = self._bundles(iteration)
@@ -235,12 +235,14 @@ class _Run:
         return gain
 
     def _bundles(self, iteration: int) -> list[Bundle]:
-        """The bundles with unserved demand that have a path over exposed links with residual
-        capacity.
+        """Return the bundles with unserved demand and a path over exposed links.
+
+        Exposed links have residual capacity; both the links and the paths rotate with the
+        iterations.
         """
         # Expose one link with residual capacity between each two neighbouring clusters.
         exposed: dict[tuple[int, int], int] = {}
-        for ends, links in self._contraction.links_between.items():
+        for cluster_pair, links in self._contraction.links_between.items():
             start = iteration % len(links)
             usable = [
                 link
@@ -248,33 +250,41 @@ class _Run:
                 if self._residual[link] > self._min_flow
             ]
             if usable:
-                exposed[ends] = usable[0]
+                exposed[cluster_pair] = usable[0]
         # Group the demands that are not fully served by their clusters.
-        count = len(self._contraction.clusters)
+        num_clusters = len(self._contraction.clusters)
         source_cluster, target_cluster = self._pair_clusters.T
         unserved = np.flatnonzero(
             (self._unserved > self._min_flow) & (source_cluster != target_cluster)
         )
-        key = source_cluster[unserved] * count + target_cluster[unserved]
+        key = source_cluster[unserved] * num_clusters + target_cluster[unserved]
         order = np.argsort(key, kind="stable")
-        cuts = np.flatnonzero(np.diff(key[order])) + 1
-        # Take the first route of each group whose exposed links exist.
+        group_starts = np.flatnonzero(np.diff(key[order])) + 1
+        # Choose for each group the first route whose cluster pairs all have an exposed link.
         bundles = []
-        for demands in np.split(unserved[order], cuts) if len(unserved) else []:
+        for demands in np.split(unserved[order], group_starts) if len(unserved) else []:
             first, last = (int(c) for c in self._pair_clusters[demands[0]])
             routes = self._contraction.routes.get((first, last), [])
             start = iteration % len(routes) if routes else 0
             for clusters in routes[start:] + routes[:start]:
                 neighbours = list(itertools.pairwise(clusters))
-                if all(ends in exposed for ends in neighbours):
+                if all(cluster_pair in exposed for cluster_pair in neighbours):
                     bundles.append(
-                        Bundle(demands, clusters, tuple(exposed[ends] for ends in neighbours))
+                        Bundle(
+                            demands,
+                            clusters,
+                            tuple(exposed[cluster_pair] for cluster_pair in neighbours),
+                        )
                     )
                     break
         return bundles
 
     def _bundle_flow(self, bundles: list[Bundle]) -> Array:
-        """R1: (bundles,) the maximum total flow of the bundles over the exposed links."""
+        """Solve R1: maximise the total flow of the bundles over the exposed links.
+
+        Returns:
+            (bundles,) flow of each bundle.
+        """
         incidences = [(link, b) for b, bundle in enumerate(bundles) for link in bundle.links]
         incidence = np.array(incidences, np.int64).reshape(-1, 2)
         links, row = np.unique(incidence[:, 0], return_inverse=True)
@@ -288,14 +298,19 @@ class _Run:
         return solve_program(program, self._scheme.settings)
 
     def _commodities(self, bundles: list[Bundle], bundle_flow: Array) -> dict[int, list[Commodity]]:
-        """Cluster number -> the commodities of its R2."""
+        """Return the commodities of the LP R2 of each cluster, by cluster index.
+
+        Args:
+            bundles: bundles of the iteration.
+            bundle_flow: (bundles,) flow of each bundle in R1.
+        """
         commodities: dict[int, list[Commodity]] = {}
         # Demands inside a cluster.
         same_cluster = self._pair_clusters[:, 0] == self._pair_clusters[:, 1]
         for d in np.flatnonzero(same_cluster & (self._unserved > self._min_flow)).tolist():
             source, target = self._pairs[d].tolist()
-            inside = Commodity(INSIDE, -1, d, source, target, (), float(self._unserved[d]))
-            commodities.setdefault(int(self._pair_clusters[d, 0]), []).append(inside)
+            internal = Commodity(INSIDE, -1, d, source, target, (), float(self._unserved[d]))
+            commodities.setdefault(int(self._pair_clusters[d, 0]), []).append(internal)
         # Parts of each bundle with flow in R1: from sources, to targets, and through clusters.
         for b, bundle in enumerate(bundles):
             if bundle_flow[b] <= self._min_flow:
@@ -307,32 +322,40 @@ class _Run:
             exit_node = int(self._link_source[links[0]])
             entry_node = int(self._link_target[links[-1]])
             for node in np.unique(pairs[:, 0]).tolist():
-                limit = float(unserved[pairs[:, 0] == node].sum())
-                leaving = Commodity(LEAVES, b, node, node, exit_node, links[:1], limit)
+                max_flow = float(unserved[pairs[:, 0] == node].sum())
+                leaving = Commodity(LEAVES, b, node, node, exit_node, links[:1], max_flow)
                 commodities.setdefault(clusters[0], []).append(leaving)
             for node in np.unique(pairs[:, 1]).tolist():
-                limit = float(unserved[pairs[:, 1] == node].sum())
-                entering = Commodity(ENTERS, b, node, entry_node, node, links[-1:], limit)
+                max_flow = float(unserved[pairs[:, 1] == node].sum())
+                entering = Commodity(ENTERS, b, node, entry_node, node, links[-1:], max_flow)
                 commodities.setdefault(clusters[-1], []).append(entering)
             for cluster, entry, leave in zip(clusters[1:-1], links[:-1], links[1:], strict=True):
                 source = int(self._link_target[entry])
                 target = int(self._link_source[leave])
-                passing = Commodity(
+                transit = Commodity(
                     PASSES, b, -1, source, target, (entry, leave), float(bundle_flow[b])
                 )
-                commodities.setdefault(cluster, []).append(passing)
+                commodities.setdefault(cluster, []).append(transit)
         return commodities
 
     def _merge(self, bundles: list[Bundle], granted: _Granted) -> float:
-        """Steps 3 and 4: add the flows of demands inside clusters and of bundles; the flow
-        added.
+        """Run steps 3 and 4: allocate the flows that all clusters of a bundle grant.
+
+        Args:
+            bundles: bundles of the iteration.
+            granted: flow and paths of each commodity in R2.
+
+        Returns:
+            added flow, in the unit of the matrix.
         """
         gain = 0.0
+        # Demands inside a cluster get the flow of R2.
         for (_, kind, _, key), (amount, paths) in granted.items():
             if kind == INSIDE:
                 for links, flow in paths:
                     self._add_flow(key, links, flow)
                 gain += amount
+        # Bundles that R2 has considered, in chunks for the LP of step 4.
         leaving = {b for _, kind, b, _ in granted if kind == LEAVES}
         active = [b for b in range(len(bundles)) if b in leaving]
         for chunk in _chunks(
@@ -346,15 +369,16 @@ class _Run:
                     if flow > self._min_flow:
                         source, target = self._pairs[d].tolist()
                         segments = self._segments(bundles[b], b, source, target, granted)
-                        # Within its tolerance a solver may admit a demand that R2 granted nothing.
+                        # A segment is empty if R2 granted nothing and the flow is the solver's
+                        # rounding error.
                         if all(segments):
                             gain += flow
-                            for links, share in _joined(segments):
+                            for links, share in _join_segments(segments):
                                 self._add_flow(d, links, flow * share)
         return gain
 
     def _add_flow(self, demand: int, links: LinkPath, flow: float) -> None:
-        """Allocate ``flow`` of a demand to a path."""
+        """Add flow to a path of a demand; update unserved demand and residual capacities."""
         path_flows = self.path_flows[demand]
         path_flows[links] = path_flows.get(links, 0.0) + flow
         self._unserved[demand] = max(0.0, self._unserved[demand] - flow)
@@ -364,25 +388,33 @@ class _Run:
     def _demand_flows(
         self, chunk: list[int], bundles: list[Bundle], granted: _Granted
     ) -> dict[int, Array]:
-        """Step 4 for the bundles in ``chunk``: bundle -> flow of its demands, the maximum within
-        what R2 grants.
+        """Solve step 4: maximise the flow of the demands of some bundles, within the grants of R2.
+
+        Args:
+            chunk: indices of the bundles.
+            bundles: all bundles.
+            granted: flow and paths of each commodity in R2.
+
+        Returns:
+            flow (n,) of the demands of each bundle.
         """
-        # Rows of each bundle: what the clusters grant its sources and targets, then in all.
+        # Rows of each bundle: grant of each source, of each target, then of the bundle, which is
+        # the smallest grant of its clusters.
         limits: list[float] = []
         rows = []
         columns = []
         upper = []
-        width = 0
+        num_variables = 0
         for b in chunk:
             bundle = bundles[b]
             pairs = self._pairs[bundle.demands]
-            variables = width + np.arange(len(bundle.demands))
-            sides = ((0, bundle.clusters[0], LEAVES), (1, bundle.clusters[-1], ENTERS))
+            variables = num_variables + np.arange(len(bundle.demands))
+            ends = ((0, bundle.clusters[0], LEAVES), (1, bundle.clusters[-1], ENTERS))
             cluster_limits = [
                 granted[cluster, PASSES, b, -1][0] for cluster in bundle.clusters[1:-1]
             ]
-            for side, cluster, kind in sides:
-                nodes, node_row = np.unique(pairs[:, side], return_inverse=True)
+            for end, cluster, kind in ends:
+                nodes, node_row = np.unique(pairs[:, end], return_inverse=True)
                 amounts = [granted[cluster, kind, b, node][0] for node in nodes.tolist()]
                 rows.append(len(limits) + node_row)
                 columns.append(variables)
@@ -392,20 +424,30 @@ class _Run:
             columns.append(variables)
             limits.append(min(cluster_limits))  # step 3
             upper.append(self._unserved[bundle.demands])
-            width += len(variables)
+            num_variables += len(variables)
         # Maximise the flow of all demands of the chunk.
-        a_ub = sparse_ones(np.concatenate(rows), np.concatenate(columns), (len(limits), width))
-        program = LinearProgram(
-            -np.ones(width), a_ub, np.array(limits), upper=np.concatenate(upper)
+        a_ub = sparse_ones(
+            np.concatenate(rows), np.concatenate(columns), (len(limits), num_variables)
         )
-        cuts = np.cumsum([len(bundles[b].demands) for b in chunk])[:-1]
-        return dict(zip(chunk, np.split(self._solve(program).x, cuts), strict=True))
+        program = LinearProgram(
+            -np.ones(num_variables), a_ub, np.array(limits), upper=np.concatenate(upper)
+        )
+        chunk_ends = np.cumsum([len(bundles[b].demands) for b in chunk])[:-1]
+        return dict(zip(chunk, np.split(self._solve(program).x, chunk_ends), strict=True))
 
     def _segments(
-        self, bundle: Bundle, b: int, source: int, target: int, granted: _Granted
+        self, bundle: Bundle, bundle_index: int, source: int, target: int, granted: _Granted
     ) -> list[WeightedPaths]:
-        """(links, share) of the paths in each cluster of a bundle; an exposed link belongs to the
-        cluster before it.
+        """Return the paths of a demand in each cluster of its bundle, with its share on each.
+
+        A path ends with the exposed link to the next cluster.
+
+        Args:
+            bundle: bundle of the demand.
+            bundle_index: its index.
+            source: source of the demand.
+            target: target of the demand.
+            granted: flow and paths of each commodity in R2.
         """
         segments = []
         for position, cluster in enumerate(bundle.clusters):
@@ -417,7 +459,7 @@ class _Run:
             elif position == len(bundle.clusters) - 1:
                 kind = ENTERS
                 key = target
-            amount, paths = granted[cluster, kind, b, key]
+            amount, paths = granted[cluster, kind, bundle_index, key]
             exit_link = bundle.links[position : position + 1]
             segments.append(
                 [((*links, *exit_link), flow / amount) for links, flow in paths]
@@ -427,14 +469,18 @@ class _Run:
         return segments
 
 
-def _joined(segments: list[WeightedPaths]) -> WeightedPaths:
-    """(links, share) of end-to-end paths that use every path of every segment in its share.
+def _join_segments(segments: list[WeightedPaths]) -> WeightedPaths:
+    """Return end-to-end paths that use every path of every segment in its share.
 
     The paths of each segment are laid side by side on [0, 1] by their shares; wherever a path ends
     in any segment, a new end-to-end path begins.  There are at most as many end-to-end paths as
     paths in all segments.
+
+    Args:
+        segments: for each cluster, paths and their shares, which sum to 1.
     """
-    joined = []
+    end_to_end = []
+    # Current path of each segment, and its share that is not used yet.
     positions = [0] * len(segments)
     remaining = [segment[0][1] for segment in segments]
     while True:
@@ -442,19 +488,20 @@ def _joined(segments: list[WeightedPaths]) -> WeightedPaths:
         current = (
             segment[position][0] for segment, position in zip(segments, positions, strict=True)
         )
-        joined.append((tuple(itertools.chain.from_iterable(current)), share))
+        end_to_end.append((tuple(itertools.chain.from_iterable(current)), share))
         for i, segment in enumerate(segments):
             remaining[i] -= share
             if remaining[i] <= 1e-12:
                 positions[i] += 1
                 if positions[i] == len(segment):
-                    return joined
+                    return end_to_end
                 remaining[i] += segment[positions[i]][1]
 
 
 def _chunks(indices: list[int], sizes: list[int], max_size: int) -> list[list[int]]:
-    """``indices`` in consecutive groups whose ``sizes`` sum to at most ``max_size``, or of one
-    index.
+    """Divide ``indices`` into consecutive groups with a sum of sizes of at most ``max_size``.
+
+    A single index with a larger size is a group.
     """
     chunks: list[list[int]] = []
     available = 0

@@ -1,4 +1,4 @@
-"""R2 of NCFlow: the LP of one cluster, with all flow that starts, ends, passes or stays in it."""
+"""R2 of NCFlow: the LP of one cluster, with internal, leaving, entering and transit flow."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from baselines.contraction import Cluster, LinkPath
 from baselines.linear_program import LinearProgram, LpSolution
 from baselines.matrix import Array, sparse_ones
 
-WeightedPaths = list[tuple[LinkPath, float]]  # paths, each with its flow or its share of a flow
+# Paths, each with its flow or its share of a flow.
+WeightedPaths = list[tuple[LinkPath, float]]
 
-# Kinds of commodities: a demand inside a cluster; the part of a bundle (the demands from one
-# cluster to another) that leaves a source, that reaches a target, or that passes through a cluster
-# from its entry to its exit.
+# Kinds of commodities: a demand inside a cluster; and, of a bundle (the demands from one cluster to
+# another), the flow from a source, the flow to a target, or the transit flow through a cluster.
 INSIDE = "inside"
 LEAVES = "leaves"
 ENTERS = "enters"
@@ -29,8 +29,8 @@ class Commodity:
 
     Attributes:
         kind: INSIDE, LEAVES, ENTERS or PASSES.
-        bundle: number of the bundle; -1 for INSIDE.
-        key: demand number for INSIDE, source node for LEAVES, target node for ENTERS, -1 for
+        bundle: index of the bundle; -1 for INSIDE.
+        key: demand index for INSIDE, source node for LEAVES, target node for ENTERS, -1 for
             PASSES.
         source: node of the cluster where the flow starts.
         target: node of the cluster where the flow ends.
@@ -65,8 +65,9 @@ class ClusterFlows:
     def commodity_flows(
         self, solution: LpSolution
     ) -> dict[tuple[str, int, int], tuple[float, WeightedPaths]]:
-        """(kind, bundle, key) -> flow, and the paths inside the cluster that carry it with their
-        flows.
+        """Return the flow of each commodity, and its paths inside the cluster with their flows.
+
+        The key is (kind, bundle, key) of the commodity.
         """
         start = 0
         commodity_flows = {}
@@ -86,42 +87,39 @@ def cluster_program(
     bundle_flow: Array,
     gamma: float,
 ) -> ClusterFlows:
-    """Maximise sum of f[k, p] - gamma sum_k max_p f[k, p], with f[k, p] the flow of commodity k on
-    path p.
+    """Build the LP R2 of a cluster: max sum of f[k, p] - gamma sum over k of max_p f[k, p].
 
-    The second sum is over the commodities with more than one path: only these can be spread.
-
-    Subject to the residual capacities of all links inside and exposed, the limit of each commodity,
-    and, for each bundle, its flow in R1 for the sum of what leaves the cluster and for the sum of
-    what enters it.
+    f[k, p] is the flow of commodity k on path p.  The second sum is over the commodities with more
+    than one path, whose flow can be spread.  Constraints are the residual capacities of all links
+    inside and exposed, the limit of each commodity, and for each bundle its flow in R1: it limits
+    the sum of the flows that leave the cluster, and the sum of those that enter it.
 
     Args:
-        cluster: with its paths.
-        commodities: of the cluster.
+        cluster: the cluster, with its paths.
+        commodities: commodities of the cluster.
         residual: (E,) residual capacities.
         bundle_flow: (bundles,) flow of each bundle in R1.
-        gamma: penalty on the largest path flow of each commodity, so that flow is spread over
-            several paths.
+        gamma: penalty on the largest path flow of each commodity.
     """
     # Variables: path flows, then the largest path flow of each commodity with more than one path.
     paths = [cluster.paths_between(c.source, c.target) for c in commodities]
-    counts = np.array([len(commodity_paths) for commodity_paths in paths], np.int64)
-    width = int(counts.sum())
-    commodity_of = np.repeat(np.arange(len(commodities)), counts)
-    num_max = int((counts > 1).sum())
-    total = width + num_max
+    num_paths = np.array([len(commodity_paths) for commodity_paths in paths], np.int64)
+    num_flows = int(num_paths.sum())
+    commodity_of = np.repeat(np.arange(len(commodities)), num_paths)
+    num_max = int((num_paths > 1).sum())
+    num_variables = num_flows + num_max
     # Rows: capacities, limits of commodities, flows of bundles, largest path flows.
-    links, load_rows = _load_rows(commodities, paths, commodity_of, total)
-    bundles, bundle_rows = _bundle_rows(commodities, commodity_of, total)
-    below_max = _max_flow_rows(counts, commodity_of, total)
+    links, load_rows = _load_rows(commodities, paths, commodity_of, num_variables)
+    bundles, bundle_rows = _bundle_rows(commodities, commodity_of, num_variables)
+    max_flow_rows = _max_flow_rows(num_paths, commodity_of, num_variables)
     program = LinearProgram(
-        np.append(-np.ones(width), np.full(num_max, gamma)),
+        np.append(-np.ones(num_flows), np.full(num_max, gamma)),
         sp.vstack(
             [
                 load_rows,
-                sparse_ones(commodity_of, np.arange(width), (len(commodities), total)),
+                sparse_ones(commodity_of, np.arange(num_flows), (len(commodities), num_variables)),
                 bundle_rows,
-                below_max,
+                max_flow_rows,
             ],
             format="csr",
         ),
@@ -130,7 +128,7 @@ def cluster_program(
                 residual[links],
                 [commodity.limit for commodity in commodities],
                 [bundle_flow[bundle] for bundle in bundles],
-                np.zeros(below_max.shape[0]),
+                np.zeros(max_flow_rows.shape[0]),
             ]
         ),
     )
@@ -141,61 +139,73 @@ def _load_rows(
     commodities: Sequence[Commodity],
     paths: Sequence[list[LinkPath]],
     commodity_of: Array,
-    total: int,
+    num_variables: int,
 ) -> tuple[Array, sp.csr_array]:
-    """Links that the path flows use, inside the cluster or exposed, and the load of each.
+    """Return the links that the path flows use, inside the cluster or exposed, and their load rows.
 
     Args:
         commodities: commodities of the cluster.
         paths: paths of each commodity.
         commodity_of: (n,) commodity of each path flow.
-        total: number of variables.
+        num_variables: number of variables.
+
+    Returns:
+        links (m,), and the matrix (m, num_variables) of their loads.
     """
     all_paths = [path for commodity_paths in paths for path in commodity_paths]
     incidences = [
         (link, column)
-        for column, (k, path) in enumerate(zip(commodity_of.tolist(), all_paths, strict=True))
-        for link in (*path, *commodities[k].crossing)
+        for column, (commodity, path) in enumerate(
+            zip(commodity_of.tolist(), all_paths, strict=True)
+        )
+        for link in (*path, *commodities[commodity].crossing)
     ]
     incidence = np.array(incidences, np.int64).reshape(-1, 2)
     links, row = np.unique(incidence[:, 0], return_inverse=True)
-    return links, sparse_ones(row, incidence[:, 1], (len(links), total))
+    return links, sparse_ones(row, incidence[:, 1], (len(links), num_variables))
 
 
 def _bundle_rows(
-    commodities: Sequence[Commodity], commodity_of: Array, total: int
+    commodities: Sequence[Commodity], commodity_of: Array, num_variables: int
 ) -> tuple[list[int], sp.csr_array]:
-    """Bundle of each row, and rows that sum the flow of a bundle that leaves or enters the cluster.
+    """Return the rows that sum the flow of each bundle that leaves or enters the cluster.
 
     Args:
         commodities: commodities of the cluster.
         commodity_of: (n,) commodity of each path flow.
-        total: number of variables.
+        num_variables: number of variables.
+
+    Returns:
+        bundle of each row, and the rows (m, num_variables).
     """
     groups: dict[tuple[str, int], list[int]] = {}  # (kind, bundle) -> columns
-    for column, k in enumerate(commodity_of.tolist()):
-        if commodities[k].kind in (LEAVES, ENTERS):
-            groups.setdefault((commodities[k].kind, commodities[k].bundle), []).append(column)
+    for column, commodity in enumerate(commodity_of.tolist()):
+        if commodities[commodity].kind in (LEAVES, ENTERS):
+            groups.setdefault(
+                (commodities[commodity].kind, commodities[commodity].bundle), []
+            ).append(column)
     row = np.repeat(np.arange(len(groups)), [len(columns) for columns in groups.values()])
     group_column = np.array([column for columns in groups.values() for column in columns], np.int64)
-    return [bundle for _, bundle in groups], sparse_ones(row, group_column, (len(groups), total))
+    return [bundle for _, bundle in groups], sparse_ones(
+        row, group_column, (len(groups), num_variables)
+    )
 
 
-def _max_flow_rows(counts: Array, commodity_of: Array, total: int) -> sp.csr_array:
-    """Rows f[k, p] - max_p f[k, p] of the commodities with more than one path.
+def _max_flow_rows(num_paths: Array, commodity_of: Array, num_variables: int) -> sp.csr_array:
+    """Return the rows f[k, p] - max_p f[k, p] of the commodities with more than one path.
 
     Args:
-        counts: (commodities,) number of paths of each.
+        num_paths: (commodities,) number of paths of each.
         commodity_of: (n,) commodity of each path flow.
-        total: number of variables.
+        num_variables: number of variables.
     """
-    with_choice = np.flatnonzero(counts > 1)
-    max_column = np.full(len(counts), -1)
-    max_column[with_choice] = len(commodity_of) + np.arange(len(with_choice))
-    bounded = np.flatnonzero(max_column[commodity_of] >= 0)
-    row = np.arange(len(bounded))
-    shape = (len(bounded), total)
+    has_choice = np.flatnonzero(num_paths > 1)
+    max_column = np.full(len(num_paths), -1)
+    max_column[has_choice] = len(commodity_of) + np.arange(len(has_choice))
+    columns = np.flatnonzero(max_column[commodity_of] >= 0)
+    row = np.arange(len(columns))
+    shape = (len(columns), num_variables)
     return sp.csr_array(
-        sparse_ones(row, bounded, shape)
-        - sparse_ones(row, max_column[commodity_of[bounded]], shape)
+        sparse_ones(row, columns, shape)
+        - sparse_ones(row, max_column[commodity_of[columns]], shape)
     )

@@ -3,10 +3,11 @@
 Azar et al., STOC 2003.  With x[d, k] the splits, a[d, e] = sum of x[d, k] over the paths of d
 through e, and opt(D) the least largest utilisation of matrix D over the same paths, the ratio is
 max over D of max_e load[e] / c[e] / opt(D).  By duality (Applegate & Cohen, SIGCOMM 2003, here over
-candidate paths), splits have ratio r or less if each link e has weights pi_e >= 0 of all links with
+candidate paths), splits have a ratio of at most r if for each link e there are weights pi_e[l] >= 0
+of all links l with
 
-    sum_l c[l] pi_e[l] <= r,
-    sum over the links l of the path of pi_e[l] >= a[d, e] / c[e]     for each d, and each of its paths,
+    sum_l c[l] pi_e[l] <= r, sum over the links l of the path of pi_e[l] >= a[d, e] / c[e]     for
+    each d, and each of its paths,
 
 so that one linear program over x, pi and r finds the best splits.  It has E^2 variables and a row
 for each link that a demand can use and each path of that demand: for networks of up to some 50
@@ -38,13 +39,17 @@ _MAX_ROWS = 300_000
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RatioProgram:
-    """Rows of the program of the module; variables are x of the live paths, then pi_e of each live link, then r.
+    """Linear program of the splits with the smallest ratio to the optimum over all matrices.
+
+    Variables are the splits x of the n live paths, then the weights pi_e (L,) of each of L live
+    links
+    e, then the ratio r: n + L^2 + 1 in all.
 
     Attributes:
-        paths: (n,) path indices d * K + k of the variables x.
-        rows: coefficients of rows that must be at most 0.
-        sums: coefficients of rows that must be 1: the splits of each demand.
-        loads: (live links, variables) 1 where a path passes a link.
+        paths: (n,) path indices d K + k of the variables x.
+        rows: (m, variables) rows that must be at most 0.
+        sums: (demands, variables) rows that must be 1: the sum of the splits of each demand.
+        loads: (L, variables) 1 where a path uses a link.
         links: (L,) indices of the live links.
         capacity: (L,) their capacities, in units of their mean.
         unit: mean capacity, Gbit/s.
@@ -65,7 +70,10 @@ class RatioProgram:
 
     @classmethod
     def of(cls, problem: Problem) -> RatioProgram:
-        """Rows of a network; B = 1, its demand is ignored.
+        """Build the program of a network.
+
+        Args:
+            problem: network with B = 1; its demand is ignored.
 
         Raises:
             InputError: too many rows.
@@ -77,17 +85,17 @@ class RatioProgram:
         capacity = capacity / unit
         # Live paths, and the demand of each.
         paths = np.flatnonzero(problem.path_mask[0].numpy().reshape(-1))
-        demand_of = paths // problem.paths.num_paths
+        path_demand = paths // problem.paths.num_paths
         width = len(paths) + len(links) ** 2 + 1
         loads = _link_loads(problem, links, width)
         # Assemble the rows.
-        cover = _cover_rows(problem, loads, demand_of, capacity)
+        cover = _cover_rows(problem, loads, path_demand, capacity)
         ratio = _ratio_rows(capacity, len(paths))
-        demands, of_demand = np.unique(demand_of, return_inverse=True)
+        demands, demand_row = np.unique(path_demand, return_inverse=True)
         return cls(
             paths=paths,
             rows=sp.vstack([cover, ratio], format="csr"),
-            sums=sparse_ones(of_demand, np.arange(len(paths)), (len(demands), width)),
+            sums=sparse_ones(demand_row, np.arange(len(paths)), (len(demands), width)),
             loads=loads,
             links=links,
             capacity=capacity,
@@ -95,7 +103,13 @@ class RatioProgram:
         )
 
     def solve(self, cost: Array, rows: sp.csr_array, limits: Array, settings: LpSettings) -> Array:
-        """Variables of least cost under additional rows (at most ``limits``).
+        """Return the optimal variables under additional rows.
+
+        Args:
+            cost: (variables,) coefficients of the objective, which is minimised.
+            rows: (k, variables) additional rows.
+            limits: (k,) upper bounds of these rows.
+            settings: settings of the LP solver.
 
         Raises:
             SolverError: no optimum was found.
@@ -109,24 +123,26 @@ class RatioProgram:
         )
         solution = solve_program(program, settings)
         if solution.status is not Status.OPTIMAL:
-            raise SolverError("oblivious", f"no optimum: {solution.status.value}")
+            raise SolverError(f"oblivious: the LP solver found no optimum: {solution.status.value}")
         return solution.x
 
-    def least_ratio(self, settings: LpSettings) -> Array:
-        """Variables of the best splits; the last one is their ratio."""
+    def solve_min_ratio(self, settings: LpSettings) -> Array:
+        """Return the variables of the splits with the smallest ratio; the last one is the ratio."""
         cost = np.zeros(self.width)
         cost[-1] = 1
         return self.solve(cost, sp.csr_array((0, self.width)), np.zeros(0), settings)
 
     def splits(self, variables: Array, problem: Problem) -> Tensor:
-        """(D, K)."""
+        """Return the splits (D, K), with a sum of 1 for each demand, from the variables."""
         splits = np.zeros(problem.paths.leaf.shape)
         splits.reshape(-1)[self.paths] = variables[: len(self.paths)]
         return torch.from_numpy(splits / np.maximum(splits.sum(1, keepdims=True), 1e-300))
 
 
 def _link_loads(problem: Problem, links: Array, width: int) -> sp.csr_array:
-    """(L, width) 1 where a live path, in the first columns, passes a live link.
+    """Return the matrix (L, width) with 1 where a live path uses a live link.
+
+    Paths are the first columns.
 
     Args:
         problem: network, B = 1.
@@ -145,68 +161,79 @@ def _link_loads(problem: Problem, links: Array, width: int) -> sp.csr_array:
 
 
 def _cover_rows(
-    problem: Problem, loads: sp.csr_array, demand_of: Array, capacity: Array
+    problem: Problem, loads: sp.csr_array, path_demand: Array, capacity: Array
 ) -> sp.csr_array:
-    """Rows a[d, e] / c[e] - sum of pi_e over the links of q <= 0, one for each link e that demand d
-    can use and each path q of d.
+    """Return the rows a[d, e] / c[e] - sum of pi_e over the links of q <= 0.
+
+    There is one for each link e that demand d can use, and each path q of d; a[d, e] is the sum of
+    the splits of d on paths over e.
 
     Args:
         problem: network, B = 1.
-        loads: (L, variables) 1 where a path passes a link.
-        demand_of: (n,) demand of each path, ascending.
-        capacity: (L,) capacities.
+        loads: (L, variables) 1 where a path uses a link.
+        path_demand: (n,) demand of each live path, ascending.
+        capacity: (L,) capacities in units of their mean.
 
     Raises:
         InputError: too many rows.
     """
-    count, width = loads.shape
-    num_paths = len(demand_of)
+    num_links, width = loads.shape
+    num_paths = len(path_demand)
     path_links = sp.csr_array(loads.T.tocsr()[:num_paths])
     # Pairs of a demand and a link e that it can use.
     uses = sp.coo_array((path_links > 0).astype(float))
-    pair_of_use = demand_of[uses.row] * count + uses.col
+    pair_of_use = path_demand[uses.row] * num_links + uses.col
     pairs = np.unique(pair_of_use)
-    demand = pairs // count
-    e = pairs % count
+    demand = pairs // num_links
+    e = pairs % num_links
     # A row for each pair and each path q of its demand.
-    first = np.searchsorted(demand_of, demand)
-    size = np.searchsorted(demand_of, demand, side="right") - first
-    if size.sum() > _MAX_ROWS:
-        expected = f"a network whose program has at most {_MAX_ROWS} rows"
-        raise InputError("oblivious", problem.topology.name, expected, int(size.sum()))
-    pair = np.repeat(np.arange(len(pairs)), size)
-    q = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size) + first[pair]
+    first_path = np.searchsorted(path_demand, demand)
+    num_paths_of_pair = np.searchsorted(path_demand, demand, side="right") - first_path
+    if num_paths_of_pair.sum() > _MAX_ROWS:
+        raise InputError.invalid(
+            "oblivious",
+            problem.topology.name,
+            f"the linear program would have {int(num_paths_of_pair.sum()):,} rows; at most "
+            f"{_MAX_ROWS:,} rows are supported",
+            "use fewer paths, or a smaller network",
+        )
+    pair = np.repeat(np.arange(len(pairs)), num_paths_of_pair)
+    q = (
+        np.arange(num_paths_of_pair.sum())
+        - np.repeat(np.cumsum(num_paths_of_pair) - num_paths_of_pair, num_paths_of_pair)
+        + first_path[pair]
+    )
     row = np.arange(len(pair))
     # Coefficients of the splits: a[d, e] / c[e].
-    share = sp.csr_array(
+    split_terms = sp.csr_array(
         (np.ones(len(uses.row)), (pair_of_use, uses.row)),
-        shape=(problem.paths.num_demands * count, width),
+        shape=(problem.paths.num_demands * num_links, width),
     )[pairs]
-    share = sp.csr_array(sp.diags_array(1 / capacity[e]) @ share)[pair]
+    split_terms = sp.csr_array(sp.diags_array(1 / capacity[e]) @ split_terms)[pair]
     # Coefficients of the weights: the links of each path q.
-    of_path = path_links[q].tocoo()
-    column = num_paths + e[pair][of_path.row] * count + of_path.col
-    weights = sp.csr_array(
-        (np.ones(of_path.nnz), (row[of_path.row], column)), shape=(len(row), width)
+    links_of_q = path_links[q].tocoo()
+    column = num_paths + e[pair][links_of_q.row] * num_links + links_of_q.col
+    weight_terms = sp.csr_array(
+        (np.ones(links_of_q.nnz), (row[links_of_q.row], column)), shape=(len(row), width)
     )
-    return sp.csr_array(share - weights)
+    return sp.csr_array(split_terms - weight_terms)
 
 
 def _ratio_rows(capacity: Array, num_paths: int) -> sp.csr_array:
-    """Rows sum_l c[l] pi_e[l] - r <= 0, one for each live link e.
+    """Return the rows sum over l of c[l] pi_e[l] - r <= 0, one for each live link e.
 
     Args:
-        capacity: (L,) capacities of the live links.
+        capacity: (L,) capacities of the live links, in units of their mean.
         num_paths: number of live paths, whose variables are the first.
     """
-    count = len(capacity)
-    width = num_paths + count**2 + 1
-    e_of = np.repeat(np.arange(count), count)
+    num_links = len(capacity)
+    width = num_paths + num_links**2 + 1
+    row_link = np.repeat(np.arange(num_links), num_links)
     weight_sum = sp.csr_array(
-        (np.tile(capacity, count), (e_of, num_paths + np.arange(count**2))),
-        shape=(count, width),
+        (np.tile(capacity, num_links), (row_link, num_paths + np.arange(num_links**2))),
+        shape=(num_links, width),
     )
-    ratio = sparse_ones(np.arange(count), np.full(count, width - 1), (count, width))
+    ratio = sparse_ones(np.arange(num_links), np.full(num_links, width - 1), (num_links, width))
     return sp.csr_array(weight_sum - ratio)
 
 
@@ -226,10 +253,10 @@ class Oblivious:
         self.ratio = float("nan")
 
     def allocate(self, past: Past) -> Tensor:
-        """(D, K) splits, the same for every interval."""
+        """Return the splits (D, K), the same for every interval."""
         if self._splits is None:
             program = RatioProgram.of(past.network)
-            best = program.least_ratio(self._settings)
+            best = program.solve_min_ratio(self._settings)
             self._splits = program.splits(best, past.network)
             self.ratio = float(best[-1])
         return self._splits

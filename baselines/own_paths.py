@@ -15,41 +15,46 @@ from teal.problem import Problem
 def with_flows(
     problem: Problem, flows: list[list[dict[LinkPath, float]]]
 ) -> tuple[PathSet, Tensor]:
-    """The candidate paths extended by all paths in ``flows``, and the splits (B, D, K') over them.
+    """Extend the candidate paths by all paths with flow; return the splits (B, D, K') over them.
 
     Args:
         problem: B matrices.
-        flows: for each matrix and demand, path -> Gbit/s.
+        flows: for each matrix and demand, the flow on each path in Gbit/s.
     """
     paths = problem.paths
-    demands = problem.paths.num_demands
-    used = [
+    num_demands = problem.paths.num_demands
+    # For each demand its paths with flow, the column of each candidate path, and the new paths.
+    used_paths = [
         dict.fromkeys(path for matrix_flows in flows for path in matrix_flows[d])
-        for d in range(demands)
+        for d in range(num_demands)
     ]
-    column = [_path_columns(paths, d) for d in range(demands)]
-    new = [
-        [path for path in demand_paths if path not in column[d]]
-        for d, demand_paths in enumerate(used)
+    path_columns = [_path_columns(paths, d) for d in range(num_demands)]
+    new_paths_by_demand = [
+        [path for path in demand_paths if path not in path_columns[d]]
+        for d, demand_paths in enumerate(used_paths)
     ]
-    for number in range(max(map(len, new), default=0)):  # one new path per demand at a time
-        added = [new_paths[number] if number < len(new_paths) else () for new_paths in new]
-        ptr = np.concatenate([[0], np.cumsum([len(path) for path in added])]).astype(np.int64)
-        links = np.array([link for path in added for link in path], np.int32)
+    for index in range(
+        max(map(len, new_paths_by_demand), default=0)
+    ):  # one new path per demand at a time
+        added_paths = [
+            new_paths[index] if index < len(new_paths) else () for new_paths in new_paths_by_demand
+        ]
+        ptr = np.concatenate([[0], np.cumsum([len(path) for path in added_paths])]).astype(np.int64)
+        links = np.array([link for path in added_paths for link in path], np.int32)
         paths = with_more_paths(paths, ptr, links)
-    if any(new):
-        column = [_path_columns(paths, d) for d in range(demands)]
+    if any(new_paths_by_demand):
+        path_columns = [_path_columns(paths, d) for d in range(num_demands)]
     splits = np.zeros((len(flows), *paths.leaf.shape))
     rates = problem.demand.cpu().numpy()
     for b, matrix_flows in enumerate(flows):
         for d, path_flows in enumerate(matrix_flows):
             for path, flow in path_flows.items():
-                splits[b, d, column[d][path]] += flow / rates[b, d]
+                splits[b, d, path_columns[d][path]] += flow / rates[b, d]
     return paths, torch.from_numpy(splits).to(problem.demand)
 
 
 def _path_columns(paths: PathSet, demand: int) -> dict[LinkPath, int]:
-    """Path -> its column k, for the paths of one demand."""
+    """Return the column k of each path of one demand."""
     return {
         tuple(paths.links_of(demand, k)): k for k in np.flatnonzero(paths.mask[demand]).tolist()
     }

@@ -38,12 +38,12 @@ class PathProgram:
     """A path-form LP, and the paths and links to which its variables and rows belong.
 
     Attributes:
-        matrix: that the LP was built for.
-        program: its variables are the n paths, then theta under max_link_utilisation; the first m
-            rows of its a_ub are the capacities of links.
-        path: (n,) path number d * K + k of each variable.
-        links: (m,) link of each of the first rows: those that the paths use, and that may decide.
-        build_s: s to build the LP.
+        matrix: the matrix that the LP was built for.
+        program: the LP.  Its variables are the n path flows, then theta under max_link_utilisation;
+            the first m rows of its a_ub are the capacities of links.
+        path: (n,) path index d K + k of each variable.
+        links: (m,) link of each of the first rows: the links that could bind.
+        build_s: time to build the LP, s.
     """
 
     matrix: Matrix
@@ -53,13 +53,13 @@ class PathProgram:
     build_s: float
 
     def flow(self, solution: LpSolution) -> Array:
-        """(D, K) flow on each path; 0 for demands that are not in the LP."""
+        """Return the flow (D, K) on each path; 0 for demands that are not in the LP."""
         flow = np.zeros(self.matrix.mask.shape)
         flow.reshape(-1)[self.path] = solution.x[: len(self.path)]
         return flow
 
     def prices(self, solution: LpSolution) -> Array:
-        """(E,) value of one more unit of capacity on each link; 0 for links that no path uses."""
+        """Return the value (E,) of one more unit of each link's capacity; 0 without a row."""
         prices = np.zeros(len(self.matrix.capacity))
         prices[self.links] = solution.dual[: len(self.links)]
         return prices
@@ -68,26 +68,27 @@ class PathProgram:
 def path_program(
     matrix: Matrix, selected: Array, capacity: Array, background: Array | None = None
 ) -> PathProgram:
-    """Path-form LP of the selected demands.
+    """Build the path-form LP of the selected demands.
 
     Args:
         matrix: demands, live paths and objective.
         selected: (D,) true for the demands in the LP.
-        capacity: (E,) that these demands may use.
-        background: (E,) flow that all other demands already put on each link, for
-            max_link_utilisation only; None for 0.
+        capacity: (E,) capacity that these demands may use.
+        background: (E,) load of all other demands, for max_link_utilisation only; None for 0.
     """
     begin = time.perf_counter()
     variables = matrix.path_variables(selected)
     links = np.unique(variables.link)
     loads = variables.link_incidence(len(capacity))[links]
     rate = matrix.demand[variables.demands][variables.demand_row]
-    fixed = np.zeros(len(capacity)) if background is None else background
+    background_load = np.zeros(len(capacity)) if background is None else background
     balances = matrix.network.objective.rules.balances
-    # Links that all demands together do not fill have no row: a tenth of the time on UsCarrier.
-    alone = np.bincount(variables.demand_row)[variables.demand_row] == 1
-    may_fill = may_decide(loads, rate, rate * alone, capacity[links], fixed[links], balances)
-    rows = _LinkRows(links[may_fill], loads[np.flatnonzero(may_fill)], capacity, fixed)
+    # Links that cannot bind have no row: this takes a tenth of the time on UsCarrier.
+    has_one_path = np.bincount(variables.demand_row)[variables.demand_row] == 1
+    is_needed = may_bind(
+        loads, rate, rate * has_one_path, capacity[links], background_load[links], balances
+    )
+    rows = _LinkRows(links[is_needed], loads[np.flatnonzero(is_needed)], capacity, background_load)
     program = (
         _balanced_program(matrix, variables, rows)
         if balances
@@ -102,8 +103,8 @@ class _LinkRows(NamedTuple):
     Attributes:
         links: (m,) link of each row.
         loads: (m, n) 1 where a path uses a link.
-        capacity: (E,) that the demands may use.
-        fixed: (E,) flow of other demands.
+        capacity: (E,) capacity that the demands may use.
+        fixed: (E,) load of other demands.
     """
 
     links: Array
@@ -113,32 +114,35 @@ class _LinkRows(NamedTuple):
 
 
 def _bottleneck(variables: PathVariables, capacity: Array) -> Array:
-    """(n,) smallest capacity along each path; infinite without links."""
+    """Return the smallest capacity (n,) along each path; infinite without links."""
     bottleneck = np.full(len(variables.path), np.inf)
     np.minimum.at(bottleneck, variables.column, capacity[variables.link])
     return bottleneck
 
 
 def _value_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows) -> LinearProgram:
-    """LP of value maximisation, or of least_cost."""
+    """Build the LP of value maximisation, or of least_cost."""
     demand_rows = variables.demand_incidence()
     demand = matrix.demand[variables.demands]
     limits = rows.capacity[rows.links]
     costs = -matrix.network.value.reshape(-1)[variables.path]
-    size = np.minimum(demand[variables.demand_row], _bottleneck(variables, rows.capacity))
+    max_flow = np.minimum(demand[variables.demand_row], _bottleneck(variables, rows.capacity))
     if matrix.network.objective.rules.carries_all:
-        return LinearProgram(costs, rows.loads, limits, demand_rows, demand, size=size)
+        return LinearProgram(costs, rows.loads, limits, demand_rows, demand, size=max_flow)
     return LinearProgram(
         costs,
         sp.vstack([rows.loads, demand_rows], format="csr"),
         np.concatenate([limits, demand]),
-        size=size,
+        size=max_flow,
     )
 
 
 def _balanced_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows) -> LinearProgram:
-    """LP of max_link_utilisation, with theta as the last variable."""
-    width = len(variables.path)
+    """Build the LP of max_link_utilisation, with theta as the last variable.
+
+    min theta  s.t.  load - theta capacity <= -background,  sum of a demand's flows = demand.
+    """
+    num_paths = len(variables.path)
     demand = matrix.demand[variables.demands]
     rate = demand[variables.demand_row]
     bottleneck = _bottleneck(variables, rows.capacity)
@@ -146,10 +150,10 @@ def _balanced_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows)
     theta = sp.csr_array(-rows.capacity[rows.links][:, None])
     # theta is at least the utilisation by the background.
     min_theta = _max_utilisation(rows.fixed, rows.capacity)
-    floor = sp.csr_array(([-1.0], ([0], [width])), shape=(1, width + 1))
+    min_theta_row = sp.csr_array(([-1.0], ([0], [num_paths])), shape=(1, num_paths + 1))
     return LinearProgram(
-        np.append(np.zeros(width), 1.0),
-        sp.vstack([sp.hstack([rows.loads, theta]), floor], format="csr"),
+        np.append(np.zeros(num_paths), 1.0),
+        sp.vstack([sp.hstack([rows.loads, theta]), min_theta_row], format="csr"),
         np.append(-rows.fixed[rows.links], -min_theta),
         sp.hstack([variables.demand_incidence(), sp.csr_array((len(demand), 1))], format="csr"),
         demand,
@@ -160,12 +164,13 @@ def _balanced_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows)
 def _feasible_theta(
     variables: PathVariables, rows: _LinkRows, rate: Array, bottleneck: Array
 ) -> float:
-    """Utilisation of a feasible solution: each demand split in proportion to the bottlenecks of its
-    paths.
+    """Return the largest utilisation of a feasible solution, an upper bound on the optimum.
+
+    Each demand is split in proportion to the bottlenecks of its paths.
 
     Args:
-        variables: paths of the demands.
-        rows: capacities and flow of other demands.
+        variables: n paths of the demands.
+        rows: capacities and load of other demands.
         rate: (n,) rate of the demand of each path.
         bottleneck: (n,) smallest capacity along each path.
     """
@@ -181,40 +186,46 @@ def _feasible_theta(
 
 
 def _max_utilisation(load: Array, capacity: Array) -> float:
-    """Largest utilisation of the links with capacity."""
+    """Return the largest load / capacity of the links with capacity."""
     utilisation = np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0)
     return float(utilisation.max(initial=0.0))
 
 
-def may_decide(
-    loads: sp.csr_array, rate: Array, forced: Array, capacity: Array, fixed: Array, balances: bool
+def may_bind(
+    loads: sp.csr_array,
+    rate: Array,
+    forced_rate: Array,
+    capacity: Array,
+    background_load: Array,
+    balances: bool,
 ) -> Array:
-    """Whether each of m links may decide the optimum: the others need no row.
+    """Return whether (m,) each link could bind in an optimum; the others need no row.
 
-    A link is never full where even all demands together do not fill it, and never the fullest one
-    where they do not load it to a utilisation that no allocation is below.
+    A link cannot bind if all demands that can use it do not fill it; for the largest utilisation,
+    if they load it less than a lower bound on the optimum, the utilisation by demands with one
+    path.
 
     Args:
         loads: (m, n) 1 where a path uses a link.
         rate: (n,) rate of the demand of each path.
-        forced: (n,) the same where the demand has no other path, else 0.
-        capacity: (m,) of the links.
-        fixed: (m,) flow of other demands on the links.
+        forced_rate: (n,) this rate where the demand has no other path, else 0.
+        capacity: (m,) capacity of each link.
+        background_load: (m,) load of other demands.
         balances: whether the objective minimises the largest utilisation.
     """
     min_utilisation = 1.0
     if balances:
-        # Failed links have no capacity, and nobody's flow.
-        load = fixed + loads @ forced
+        # The lower bound; failed links, without capacity, carry no flow.
+        load = background_load + loads @ forced_rate
         min_utilisation = (1 - _ROUNDING) * _max_utilisation(load, capacity)
-    return np.asarray(fixed + loads @ rate >= min_utilisation * capacity)
+    return np.asarray(background_load + loads @ rate >= min_utilisation * capacity)
 
 
 def without_overload(problem: Problem, allocation: Allocation) -> Allocation:
-    """Divide the splits of each overloaded matrix by its largest link utilisation theta.
+    """Turn solutions of max_link_utilisation into solutions of max_concurrent_flow.
 
-    A solution of max_link_utilisation becomes one of max_concurrent_flow: alpha = min(1, 1 /
-    theta).
+    The splits of each overloaded matrix are divided by its largest utilisation theta: alpha =
+    min(1, 1 / theta).
     """
     utilisation = problem.utilisation(allocation.splits).amax(1).clamp(min=1)
     splits = allocation.splits / utilisation[:, None, None]

@@ -29,21 +29,20 @@ from teal.problem.allocation import Allocation, Status
 from teal.solvers.projection import project
 from teal.spec import Spec
 
-# Programs of up to so many variables take longer with more threads: that of B4 a hundred times as
-# long with two (benchmarks/engine.py).
+# Programs with up to this number of variables take longer with more threads: that of B4 a hundred
+# times as long with two (benchmarks/engine.py).
 MAX_VARIABLES_ONE_THREAD = 200_000
 
 
 class ScaledProgram(NamedTuple):
-    """The program min cost x s.t. a_ub x <= b_ub, a_eq x = b_eq, x >= 0, whose coefficients are of
-    order 1.
+    """The program min cost x s.t. a_ub x <= b_ub, a_eq x = b_eq, x >= 0, with entries near 1.
 
     Attributes:
-        cost: (n,) costs.
+        cost: (n,) coefficients of the objective.
         a_ub: (m, n) matrix of the inequalities.
-        b_ub: (m,) their limits.
-        a_eq: matrix of the equations, or None.
-        b_eq: their right-hand side, or None.
+        b_ub: (m,) right-hand sides of the inequalities.
+        a_eq: (q, n) matrix of the equations, or None.
+        b_eq: (q,) right-hand sides of the equations, or None.
     """
 
     cost: Array
@@ -54,12 +53,12 @@ class ScaledProgram(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """A solution.
+    """Solution of a scaled program.
 
     Attributes:
         x: (n,) variables.
-        dual: (m,) prices of the inequalities, not negative.
-        termination: reason why the solver stopped; ``failed`` where x is of no use.
+        dual: (m,) multipliers of the inequalities, not negative.
+        termination: reason why the solver stopped; ``failed`` if x is unusable.
         seconds: time of the solver.
     """
 
@@ -74,11 +73,11 @@ class Pdlp:
     """PDLP, as described in the module.
 
     Attributes:
-        accuracy: at which the solver stops, relative and absolute.
+        accuracy: relative and absolute tolerance at which the solver stops.
         time_limit: s for each matrix; 0 for none.  The iterate at the limit is used as the
             solution.
-        threads: of the solver; 0 for one on programs of up to 200,000 variables, where more take
-            longer, and all cores on larger ones.
+        threads: threads of the solver; 0 for one on programs of up to 200,000 variables, where
+            more take longer, and all cores on larger ones.
     """
 
     accuracy: float = 1e-4
@@ -100,16 +99,14 @@ class Pdlp:
         )
 
     def check(self) -> None:
-        """Check that the solver is there.
-
-        Raises:
-            SolverError: it is not.
-        """
+        """Raise SolverError if OR-Tools is not installed."""
         if importlib.util.find_spec("ortools") is None:
-            raise SolverError("pdlp: OR-Tools is not installed: pip install 'teal-te[benchmarks]'")
+            raise SolverError(
+                "pdlp: OR-Tools is not installed; run pip install 'teal-te[benchmarks]'"
+            )
 
     def run(self, program: ScaledProgram) -> Solved:
-        """The solution of a program."""
+        """Solve a scaled program in the process of OR-Tools."""
         threads = self.threads or default_threads(len(program.cost))
         task = _process().submit(
             pdlp_worker.solve, *program, self.accuracy, self.time_limit, threads
@@ -119,45 +116,55 @@ class Pdlp:
     def _solve(self, matrix: Matrix) -> MatrixResult:
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         program = lp.program
-        width = len(lp.path)
-        if not width:
+        num_paths = len(lp.path)
+        if not num_paths:
             return MatrixResult(
                 np.zeros(matrix.mask.shape), np.zeros(len(matrix.capacity)), build_s=lp.build_s
             )
-        # Variables become shares of demands, rows are divided by their limits: all coefficients are
-        # of order 1.
-        rates = np.append(
-            matrix.demand[lp.path // matrix.mask.shape[1]], np.ones(len(program.cost) - width)
+        # Scaling: variables become shares of demands, rows are divided by their limits, and the
+        # objective by its largest coefficient, so that all coefficients are near 1.
+        variable_units = np.append(
+            matrix.demand[lp.path // matrix.mask.shape[1]], np.ones(len(program.cost) - num_paths)
         )
         num_link_rows = len(lp.links)
-        limits = np.concatenate([matrix.capacity[lp.links], np.abs(program.b_ub[num_link_rows:])])
-        limits = np.where(limits > 0, limits, 1.0)
-        scale = float(np.abs(program.cost * rates).max()) or 1.0
-        a_ub = sp.diags_array(1 / limits) @ program.a_ub @ sp.diags_array(rates)
+        row_units = np.concatenate(
+            [matrix.capacity[lp.links], np.abs(program.b_ub[num_link_rows:])]
+        )
+        row_units = np.where(row_units > 0, row_units, 1.0)
+        cost_unit = float(np.abs(program.cost * variable_units).max()) or 1.0
+        a_ub = sp.diags_array(1 / row_units) @ program.a_ub @ sp.diags_array(variable_units)
         a_eq = None
         b_eq = None
         if program.a_eq is not None and program.b_eq is not None:
-            a_eq = sp.diags_array(1 / program.b_eq) @ program.a_eq @ sp.diags_array(rates)
+            a_eq = sp.diags_array(1 / program.b_eq) @ program.a_eq @ sp.diags_array(variable_units)
             b_eq = np.ones(len(program.b_eq))
         x, dual, termination, seconds = self.run(
-            ScaledProgram(program.cost * rates / scale, a_ub, program.b_ub / limits, a_eq, b_eq)
+            ScaledProgram(
+                program.cost * variable_units / cost_unit,
+                a_ub,
+                program.b_ub / row_units,
+                a_eq,
+                b_eq,
+            )
         )
         flow = np.zeros(matrix.mask.shape)
         prices = np.zeros(len(matrix.capacity))
-        flow.reshape(-1)[lp.path] = np.maximum(x[:width], 0) * rates[:width]
-        prices[lp.links] = np.maximum(dual[:num_link_rows], 0) * scale / limits[:num_link_rows]
+        flow.reshape(-1)[lp.path] = np.maximum(x[:num_paths], 0) * variable_units[:num_paths]
+        prices[lp.links] = (
+            np.maximum(dual[:num_link_rows], 0) * cost_unit / row_units[:num_link_rows]
+        )
         status = Status.FAILED if termination == "failed" else Status.FEASIBLE
         return MatrixResult(flow, prices, status, lp.build_s, seconds)
 
 
 def default_threads(num_variables: int) -> int:
-    """Number of threads with which the solver is the fastest."""
+    """Return the number of threads with which the solver is the fastest."""
     return 1 if num_variables <= MAX_VARIABLES_ONE_THREAD else os.cpu_count() or 1
 
 
 @lru_cache(maxsize=1)
 def _process() -> ProcessPoolExecutor:
-    """The process in which OR-Tools runs, see :mod:`baselines.pdlp_worker`; started once."""
+    """Return the process in which OR-Tools runs; it is started once."""
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 

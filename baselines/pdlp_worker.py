@@ -1,7 +1,7 @@
-"""OR-Tools' PDLP in a separate process: OR-Tools and the HiGHS of other packages cannot be loaded
-into one process.
+"""OR-Tools' PDLP, which runs in a separate process.
 
-This module must not import anything that loads HiGHS.
+OR-Tools and the HiGHS of other packages cannot be loaded into one process.  This module must not
+import anything that loads HiGHS.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def solve(
         threads: threads of the solver.
 
     Returns:
-        x (n,), multipliers (m,) of the inequalities, ``"optimal"``, ``"time_limit"`` or
-        ``"failed"``, and s taken.
+        x (n,); multipliers (m,) of the inequalities; ``"optimal"``, ``"time_limit"`` or
+        ``"failed"``; and the time of the solver, s.
     """
     from ortools.pdlp import solve_log_pb2, solvers_pb2
     from ortools.pdlp.python import pdlp
 
     # Build the program.
-    rows = [sp.csc_matrix(a) for a in (a_ub, a_eq) if a is not None]
+    matrices = [sp.csc_matrix(matrix) for matrix in (a_ub, a_eq) if matrix is not None]
     program = pdlp.QuadraticProgram()
-    program.constraint_matrix = sp.vstack(rows).tocsc()
-    equal = np.zeros(0) if b_eq is None else b_eq
-    program.constraint_lower_bounds = np.append(np.full(len(b_ub), -math.inf), equal)
-    program.constraint_upper_bounds = np.append(b_ub, equal)
+    program.constraint_matrix = sp.vstack(matrices).tocsc()
+    equation_rhs = np.zeros(0) if b_eq is None else b_eq
+    program.constraint_lower_bounds = np.append(np.full(len(b_ub), -math.inf), equation_rhs)
+    program.constraint_upper_bounds = np.append(b_ub, equation_rhs)
     program.variable_lower_bounds = np.zeros(len(cost))
     program.variable_upper_bounds = np.full(len(cost), math.inf)
     program.objective_vector = cost

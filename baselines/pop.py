@@ -2,8 +2,8 @@
 
 Narayanan et al., "Solving Large-Scale Granular Resource Allocation Problems Efficiently with POP",
 SOSP 2021.  First, large demands are split: of D demands the largest piece is halved until there are
-D (1 + phi) pieces.  The pieces of one demand go to different replicas as far as there are enough
-replicas.  The LPs of the replicas are independent, and their flows are added.
+D (1 + phi) pieces.  The pieces of one demand are assigned to different replicas, if there are
+enough.  The LPs of the replicas are independent, and their flows are added.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Pop:
     """POP, as described in the module.
 
     Attributes:
-        replicas: k.
+        replicas: k, number of replicas.
         phi: additional pieces of demands, as a share of the number of demands.
-        seed: of the assignment to replicas.
+        seed: seed of the assignment to replicas.
         workers: processes that solve LPs at the same time; 0 for one per core.
-        settings: of the LP solver.
+        settings: settings of the LP solver.
     """
 
     replicas: int = 4
@@ -55,11 +55,11 @@ class Pop:
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
         begin = time.perf_counter()
-        count = self.replicas
-        replica_demands = split(matrix.demand, count, self.phi, self.seed)
+        num_replicas = self.replicas
+        replica_demands = split(matrix.demand, num_replicas, self.phi, self.seed)
         split_s = time.perf_counter() - begin
         routable = matrix.routable
-        capacity = matrix.capacity / count
+        capacity = matrix.capacity / num_replicas
         lps = [
             path_program(matrix.with_demand(demand), routable, capacity)
             for demand in replica_demands
@@ -68,31 +68,34 @@ class Pop:
         solutions = solve_all([lp.program for lp in lps], self.settings, self.workers)
         statuses = [solution.status for solution in solutions]
         status = next(
-            (s for s in statuses if not s.usable), Status.OPTIMAL if count == 1 else Status.FEASIBLE
+            (s for s in statuses if not s.usable),
+            Status.OPTIMAL if num_replicas == 1 else Status.FEASIBLE,
         )
-        pairs = list(zip(lps, solutions, strict=True))
+        solved_lps = list(zip(lps, solutions, strict=True))
         return MatrixResult(
-            sum((lp.flow(solution) for lp, solution in pairs), np.zeros(matrix.mask.shape)),
-            sum((lp.prices(solution) for lp, solution in pairs), np.zeros(len(capacity))) / count,
+            sum((lp.flow(solution) for lp, solution in solved_lps), np.zeros(matrix.mask.shape)),
+            sum((lp.prices(solution) for lp, solution in solved_lps), np.zeros(len(capacity)))
+            / num_replicas,
             status,
             build_s,
-            parallel_s=split_s + max(lp.build_s + solution.seconds for lp, solution in pairs),
+            parallel_s=split_s + max(lp.build_s + solution.seconds for lp, solution in solved_lps),
         )
 
 
 def split(demand: Array, replicas: int, phi: float, seed: int) -> Array:
-    """(replicas, D) the demands of each replica; over the replicas they sum to ``demand``.
+    """Return the demands (k, D) of each of k replicas; over the replicas they sum to ``demand``.
 
     Args:
-        demand: (D,).
+        demand: (D,) rate of each demand.
         replicas: k.
         phi: additional pieces, as a share of the number of demands above 0.
-        seed: of the assignment.
+        seed: seed of the assignment.
     """
     if replicas == 1:
         return demand[None].copy()
     rng = np.random.default_rng(seed)
     replica_demands = np.zeros((replicas, len(demand)))
+    # Halve the largest piece until there are enough pieces (max-heap of pieces).
     heap = [(-rate, d) for d, rate in enumerate(demand.tolist()) if rate > 0]
     heapq.heapify(heap)
     for _ in range(int(phi * len(heap))):
@@ -102,15 +105,16 @@ def split(demand: Array, replicas: int, phi: float, seed: int) -> Array:
     pieces: dict[int, list[float]] = {}
     for rate, d in heap:
         pieces.setdefault(d, []).append(-rate)
-    num_pieces = np.zeros(replicas)  # of split demands, in each replica
+    # Assign the pieces of a split demand to all replicas in turn, those with the fewest pieces
+    # first, ties in random order.
+    num_pieces = np.zeros(replicas)
     for d, rates in pieces.items():
-        if (
-            len(rates) > 1
-        ):  # to all replicas in turn, those with the fewest pieces first, ties in random order
+        if len(rates) > 1:
             order = np.lexsort((rng.random(replicas), num_pieces))
             for i, rate in enumerate(sorted(rates, reverse=True)):
                 replica_demands[order[i % replicas], d] += rate
                 num_pieces[order[i % replicas]] += 1
+    # Assign the other demands at random, in equal numbers.
     unsplit = np.array([d for d, rates in pieces.items() if len(rates) == 1], np.int64)
     replica_demands[
         rng.permutation(np.resize(rng.permutation(replicas), len(unsplit))), unsplit

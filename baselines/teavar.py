@@ -5,8 +5,8 @@ NCFlow and Teal papers.  With scenarios s of probability pi[s], total demand T, 
 and flows f[p] that are reserved whether or not links fail (flows, demands and losses in the unit of
 the matrix):
 
-    min  alpha + sum_s pi[s] u[s] / (1 - beta) + (1 - sum_s pi[s]) (T - alpha) / (1 - beta)
-    s.t. u[s] + alpha >= sum_k max(0, d[k] - sum of f[p] over the paths of demand k that are live in s),
+    min  alpha + sum_s pi[s] u[s] / (1 - beta) + (1 - sum_s pi[s]) (T - alpha) / (1 - beta) s.t.
+    u[s] + alpha >= sum_k max(0, d[k] - sum of f[p] over the paths of demand k that are live in s),
          load[e] <= c[e],  sum_p f[p] <= d[k],  0 <= alpha <= T,  f, u >= 0.
 
 At the optimum alpha is the value at risk and the objective the conditional value at risk.  In a
@@ -58,7 +58,7 @@ class Scenarios:
     """S failure scenarios; the first is that nothing fails.
 
     Attributes:
-        probability: (S,) of each scenario.
+        probability: (S,) probability of each scenario.
         works: (S, E) true where a link is live.
     """
 
@@ -74,10 +74,9 @@ class Teavar:
         beta: required availability, a probability.
         failure: probability that a cable is down; 0 for a random one for each cable, Weibull(0.8,
             1e-4), at most 0.5.
-        single: whether only the scenario without failures is considered, which makes the scheme
-            LP-all.
-        seed: of the random failure probabilities.
-        settings: of the LP solver.
+        single: whether only the scenario without failures is considered: the scheme is then LP-all.
+        seed: seed of the random failure probabilities.
+        settings: settings of the LP solver.
     """
 
     beta: float = 0.99
@@ -111,7 +110,7 @@ class Teavar:
         return MatrixResult(flow, status=heuristic_status(solution.status), build_s=build_s)
 
     def scenarios(self, matrix: Matrix) -> Scenarios:
-        """The most likely scenarios of a matrix; links that have already failed stay so.
+        """Return the most likely scenarios of a matrix; links that have already failed stay so.
 
         Raises:
             InputError: too many scenarios are needed.
@@ -129,46 +128,70 @@ class Teavar:
         if self.single:
             failure = np.zeros(len(cables))
         demands = int((matrix.routable & (matrix.demand > 0)).sum())
-        enumerated = likeliest(failure, 1 - (1 - self.beta) / 2, _MAX_ROWS // max(1, demands))
+        enumerated = most_likely_scenarios(
+            failure, 1 - (1 - self.beta) / 2, _MAX_ROWS // max(1, demands)
+        )
         works = np.ones((len(enumerated), topology.num_links), bool)
-        for row, (_, failed) in enumerate(enumerated):
+        for s, (_, failed) in enumerate(enumerated):
             for cable in failed:
-                works[row, cables[cable]] = False
+                works[s, cables[cable]] = False
         return Scenarios(np.array([probability for probability, _ in enumerated]), works)
 
     def _program(self, matrix: Matrix, scenarios: Scenarios) -> tuple[LinearProgram, Array]:
-        """The LP in the module docstring, and the path indices d * K + k of its first variables."""
+        """Build the LP that minimises the conditional value at risk (CVaR) of the loss.
+
+        Args:
+            matrix: demands, live paths and capacities.
+            scenarios: S failure scenarios.
+
+        Returns:
+            the LP, and the path indices d K + k of its first variables, the flows.
+        """
         paths = matrix.path_variables(matrix.routable)
-        count = len(scenarios.probability)
-        width = len(paths.path)
-        demands = len(paths.demands)
-        links = len(matrix.capacity)
+        num_scenarios = len(scenarios.probability)
+        num_flows = len(paths.path)
+        num_demands = len(paths.demands)
+        num_links = len(matrix.capacity)
         demand = matrix.demand[paths.demands]
         losses = _LossVariables.of(matrix, paths, scenarios)
-        # Variables, all >= 0: flows (width), losses, u (S), alpha.
-        total = width + losses.count + count + 1
-        u = width + losses.count + np.arange(count)
-        # Rows: capacities, demands, loss of each set of live paths of a demand, loss of each
-        # scenario.
-        loss_rows = losses.rows(paths, total)
+        # Variables, all >= 0: flows, losses, excess u (S,) of the loss over alpha, and the value at
+        # risk alpha.
+        num_variables = num_flows + losses.count + num_scenarios + 1
+        excess_column = num_flows + losses.count + np.arange(num_scenarios)
+        # Rows: capacities; demands; loss of each demand and set of live paths >= demand - flow;
+        # loss of each scenario - u - alpha <= 0.
+        loss_rows = losses.rows(paths, num_variables)
         scenario_loss = sparse_ones(
-            np.repeat(np.arange(count), demands), width + losses.index, (count, total)
+            np.repeat(np.arange(num_scenarios), num_demands),
+            num_flows + losses.index,
+            (num_scenarios, num_variables),
         )
-        excess = sparse_ones(np.arange(count), u, (count, total))
-        alpha = sparse_ones(np.arange(count), np.full(count, total - 1), (count, total))
-        incidences = (paths.link_incidence(links), paths.demand_incidence())
+        excess = sparse_ones(
+            np.arange(num_scenarios), excess_column, (num_scenarios, num_variables)
+        )
+        alpha = sparse_ones(
+            np.arange(num_scenarios),
+            np.full(num_scenarios, num_variables - 1),
+            (num_scenarios, num_variables),
+        )
+        incidences = (paths.link_incidence(num_links), paths.demand_incidence())
         loads, demand_rows = (
-            sp.hstack([m, sp.csr_array((m.shape[0], total - width))]) for m in incidences
+            sp.hstack(
+                [matrix_rows, sp.csr_array((matrix_rows.shape[0], num_variables - num_flows))]
+            )
+            for matrix_rows in incidences
         )
         rows = sp.vstack(
             [loads, demand_rows, loss_rows, scenario_loss - excess - alpha], format="csr"
         )
-        limits = np.concatenate([matrix.capacity, demand, -demand[losses.demand], np.zeros(count)])
+        limits = np.concatenate(
+            [matrix.capacity, demand, -demand[losses.demand], np.zeros(num_scenarios)]
+        )
         # Objective: all traffic counts as lost in a scenario that is not enumerated.
         not_enumerated = max(0.0, 1 - float(scenarios.probability.sum()))
-        cost = np.zeros(total)
-        upper = np.full(total, np.inf)
-        cost[u] = scenarios.probability / (1 - self.beta)
+        cost = np.zeros(num_variables)
+        upper = np.full(num_variables, np.inf)
+        cost[excess_column] = scenarios.probability / (1 - self.beta)
         cost[-1] = 1 - not_enumerated / (1 - self.beta)
         upper[-1] = demand.sum()
         return LinearProgram(cost, rows, limits, upper=upper), paths.path
@@ -178,8 +201,8 @@ class Teavar:
 class _LossVariables:
     """Loss variables of an LP.
 
-    The loss of a demand depends only on which of its paths are live (its pattern). Scenarios with
-    the same pattern share one loss variable.
+    The loss of a demand depends only on its set of live paths (its pattern).  Scenarios with the
+    same pattern of a demand share one loss variable.
 
     Attributes:
         live: (S, n) whether each path is live in a scenario.
@@ -198,59 +221,64 @@ class _LossVariables:
 
     @classmethod
     def of(cls, matrix: Matrix, paths: PathVariables, scenarios: Scenarios) -> _LossVariables:
-        """Find the patterns of all demands in all scenarios."""
-        width = len(paths.path)
-        demands = len(paths.demands)
+        """Return a loss variable for each demand and pattern of live paths in the scenarios."""
+        num_flows = len(paths.path)
+        num_demands = len(paths.demands)
         failed = (~scenarios.works).astype(float)
         live = failed @ paths.link_incidence(len(matrix.capacity)) == 0
-        bit = sp.csr_array(
-            (2.0 ** (paths.path % matrix.mask.shape[1]), (np.arange(width), paths.demand_row)),
-            shape=(width, demands),
+        # (n, m) matrix that sums the bits of a demand's live paths to a code.
+        path_bits = sp.csr_array(
+            (2.0 ** (paths.path % matrix.mask.shape[1]), (np.arange(num_flows), paths.demand_row)),
+            shape=(num_flows, num_demands),
         )
-        pattern = (live @ bit).astype(np.int64)  # (S, demands)
-        codes, index = np.unique(
-            (pattern + (np.arange(demands) << _MAX_PATHS)).reshape(-1), return_inverse=True
+        pattern = (live @ path_bits).astype(np.int64)  # (S, demands)
+        pattern_codes, index = np.unique(
+            (pattern + (np.arange(num_demands) << _MAX_PATHS)).reshape(-1), return_inverse=True
         )
-        return cls(live, index, codes >> _MAX_PATHS)
+        return cls(live, index, pattern_codes >> _MAX_PATHS)
 
-    def rows(self, paths: PathVariables, total: int) -> sp.csr_array:
-        """(losses, total) rows: minus the flow on the live paths of the demand, minus the loss.
+    def rows(self, paths: PathVariables, num_variables: int) -> sp.csr_array:
+        """Return a row for each loss: minus the flow on live paths of the demand, minus the loss.
+
+        Its shape is (losses, num_variables).
 
         Args:
             paths: paths of the demands, whose flows are the first variables.
-            total: number of variables.
+            num_variables: number of variables of the LP.
         """
-        width = len(paths.path)
-        demands = len(paths.demands)
+        num_flows = len(paths.path)
+        num_demands = len(paths.demands)
         # A scenario with the pattern of each loss.
-        example = np.unique(self.index, return_index=True)[1] // demands
+        example_scenario = np.unique(self.index, return_index=True)[1] // num_demands
         # Each pair of a loss and a path of its demand; ``demand_row`` is ascending.
-        counts = np.bincount(paths.demand_row, minlength=demands)[self.demand]
+        counts = np.bincount(paths.demand_row, minlength=num_demands)[self.demand]
         starts = np.searchsorted(paths.demand_row, self.demand)
         row = np.repeat(np.arange(self.count), counts)
         column = np.arange(counts.sum()) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
         # Flows on live paths, and losses.
-        is_live = self.live[example[row], column]
-        delivered = sparse_ones(row[is_live], column[is_live], (self.count, total))
-        lost = sparse_ones(
-            np.arange(self.count), width + np.arange(self.count), (self.count, total)
+        is_live = self.live[example_scenario[row], column]
+        delivered = sparse_ones(row[is_live], column[is_live], (self.count, num_variables))
+        loss = sparse_ones(
+            np.arange(self.count), num_flows + np.arange(self.count), (self.count, num_variables)
         )
-        return sp.csr_array(-delivered - lost)
+        return sp.csr_array(-delivered - loss)
 
 
-def likeliest(
+def most_likely_scenarios(
     failure: Array, coverage: float, max_scenarios: int = 1_000_000
 ) -> list[tuple[float, tuple[int, ...]]]:
-    """(probability, failed items) of all scenarios above a cut-off, in descending order of
-    probability.
+    """Return the most likely sets of failed items, in descending order of probability.
 
-    The cut-off starts at the probability that nothing fails and is halved until the scenarios cover
-    ``coverage``.
+    All sets above a cut-off are enumerated by depth-first search.  The cut-off starts at the
+    probability that nothing fails, and is halved until the sets cover ``coverage``.
 
     Args:
         failure: (n,) probability that each item fails, below 1; items fail independently.
         coverage: required sum of the probabilities.
-        max_scenarios: the largest number of scenarios.
+        max_scenarios: largest number of sets.
+
+    Returns:
+        pairs of probability and failed items.
 
     Raises:
         InputError: the required coverage takes more than ``max_scenarios``.
@@ -269,12 +297,12 @@ def likeliest(
             probability, failed, first = stack.pop()
             scenarios.append((probability, failed))
             if len(scenarios) > max_scenarios:
-                expected = (
-                    f"at most {max_scenarios:,} scenarios for {coverage:.4g} of the probability "
-                    "(lower beta)"
-                )
-                raise InputError(
-                    "teavar", "network", expected, f"more, with {len(failure):,} cables"
+                raise InputError.invalid(
+                    "teavar",
+                    "network",
+                    f"failures of {len(failure):,} cables need more than {max_scenarios:,} "
+                    f"scenarios to cover {coverage:.4g} of the probability",
+                    "lower beta",
                 )
             for position in range(first, len(order)):
                 item = int(order[position])

@@ -1,9 +1,9 @@
-"""Allocations that know nothing of the traffic: what any learned scheme must be better than.
+"""Allocations that ignore the traffic: lower references for learned schemes.
 
 - ``shortest-path``: every demand on its live path of the fewest links, the first one at a tie;
   traffic above the capacity of a link is dropped.  With ``refill=4`` dropped traffic then takes
   residual capacity of its paths, as in the repair of learned schemes.
-- ``null``: no splits at all, and that refill: what the repair alone carries.
+- ``null``: no splits, and this refill: the flow that the repair alone carries.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from teal.problem.allocation import Allocation
 from teal.solvers.projection import project
 from teal.spec import Spec
 
-_NULL_REFILL = 4  # rounds of refilling, as learned schemes have
+# Rounds of refilling; learned schemes have as many.
+_NULL_REFILL = 4
 
 
 class Uninformed:
-    """Fixed splits, cut to fit and refilled.
+    """Fixed splits, projected onto the capacities and refilled.
 
     Args:
-        is_null: no splits, in place of all demand on the shortest live path.
-        refill: rounds in which paths take what their links have left
-            (:func:`teal.solvers.projection.project`).
+        refill: rounds in which unserved demand takes residual capacity of its paths.
+        is_null: whether splits are 0; otherwise all demand is on the shortest live path.
     """
 
     def __init__(self, refill: int, *, is_null: bool = False) -> None:
@@ -48,7 +48,7 @@ class Uninformed:
 
 
 def _is_shortest(problem: Problem) -> torch.Tensor:
-    """(B, D, K) true for the live path of each demand with the fewest links, the first at a tie."""
+    """Return (B, D, K) true for the first of each demand's shortest live paths, by links."""
     mask = problem.path_mask
     hops = problem.ops.hops.expand_as(mask).to(problem.demand)
     live_hops = hops.masked_fill(~mask, torch.inf)

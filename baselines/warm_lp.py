@@ -1,4 +1,4 @@
-"""LP-all from the optimal basis of the matrix before: ``lp-all:warm=true``.
+"""LP-all warm-started from the optimal basis of the previous matrix: ``lp-all:warm=true``.
 
 Demands and capacities are right-hand sides of the path-form program (:mod:`baselines.lp_all`), and
 a failed path has the upper bound 0.  Where only these change, the optimal basis stays dual
@@ -25,7 +25,7 @@ from baselines.matrix import (
     power_of_two,
     require_objective,
 )
-from baselines.path_program import SUPPORTED_OBJECTIVES, may_decide, without_overload
+from baselines.path_program import SUPPORTED_OBJECTIVES, may_bind, without_overload
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
@@ -39,11 +39,12 @@ _OBJECTIVES = (
 
 
 class WarmLp:
-    """LP-all that continues from the optimal basis of the last matrix; a follower
-    (:class:`teal.schemes.registry.Follower`).
+    """LP-all that continues from the optimal basis of the last matrix.
+
+    Implements :class:`teal.schemes.registry.Follower`.
 
     Attributes:
-        settings: of the LP solver, HiGHS.  Its method is that of the first matrix alone.
+        settings: settings of the LP solver, HiGHS; the method applies to the first matrix only.
     """
 
     def __init__(self, settings: LpSettings) -> None:
@@ -51,14 +52,14 @@ class WarmLp:
         self._program: _NetworkProgram | None = None
 
     def follow(self, before: Problem | None) -> None:
-        """Solve the interval before, from whatever basis there is; None forgets the basis."""
+        """Solve the previous interval, to leave its optimal basis; None discards the basis."""
         if before is None:
             self._program = None
         else:
             self.solve(before)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve the matrices one after the other, each from the basis of the one before.
+        """Solve the matrices one after the other, each from the basis of the previous one.
 
         Raises:
             InputError: the objective is not one linear program, or has side conditions.
@@ -67,7 +68,9 @@ class WarmLp:
         require_objective("lp-all:warm=true", problem.objective, *_OBJECTIVES)
         if problem.conditions:
             name = problem.conditions[0].name
-            raise InputError("lp-all", "warm=true", "a problem without side conditions", name)
+            raise InputError.invalid(
+                "lp-all", "warm=true", f"the condition {name} is not supported", "use warm=false"
+            )
         # Build the program of the network, or keep that of the last call with its basis.
         original = problem.to(torch.float64)
         solved = original.solved
@@ -83,9 +86,9 @@ class WarmLp:
         prices = []
         statuses = []
         seconds = []
-        for row in range(solved.batch):
+        for b in range(solved.batch):
             begin = time.perf_counter()
-            flow, price, status = self._program.solve(demands[row], capacities[row], masks[row])
+            flow, price, status = self._program.solve(demands[b], capacities[b], masks[b])
             flows.append(flow)
             prices.append(price)
             statuses.append(status)
@@ -108,7 +111,7 @@ class _NetworkProgram:
     """The path-form program of all demands and paths of a network.
 
     Rates, capacities and live paths change from matrix to matrix.  It has rows for the links that
-    may decide for some matrix so far; a new one gets a row, which is basic.
+    could bind for some matrix so far; a further link gets a new row, which is basic.
     """
 
     def __init__(self, problem: Problem, settings: LpSettings) -> None:
@@ -123,7 +126,7 @@ class _NetworkProgram:
         self._used_links = np.unique(self._variables.link)
         self._loads = self._variables.link_incidence(problem.topology.num_links)[self._used_links]
         self._demand_rows = self._variables.demand_incidence()
-        # Tolerances are absolute: rates are in a unit in which the mean capacity is near 1.
+        # The solver's tolerances are absolute: scale rates so that the mean capacity is near 1.
         capacity = problem.capacity[0].cpu().numpy()
         mean = capacity[capacity > 0].mean() if (capacity > 0).any() else 1.0
         self._unit = float(power_of_two(mean))
@@ -132,7 +135,7 @@ class _NetworkProgram:
         self._coefficients = capacity[:0]  # of theta
 
     def fits(self, problem: Problem) -> bool:
-        """Whether a problem has the paths, objective and values that this program was made for."""
+        """Return whether a problem has the paths, objective and values of this program."""
         known_problem = self._problem
         return (
             problem.paths is known_problem.paths
@@ -154,25 +157,28 @@ class _NetworkProgram:
         num_live = np.bincount(variables.demand_row, may_carry, len(variables.demands))
         rate = np.where(num_live > 0, demand[variables.demands], 0.0) / self._unit
         limit = capacity[self._used_links] / self._unit
-        # Rows of the links that may decide.
-        possible = rate[variables.demand_row] * may_carry
-        forced = possible * (num_live[variables.demand_row] == 1)
-        # A failed link needs none: its paths have the upper bound 0.
-        may_be_full = may_decide(
-            self._loads, possible, forced, limit, np.zeros(len(limit)), self._rules.balances
+        # Links that could bind: the demands that can use them exceed their capacity; or, for the
+        # largest utilisation, a lower bound from demands with one live path.
+        max_rate = rate[variables.demand_row] * may_carry
+        forced_rate = max_rate * (num_live[variables.demand_row] == 1)
+        # A failed link needs no row: its paths have the upper bound 0.
+        may_be_full = may_bind(
+            self._loads, max_rate, forced_rate, limit, np.zeros(len(limit)), self._rules.balances
         )
-        decides = may_be_full & (limit > 0)
-        kept_rows = self._update_rows(rate, limit, decides)
+        needs_row = may_be_full & (limit > 0)
+        kept_rows = self._update_rows(rate, limit, needs_row)
         # Right-hand sides and bounds of this matrix.
         link_limit = limit[self._has_row]
         upper = np.where(may_carry, np.inf, 0.0)
         if self._rules.balances:
             link_limit = np.zeros(len(link_limit))
             upper = np.append(upper, np.inf)
-        scaled = self._program
+        scaled_program = self._program
         b_ub = link_limit if self._rules.carries_all else np.concatenate([link_limit, rate])
-        b_eq = None if scaled.b_eq is None else rate * scaled.b_eq
-        program = dataclasses.replace(scaled, b_ub=b_ub * scaled.b_ub, b_eq=b_eq, upper=upper)
+        b_eq = None if scaled_program.b_eq is None else rate * scaled_program.b_eq
+        program = dataclasses.replace(
+            scaled_program, b_ub=b_ub * scaled_program.b_ub, b_eq=b_eq, upper=upper
+        )
         x, dual, status = self._highs.solve(program, kept_rows)
         # Flows and prices in Gbit/s.
         flow = np.zeros(self._shape)
@@ -182,21 +188,26 @@ class _NetworkProgram:
         prices[links] = (dual * self._cost_unit / self._row_units)[: len(links)]
         return flow, prices, status
 
-    def _update_rows(self, rate: Array, limit: Array, decides: Array) -> Array | None:
-        """Make the program anew where links need rows, or coefficients of theta have changed.
+    def _update_rows(self, rate: Array, limit: Array, needs_row: Array) -> Array | None:
+        """Rebuild the program if links need rows, or coefficients of theta have changed.
+
+        Args:
+            rate: (m,) rate of each routable demand, in the unit of the program.
+            limit: (links,) capacity of each used link, in the unit of the program.
+            needs_row: (links,) links that need a row.
 
         Returns:
             position of each row of the old program in the new one; None where no row is new.
         """
         is_first = self._units is None
-        has_new_rows = bool((decides & ~self._has_row).any())
+        has_new_rows = bool((needs_row & ~self._has_row).any())
         has_new_coefficients = self._rules.balances and not np.array_equal(
             limit, self._coefficients
         )
         if not (is_first or has_new_rows or has_new_coefficients):
             return None
         old_rows = self._has_row
-        self._has_row = old_rows | decides
+        self._has_row = old_rows | needs_row
         self._build(rate, limit)
         if is_first or not has_new_rows:
             return None
@@ -205,7 +216,12 @@ class _NetworkProgram:
         return np.concatenate([position[old_rows], num_links + np.arange(len(rate))])
 
     def _build(self, rate: Array, limit: Array) -> None:
-        """Make the program, with right-hand sides of 1: rows of links, then of demands."""
+        """Build the program with right-hand sides of 1: rows of links, then of demands.
+
+        Args:
+            rate: (m,) rate of each demand, in the unit of the program.
+            limit: (links,) capacity of each used link, in the unit of the program.
+        """
         rules = self._rules
         loads = self._loads[np.flatnonzero(self._has_row)]
         demand_rows = self._demand_rows
@@ -230,7 +246,7 @@ class _NetworkProgram:
 
 
 def _all_variables(arrays: PathArrays, problem: Problem) -> PathVariables:
-    """All paths of a problem as variables, also failed ones and those of demands of 0."""
+    """Return all paths of a problem as variables, with failed paths and those of demands of 0."""
     exists = problem.ops.mask.cpu().numpy()
     num_demands = len(exists)
     num_links = problem.topology.num_links

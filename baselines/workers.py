@@ -1,4 +1,4 @@
-"""Linear programs solved in parallel, by worker processes that are kept for the next matrix."""
+"""Linear programs solved in parallel, by worker processes that persist between matrices."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def solve_all(
     """Solve ``programs``; the solutions are in the same order.
 
     Args:
-        programs: independent of each other.
-        settings: of the LP solver.
+        programs: independent programs.
+        settings: settings of the LP solver.
         workers: processes that solve at the same time; 0 for one per core, 1 for the calling
             process only.
 
@@ -40,7 +40,7 @@ def solve_all(
 
 @lru_cache(maxsize=1)
 def _pool(workers: int) -> ProcessPoolExecutor:
-    """The worker processes, started once for each number of workers in succession."""
+    """Return the pool of worker processes; it is restarted if the number of workers changes."""
     # A forkserver, as the threads of torch and Numba do not survive a fork of this process.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["baselines.linear_program"])

@@ -17,7 +17,7 @@ import peers
 from timing import State, time_series
 
 import teal
-from baselines.highs import Algorithm, algorithm_of
+from baselines.highs import Algorithm, select_algorithm
 from baselines.linear_program import LpSettings
 from baselines.matrix import matrices
 from baselines.path_program import path_program
@@ -62,12 +62,12 @@ def main() -> None:
             series = [problem.row(number) for number in range(problem.batch)]
             matrix = next(matrices(series[0]))
             program = path_program(matrix, matrix.routable, matrix.capacity).program
-            chosen = algorithm_of(program, LpSettings())
+            chosen = select_algorithm(program, LpSettings())
             for method, presolve in METHODS:
                 setting = peers.setting(method, presolve, crossover=True)
                 solve = peers.of_scheme(f"lp-all:time_limit={options.limit:g},{setting}")
                 timing = time_series(solve, series)
-                measured = algorithm_of(program, LpSettings(method=method, presolve=presolve))
+                measured = select_algorithm(program, LpSettings(method=method, presolve=presolve))
                 is_chosen = _is_same(measured, chosen)
                 size = len(program.cost)
                 row = (name, objective, size, method, presolve, timing.solver_s, is_chosen)

@@ -67,10 +67,10 @@ class ObjectiveName(StrEnum):
     MAX_MIN = "max_min"
 
 
-# Value of a Gbit/s over that of one of the next class.  It must exceed the flow of the next class
-# that a Gbit/s can displace, where bottlenecks follow each other along its path: with 2, higher
-# classes lost up to 3% of their flow on UsCarrier, with 3 up to 0.3%, with 4 up to 0.02%; more
-# makes the programs harder to solve.
+# Value of a Gbit/s of a class over that of a Gbit/s of the next class.  A Gbit/s over several
+# bottlenecks in series displaces several Gbit/s of the next class, whose total value must be
+# smaller.  On UsCarrier higher classes lost up to 3% of their flow with a ratio of 2, 0.3% with 3,
+# and 0.02% with 4; larger ratios make the programs harder to solve.
 CLASS_RATIO = 4.0
 
 
@@ -79,21 +79,21 @@ class Rules:
     """Rules of an objective; the defaults are those of total_flow, and subclasses override them.
 
     Attributes:
-        carries_all: whether the program serves all demand.
+        carries_all: whether the program must serve all demand.
         balances: whether the program minimises the maximum link utilisation.
         solved_as: equivalent objective that engines solve; None for the objective itself.
         may_shed: whether an allocation may serve a demand in part.
         holds_capacity: whether loads must stay within capacities.
         capacity_share: maximum utilisation of each link.
         sense: 1.0 for maximisation, -1.0 for minimisation.
-        is_sequence: whether it is a sequence of programs, each with its own bound.
-        paths_for: the single program for which candidate paths are chosen; None for the objective
-            itself, or total_flow for a sequence of programs.
+        is_sequence: whether the objective is a sequence of programs, each with its own bound.
+        paths_for: objective for which candidate paths are chosen; None for the objective itself, or
+            total_flow for a sequence of programs.
         needs_weight: whether every demand must have a weight.
         needs_functions: whether every demand must have a bandwidth function.
-        allows_protection: whether its flows may be guarantees that survive failures.
-        unit: unit of its value, as printed after a number.
-        measure_label: name of its value in tables and plots; None where they show the satisfied
+        allows_protection: whether flows may be guaranteed under failures.
+        unit: unit of the value, as printed after a number.
+        measure_label: name of the value in tables and plots; None where they show the satisfied
             demand, in per cent.
         loss_label: name of the relative loss of value in tables.
         alpha: exponent of the utility of a demand's served fraction (see
@@ -103,14 +103,17 @@ class Rules:
     """
 
     def with_options(self, options: Mapping[str, str]) -> Rules:
-        """Return the rules with the options of an objective, ``alpha_fair:alpha=2``.
+        """Return the rules with the options of an objective, such as ``alpha_fair:alpha=2``.
+
+        Args:
+            options: values of the options as text, by name.
 
         Raises:
             InputError: an unknown option, or an invalid value.
         """
         if options:
-            raise InputError(
-                "objective", "", "no options after the name of this objective", ", ".join(options)
+            raise InputError.invalid(
+                "objective", "", f"this objective has no option {', '.join(options)}"
             )
         return self
 
@@ -154,12 +157,13 @@ class Rules:
     def link_cost(
         self, topology: Topology, max_latency: Callable[[], float], epsilon: float
     ) -> FloatArray:
-        """Return (E,) the value that one Gbit/s loses on each link.
+        """Return (E,) the cost of one Gbit/s on each link, which reduces its value.
 
         Args:
             topology: the network.
             max_latency: computes the largest latency of a candidate path, ms.
-            epsilon: penalty of the objective.
+            epsilon: option of latency_penalised_flow: fraction of its value that a Gbit/s loses on
+                the path of the largest latency.
 
         Raises:
             InputError: the network lacks the attribute from which the cost is computed.
@@ -167,8 +171,13 @@ class Rules:
         return np.zeros_like(topology.latency)
 
     def value(self, problem: Any, splits: Any) -> Any:
-        """Return (B,) values of splits (B, D, K) of a :class:`teal.Problem`: the sum over paths of
-        value times flow.
+        """Return the objective value (B,): the sum over paths of value times flow.
+
+        With value steps, flow in later steps has a lower value.
+
+        Args:
+            problem: a :class:`teal.Problem` of B matrices.
+            splits: (B, D, K) share of each demand on each path.
         """
         value = (problem.flows(splits) * problem.path_value).sum((1, 2))
         if problem.steps is None:
@@ -178,8 +187,7 @@ class Rules:
         ).sum(1)
 
     def loss_gap(self, value: float, bound: float) -> float | None:
-        """Return the gap relative to the loss against full service; None where the value is no
-        fraction.
+        """Return the gap over the loss against full service; None if the value is no fraction.
 
         Args:
             value: value of an allocation.
@@ -188,23 +196,23 @@ class Rules:
         return None
 
     def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
-        """Return the value of an allocation whose demands are divided into parts.
+        """Return the value of an allocation from the values of disjoint sets of demands.
 
         Args:
-            values: value of each part alone.
-            largest_utilisation: maximum link utilisation of all parts together.
+            values: value of each set alone.
+            largest_utilisation: maximum link utilisation of all sets together.
         """
         return sum(values)
 
     def from_score(self, problem: Any, score: Any) -> Any:
-        """Convert scores, the values or bounds of the program as a maximisation, to (B,) values;
-        tensors.
+        """Convert scores to values or bounds (B,) of the objective.
 
-        For the balanced programs the score is max -theta, with theta the maximum link utilisation.
+        A score is the value of the program as a maximisation: minus the cost, or minus the maximum
+        link utilisation, where the objective is minimised.
 
         Args:
-            problem: a :class:`teal.Problem`.
-            score: (B,) scores.
+            problem: a :class:`teal.Problem` of B matrices.
+            score: (B,) tensor of scores.
         """
         return score
 
@@ -226,7 +234,9 @@ class _MaxMin(_Weighted):
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
         if weight is not None and not np.all(weight > 0):
-            raise InputError("objective max_min", "weight", "above 0", float(np.min(weight)))
+            raise InputError(
+                "objective max_min", "weight", "a number above 0", float(np.min(weight))
+            )
         return super().demand_value(weight, demands)
 
     def value(self, problem: Any, splits: Any) -> Any:
@@ -279,9 +289,10 @@ class _Concurrent(_Utilisation):
         return 1 / (-score).clamp(min=1)
 
 
-# Relative to the cost of all demand on the most expensive link.
+# Rounding error of a bound on a cost, relative to the cost of all demand on the most expensive
+# link.
 _RELATIVE_COST_ROUNDING = 1e-13
-# Attributes of a link that may be its cost.
+# Link attributes that may be used as its cost.
 _COST_ATTRIBUTES = ("latency", "metric", "te_metric", "cost", "hops")
 
 
@@ -323,16 +334,20 @@ class _LeastCost(Rules):
         default_attribute = "latency" if topology.cost is None else "cost"
         cost = getattr(topology, self.cost_by or default_attribute)
         if cost is None:
-            expected = f"a network whose links have one ({topology.name})"
-            raise InputError("objective least_cost", f"cost={self.cost_by}", expected, "none")
+            raise InputError.invalid(
+                "objective least_cost",
+                f"cost={self.cost_by}",
+                f"the links of {topology.name} have no such attribute",
+            )
         return np.asarray(cost, dtype=np.float64)
 
     def value(self, problem: Any, splits: Any) -> Any:
         return 0 - super().value(problem, splits)
 
     def from_score(self, problem: Any, score: Any) -> Any:
-        """Convert scores to costs, lowered by the rounding error, so that no bound exceeds an
-        optimum of 0.
+        """Convert scores to costs (B,), lowered by their rounding error and at least 0.
+
+        No bound then exceeds an optimum of 0.
         """
         max_link_cost = float(problem.link_cost.max())
         if max_link_cost <= 0:
@@ -344,13 +359,15 @@ class _LeastCost(Rules):
 
 # Values of Rules.weight_by.
 _WEIGHT_MODES = ("demand", "1", "given")
-# Powers of shares with larger exponents soon leave the range of float64.
+# Largest exponent alpha; powers of shares with larger exponents leave the range of float64.
 _MAX_ALPHA = 64.0
 
 
 class _Fair(Rules):
-    """proportional_fair and alpha_fair: value and bound are equivalent common fractions
-    (:mod:`teal.problem.curves`).
+    """proportional_fair and alpha_fair: value and bound are equivalent common fractions.
+
+    The equivalent common fraction of an allocation is the served fraction that, common to all
+    demands, has the same total utility.
     """
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("alpha", "weight")
@@ -378,16 +395,21 @@ class _Fair(Rules):
         if self.weight_by != "given" or weight is None:
             return np.ones(demands)
         if not np.all(weight > 0):
-            raise InputError("objective", "weight", "above 0", float(np.min(weight)))
+            raise InputError("objective", "weight", "a number above 0", float(np.min(weight)))
         return weight
 
     def value(self, problem: Any, splits: Any) -> Any:
         return problem.utility.equivalent(problem.utility.score(splits.sum(-1)))
 
     def loss_gap(self, value: float, bound: float) -> float | None:
-        """(u(bound) - u(value)) / -u(value) of equivalent fractions; logarithms for alpha = 1.
+        """Return (u(bound) - u(value)) / -u(value), with the utility u of equivalent fractions.
 
-        Overrides :meth:`Rules.loss_gap`.
+        u(s) = (s^(1 - alpha) - 1) / (1 - alpha), and log s for alpha = 1; NaN if a fraction is not
+        above 0.
+
+        Args:
+            value: equivalent fraction of an allocation.
+            bound: bound on the optimum.
         """
         if not (value > 0 and bound > 0):
             return math.nan
@@ -395,15 +417,17 @@ class _Fair(Rules):
             return 0.0
         exponent = 1 - (self.alpha or 0.0)
         value_utility, bound_utility = (
-            math.log(min(x, 1.0))
+            math.log(min(fraction, 1.0))
             if exponent == 0
-            else math.expm1(exponent * math.log(min(x, 1.0))) / exponent
-            for x in (value, bound)
+            else math.expm1(exponent * math.log(min(fraction, 1.0))) / exponent
+            for fraction in (value, bound)
         )
         return (bound_utility - value_utility) / -value_utility
 
     def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
-        raise NotImplementedError("the equivalent share of parts depends on their weights")
+        raise NotImplementedError(
+            "the equivalent common fraction of several sets of demands depends on their weights"
+        )
 
     def from_score(self, problem: Any, score: Any) -> Any:
         return problem.utility.equivalent(score)
@@ -468,7 +492,7 @@ _BUILT_IN: dict[str, Rules] = {
     ObjectiveName.MAX_MIN: _MaxMin(is_sequence=True, paths_for=ObjectiveName.MAX_LINK_UTILISATION),
 }
 _RULES: Registry[Rules] = Registry("objective", "teal.objectives", _BUILT_IN)
-# Objectives that models learn: linear in flow, and always feasible.
+# Objectives for which models can be trained: one program, linear in flow, and always feasible.
 SINGLE_PROGRAMS = tuple(
     name
     for name, rules in ((name, _BUILT_IN[name]) for name in ObjectiveName)
@@ -500,8 +524,8 @@ class Objective:
     Attributes:
         name: name of the program; the constructor also accepts options in it,
             ``alpha_fair:alpha=2,weight=1``.
-        epsilon: for latency_penalised_flow, in [0, 1): fraction of its value that the path of
-            maximum latency loses.
+        epsilon: for latency_penalised_flow, in [0, 1): fraction of its value that a Gbit/s loses on
+            the path of maximum latency.
         options: options parsed from the name.
 
     Raises:
@@ -529,7 +553,7 @@ class Objective:
         _ = self.rules
 
     def _read_epsilon(self) -> None:
-        """Synchronise the attribute epsilon with the option of the name."""
+        """Make the attribute epsilon and the option epsilon of latency_penalised_flow equal."""
         if self.name != ObjectiveName.LATENCY_PENALISED_FLOW:
             return
         text = dict(self.options).get(_EPSILON)
@@ -568,16 +592,22 @@ class Objective:
         return f"{self.name}:{','.join(f'{key}={value}' for key, value in self.options)}"
 
     def require_an_allocation(self, scheme: str) -> None:
-        """Raise InputError for a program that can be infeasible, since only exact schemes prove
-        that.
+        """Raise InputError for a program that can be infeasible; only exact schemes prove that.
+
+        Args:
+            scheme: name of the scheme that cannot.
         """
         if self.rules.may_have_no_allocation:
-            expected = f"an objective that is always feasible ({self.name}: interior)"
-            raise InputError(scheme, "objective", expected, self.name)
+            raise InputError.invalid(
+                scheme,
+                "objective",
+                f"{self.name} may have no feasible allocation, which this scheme cannot prove",
+                "use the scheme interior",
+            )
 
     @property
     def for_paths(self) -> Objective:
-        """The single program for which candidate paths are chosen; see :attr:`Rules.paths_for`."""
+        """The objective, a single program, for which candidate paths are chosen."""
         default_name = ObjectiveName.TOTAL_FLOW if self.rules.is_sequence else self.name
         name = self.rules.paths_for or default_name
         return dataclasses.replace(
@@ -586,9 +616,7 @@ class Objective:
 
     @property
     def maximises_value(self) -> bool:
-        """Whether the program maximises a sum over flows, so that solvers and policies may shed
-        demand.
-        """
+        """Whether the program maximises a sum over flows, and may shed demand."""
         return not self.rules.carries_all
 
     @property
@@ -601,21 +629,34 @@ class Objective:
         return self.rules.may_shed
 
     def demand_value(self, weight: AnyArray | None, demands: int) -> FloatArray:
-        """Return (D,) the value of one Gbit/s of each demand: its weight where weights count, else
-        1; 0 if all demand is served.
+        """Return (D,) the value of one Gbit/s of each demand.
+
+        It is the weight of the demand if the objective has weights, 0 if all demand is served, else
+        1.
+
+        Args:
+            weight: (D,) weights; None for none.
+            demands: D.
 
         Raises:
             InputError: weighted_flow or priority without weights; a weight of 0 under max_min.
         """
         if weight is None and self.rules.needs_weight:
-            raise InputError(f"objective {self.name}", "weight", "a weight for each demand", "none")
+            raise InputError.invalid(
+                f"objective {self.name}",
+                "weight",
+                "demands have no weights",
+                "give one for each demand",
+            )
         return self.rules.demand_value(
             None if weight is None else np.asarray(weight, dtype=np.float64), demands
         )
 
     def link_cost(self, topology: Topology, max_latency: Callable[[], float]) -> FloatArray:
-        """Return (E,) the value that one Gbit/s loses on each link: epsilon * latency /
-        max_latency, the cost under least_cost, 0 for other objectives.
+        """Return (E,) the cost of one Gbit/s on each link.
+
+        It is epsilon * latency / max_latency under latency_penalised_flow, the link's cost under
+        least_cost, and 0 for other objectives.
 
         Args:
             topology: the network.

@@ -28,9 +28,7 @@ from teal.runtime.storage import atomic_file
 
 
 class Status(StrEnum):
-    """Outcome of a matrix. Only ``OPTIMAL`` and ``FEASIBLE`` have an allocation that may be
-    installed.
-    """
+    """Outcome of a matrix; only ``OPTIMAL`` and ``FEASIBLE`` have an allocation to install."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -48,11 +46,10 @@ class Status(StrEnum):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProgramPrices:
-    """Link prices of each of S programs of a sequence: of the classes under priority, of the levels
-    under max_min.
+    """Link prices of each of S programs: classes under priority, fair levels under max_min.
 
     Attributes:
-        prices: (B, S, E).
+        prices: (B, S, E) dual price of each link, value per Gbit/s.
         level: (B, S) under max_min, the level of each program (see
             :mod:`teal.problem.fair_levels`), infinite where a matrix has fewer; None under
             priority.
@@ -65,7 +62,12 @@ class ProgramPrices:
     def of_levels(
         cls, levels: Sequence[Sequence[tuple[float, Tensor]]], num_links: int
     ) -> ProgramPrices:
-        """Build from the levels of each matrix, any number of pairs (level, prices (E,))."""
+        """Build from the fair levels of each matrix.
+
+        Args:
+            levels: for each matrix, any number of pairs (level, prices (E,)).
+            num_links: E.
+        """
         # Pad to the largest number of levels.
         shape = len(levels), max([1, *map(len, levels)])
         prices = torch.zeros(*shape, num_links, dtype=torch.float64)
@@ -77,9 +79,7 @@ class ProgramPrices:
         return cls(prices, level)
 
     def of_row(self, row: int) -> list[tuple[float, Tensor]]:
-        """Return the levels of one matrix as pairs (level, prices (E,)), as :meth:`of_levels` takes
-        them.
-        """
+        """Return the fair levels of one matrix as pairs (level, prices (E,))."""
         assert self.level is not None
         levels = zip(self.level[row].tolist(), self.prices[row], strict=True)
         return [(level, prices) for level, prices in levels if math.isfinite(level)]
@@ -138,7 +138,7 @@ class Allocation:
         paths = self.paths or problem.paths
         splits = self.splits.cpu().numpy()
         demand = problem.demand.cpu().numpy()
-        # Positions of paths with flow.
+        # Matrix, demand and path indices of the paths with flow.
         matrix, demand_index, path_index = np.nonzero(
             (splits > 0) & (demand > 0)[..., None] & paths.mask
         )
@@ -167,11 +167,8 @@ class Allocation:
             InputError: an allocation over its own paths.
         """
         if self.paths is not None:
-            raise InputError(
-                str(file),
-                "allocation",
-                "splits over the problem's paths",
-                "splits over other paths",
+            raise InputError.invalid(
+                str(file), "allocation", "the splits are over paths that the file cannot store"
             )
         prices = np.zeros((0, 0)) if self.prices is None else self.prices.cpu().numpy()
         with atomic_file(Path(file)) as temporary, temporary.open("wb") as stream:
@@ -203,7 +200,9 @@ class Allocation:
                     tuple(stored["solve_s"].tolist()),
                 )
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(str(file), "", "a saved allocation", error) from None
+            raise InputError.invalid(
+                str(file), "", f"the file is not a saved allocation: {error}"
+            ) from None
 
     def rows(self, rows: slice) -> Allocation:
         """Return the allocations of some of the matrices."""
@@ -226,8 +225,13 @@ class Allocation:
         seconds: float,
         program_prices: ProgramPrices | None = None,
     ) -> Allocation:
-        """Build feasible allocations of matrices solved together; ``seconds`` is divided evenly
-        among them.
+        """Build feasible allocations of matrices that were solved together.
+
+        Args:
+            splits: (B, D, K) share of each demand on each path.
+            prices: (B, E) dual prices; None for none.
+            seconds: time of the solve, divided evenly among the matrices.
+            program_prices: prices of each program of a sequence; None for none.
         """
         batch = len(splits)
         times = (0.0,) * batch, (seconds / batch,) * batch

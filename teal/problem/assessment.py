@@ -1,6 +1,6 @@
-"""Assessment of an allocation, alike for every scheme: objective value, certified bound and gap,
-link utilisation, constraint violations and latency.
+"""Assessment of an allocation, alike for every scheme.
 
+Objective value, certified bound and gap, link utilisation, constraint violations and latency.
 Entry points: :func:`assess`, :func:`latency_figures`; :func:`register_certificate` adds objectives
 that are sequences of programs.
 """
@@ -28,18 +28,19 @@ from teal.spec import register
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Figures of one matrix; NaN where there is no usable allocation.
+    """Metrics of one matrix; NaN where there is no usable allocation.
 
     Attributes:
-        value: value of the objective: weighted flow in Gbit/s, largest link utilisation, or least
-            served fraction; under priority the flow of all classes; under max_min the flow.
+        value: value of the objective: weighted flow in Gbit/s, largest link utilisation, or
+            smallest served fraction; under priority the flow of all classes; under max_min the
+            total flow.
         satisfied_demand: share of all demand that is carried; 1 if there is no demand.
         bound: certified bound on the optimum, from the scheme's link prices; under max_min the sum
-            of the upper bounds of the demands (see :mod:`teal.problem.fair_levels`).
+            of the upper bounds of the demands.
         gap: upper bound on the relative distance from the optimum: (bound - value) / bound, or
             (value - bound) / value for a minimum.
         max_link_utilisation: largest load / capacity.
-        max_violation: largest violation of any rule (see :mod:`teal.problem.feasibility`); also of
+        max_violation: largest violation of any rule, relative to a capacity or demand; also of
             infeasible allocations.
     """
 
@@ -89,10 +90,13 @@ class Certificate(WithLines):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Assessment(Certificate):
-    """Figures of B matrices, as float64 tensors (B,); see :class:`Figures` for their meaning.
+    """Metrics of B matrices, as float64 tensors (B,); NaN without a usable allocation.
 
     Attributes:
         status: status of the scheme, or infeasible where the validator contradicts it.
+        satisfied_demand: (B,) share of all demand that is carried.
+        max_link_utilisation: (B,) largest load / capacity.
+        max_violation: (B,) largest violation of any rule, relative to a capacity or demand.
         utilisation: (B, E) link utilisation, whatever the status.
     """
 
@@ -103,7 +107,7 @@ class Assessment(Certificate):
     utilisation: Tensor
 
     def figures(self, row: int) -> Figures:
-        """Return the figures of one matrix."""
+        """Return the metrics of one matrix, by its index."""
         return Figures(**{name: float(getattr(self, name)[row]) for name in FIGURES})
 
 
@@ -118,9 +122,10 @@ class Certify(Protocol):
 
         Args:
             problem: B matrices.
-            splits: (B, D, K).
-            prices: (B, E) prices of the allocation, 0 if it has none.
-            program_prices: prices of each program of a sequence; None if the allocation has none.
+            splits: (B, D, K) share of each demand on each path.
+            prices: (B, E) dual prices of the allocation, 0 if it has none.
+            program_prices: prices of each program of a sequence (classes or fair levels); None if
+                the allocation has none.
         """
         ...
 
@@ -128,7 +133,7 @@ class Certify(Protocol):
 def _certify_program(
     problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
 ) -> Certificate:
-    """Certify an objective that is one program, by its dual bound."""
+    """Certify an objective that is one program: its value, and the dual bound of the prices."""
     value = problem.value(splits)
     bound = scaled_dual_bound(problem, prices)
     return Certificate(value, bound, gap(problem, value, bound))
@@ -137,7 +142,7 @@ def _certify_program(
 def _certify_classes(
     problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
 ) -> Certificate:
-    """Certify priority: flow and bound of each class."""
+    """Certify priority: flow and bound of each class, from prices of each class or of all."""
     classes = class_figures(
         problem, splits, prices if program_prices is None else program_prices.prices
     )
@@ -149,7 +154,7 @@ def _certify_classes(
 def _certify_levels(
     problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
 ) -> Certificate:
-    """Certify max_min: rates and their upper bounds."""
+    """Certify max_min: rate and upper bound of each demand, from the prices of each fair level."""
     fair = fair_figures(problem, splits, program_prices)
     value = problem.value(splits)
     bound = fair.limit.sum(1)
@@ -186,15 +191,15 @@ class HasAllocation(Protocol):
         ...
 
 
-class _Measures(NamedTuple):
-    """Measured parts of an assessment.
+class _Metrics(NamedTuple):
+    """Metrics of B allocations.
 
     Attributes:
         demand: (B,) total demand, Gbit/s.
         carried: (B,) total flow, Gbit/s.
-        max_link_utilisation: (B,).
+        max_link_utilisation: (B,) largest load / capacity.
         violation: (B,) largest violation of a rule; infinite where a split is NaN.
-        utilisation: (B, E).
+        utilisation: (B, E) load / capacity.
         certificate: value, bound and gap.
     """
 
@@ -206,19 +211,27 @@ class _Measures(NamedTuple):
     certificate: Certificate
 
 
-def _measure(
+def _compute_metrics(
     problem: Problem,
     splits: Tensor,
     prices: Tensor,
     program_prices: ProgramPrices | None,
     certify: Certify,
-) -> _Measures:
-    """Measure an allocation of any problem, in torch."""
+) -> _Metrics:
+    """Compute the metrics of an allocation of any problem, in torch.
+
+    Args:
+        problem: B matrices in float64.
+        splits: (B, D, K) share of each demand on each path.
+        prices: (B, E) dual prices, 0 for none.
+        program_prices: prices of each program of a sequence; None for none.
+        certify: computes value and bound.
+    """
     has_nan = splits.isnan().flatten(1).any(1)
     splits = splits.nan_to_num(nan=0.0)
     loads = problem.loads(torch.where((problem.demand > 0)[..., None], splits, 0))
     utilisation = problem.utilisation_of(loads)
-    return _Measures(
+    return _Metrics(
         problem.demand.sum(1),
         problem.flows(splits).sum((1, 2)),
         utilisation.amax(1),
@@ -228,29 +241,35 @@ def _measure(
     )
 
 
-def _measure_small(problem: Problem, splits: Tensor, prices: Tensor) -> _Measures:
-    """Measure an allocation of a small problem, as :func:`_measure`, by one compiled kernel."""
+def _compute_small_metrics(problem: Problem, splits: Tensor, prices: Tensor) -> _Metrics:
+    """Compute the metrics of an allocation of a small problem by one compiled kernel.
+
+    Args:
+        problem: B matrices that :func:`is_small` accepts.
+        splits: (B, D, K) share of each demand on each path.
+        prices: (B, E) dual prices, 0 for none.
+    """
     finite_prices = usable_prices(problem, prices)
-    figures = measured(problem, splits, finite_prices, multiples(problem))
-    value = torch.from_numpy(figures.value)
-    bound = from_score(problem, torch.from_numpy(figures.score), finite_prices)
-    return _Measures(
-        torch.from_numpy(figures.demand),
-        torch.from_numpy(figures.carried),
-        torch.from_numpy(figures.max_link_utilisation),
-        torch.from_numpy(figures.violation),
-        torch.from_numpy(figures.utilisation),
+    metrics = measured(problem, splits, finite_prices, multiples(problem))
+    value = torch.from_numpy(metrics.value)
+    bound = from_score(problem, torch.from_numpy(metrics.score), finite_prices)
+    return _Metrics(
+        torch.from_numpy(metrics.demand),
+        torch.from_numpy(metrics.carried),
+        torch.from_numpy(metrics.max_link_utilisation),
+        torch.from_numpy(metrics.violation),
+        torch.from_numpy(metrics.utilisation),
         Certificate(value, bound, gap(problem, value, bound)),
     )
 
 
 def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessment:
-    """Measure ``allocation`` in float64, independently of the scheme that computed it.
+    """Compute value, certified bound, utilisation and violations of ``allocation`` in float64.
 
-    Without prices the bound is the trivial one: all routable demand at its best value, or theta >=
-    0. An allocation that breaks a rule by more than 1e-6, or contains NaN, is infeasible whatever
-    its status says; under least_cost also if a demand has no path. An allocation over its own paths
-    is measured and bounded over these paths.
+    The computation is independent of the scheme.  Without prices the bound is the trivial one: all
+    routable demand at its best value, or a utilisation of 0.  An allocation that breaks a rule by
+    more than 1e-6, or contains NaN, is infeasible whatever its status says; under least_cost also
+    if a demand has no path.  An allocation over paths of its own is assessed over these paths.
     """
     # Problem in float64, over the paths of the allocation.
     problem = problem.to(torch.float64)
@@ -261,17 +280,17 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
     check_shape(problem, allocation.splits)
     splits = allocation.splits.to(problem.demand)
     prices = torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
-    # Value, bound and violations.
+    # Value, bound and violations; small problems by one kernel.
     certify = _CERTIFICATES.get(problem.objective.name, _certify_program)
     if certify is _certify_program and is_small(problem):
-        measures = _measure_small(problem, splits, prices)
+        metrics = _compute_small_metrics(problem, splits, prices)
     else:
-        measures = _measure(problem, splits, prices, allocation.program_prices, certify)
-    certificate = measures.certificate
-    total_demand = measures.demand
+        metrics = _compute_metrics(problem, splits, prices, allocation.program_prices, certify)
+    certificate = metrics.certificate
+    total_demand = metrics.demand
     # The validator overrides the status of the scheme.
-    breaks_rule = measures.violation > TOLERANCE
-    # All demand must be carried.
+    breaks_rule = metrics.violation > TOLERANCE
+    # Under least_cost a demand without a live path makes the program infeasible.
     if problem.objective.rules.may_have_no_allocation:
         breaks_rule = breaks_rule | ((problem.demand > 0) & ~problem.routable).any(1)
     status = tuple(
@@ -279,7 +298,7 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
         for scheme_status, is_broken in zip(allocation.status, breaks_rule.tolist(), strict=True)
     )
     satisfied_share = torch.where(
-        total_demand > 0, measures.carried / total_demand.clamp(min=_MIN_TOTAL_DEMAND), 1
+        total_demand > 0, metrics.carried / total_demand.clamp(min=_MIN_TOTAL_DEMAND), 1
     )
     return Assessment(
         status=status,
@@ -287,9 +306,9 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
         satisfied_demand=_nan_unless_usable(satisfied_share, status),
         bound=_nan_unless_usable(certificate.bound, status),
         gap=_nan_unless_usable(certificate.gap, status),
-        max_link_utilisation=_nan_unless_usable(measures.max_link_utilisation, status),
-        max_violation=_nan_unless_usable(measures.violation, allocation.status),
-        utilisation=measures.utilisation,
+        max_link_utilisation=_nan_unless_usable(metrics.max_link_utilisation, status),
+        max_violation=_nan_unless_usable(metrics.violation, allocation.status),
+        utilisation=metrics.utilisation,
         lines=certificate.lines,
     )
 
@@ -330,16 +349,22 @@ class LatencyFigures(NamedTuple):
 
 
 def latency_figures(problem: Problem, splits: Tensor) -> LatencyFigures:
-    """Compute the latency of the flow of a single-matrix problem under splits (D, K)."""
+    """Return the latency of the flow of a single-matrix problem.
+
+    Args:
+        problem: problem with B = 1.
+        splits: (D, K) share of each demand on each path.
+    """
     flow = problem.flows(splits[None].to(problem.demand))[0].double()
     latency = torch.as_tensor(problem.topology.latency, device=flow.device)[None]
     path_latency = problem.ops.path_sum(latency)[0].expand_as(flow)
+    # (D, 1) latency of the fastest live path.
     fastest = torch.where(problem.path_mask[0], path_latency, torch.inf).amin(-1, keepdim=True)
-    # Used paths.
+    # (1, D, K) paths that carry a non-negligible part of their demand's flow.
     is_used = flow > _MIN_PATH_SHARE * flow.sum(-1, keepdim=True)
     if not bool(is_used.any()):
         return LatencyFigures(float("nan"), float("nan"), float("nan"))
-    # Percentile by volume.
+    # Percentile by volume, along the cumulative flow in order of latency.
     sorted_latency, order = path_latency[is_used].sort()
     volume = flow[is_used][order].cumsum(0)
     tail_index = int(torch.searchsorted(volume, _TAIL_QUANTILE * volume[-1] * (1 - 1e-12)))

@@ -44,21 +44,27 @@ PRICE_SCALES = torch.logspace(-2, 1, 13, base=2.0, dtype=torch.float64)
 
 
 def dual_bound(problem: Problem, prices: Tensor) -> Tensor:
-    """Return the dual bound (B,) of link prices (module docstring), in float64.
+    """Return the Lagrangian dual bound (B,) of link prices on the optimum, in float64.
+
+    Value maximisation: sum of capacity * price + sum of demand * max(0, max over live paths of
+    value less price of the path).
 
     Args:
         problem: B matrices.
-        prices: (B, E), value per Gbit/s. Negative and NaN entries count as 0.
+        prices: (B, E), value per Gbit/s.  Negative and NaN entries count as 0.
     """
     return _best_bound(problem, prices, prices.new_ones(1, dtype=torch.float64))
 
 
 def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:
-    """Return the best :func:`dual_bound` (B,) over multiples of the prices from 1/4 to 2, and 0, in
-    float64.
+    """Return the best dual bound (B,) over multiples of the prices, in float64.
 
-    One path_sum serves all multiples. The multiple 0 gives the total value of all routable demand,
-    the trivial bound. Bounds from prices on the simplex do not depend on the scale.
+    The multiples are 0 and 13 from 1/4 to 2.  The multiple 0 gives the total value of all routable
+    demand, the trivial bound.  Prices on the simplex have one bound at every scale.
+
+    Args:
+        problem: B matrices.
+        prices: (B, E), value per Gbit/s.  Negative and NaN entries count as 0.
     """
     return _best_bound(problem, prices, torch.from_numpy(multiples(problem)))
 
@@ -74,22 +80,19 @@ def multiples(problem: Problem) -> FloatArray:
 
 
 def finite_prices(prices: Tensor) -> Tensor:
-    """Return ``prices`` in float64, with 0 for negative, NaN and infinite entries; any prices give
-    a bound.
-    """
+    """Return ``prices`` in float64, with 0 for negative, NaN and infinite entries."""
     return torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
 
 
 def usable_prices(problem: Problem, prices: Tensor, max_ratio: float = 1e6) -> Tensor:
-    """Return prices (B, E) in float64 that prove no less than ``prices``, and whose sums are
-    finite.
+    """Return prices (B, E) with finite sums, whose bound is as tight as that of ``prices``.
 
-    Negative, NaN and infinite entries become 0.
+    Negative, NaN and infinite entries become 0; the result is in float64.
 
     Args:
         problem: problem with objective and values.
-        prices: (B, E).
-        max_ratio: see :meth:`teal.problem.sets.PriceSet.usable`.
+        prices: (B, E) dual price of each link, value per Gbit/s.
+        max_ratio: multiple of the largest value of a Gbit/s up to which prices stay unchanged.
     """
     prices = finite_prices(prices)
     # Values are unbounded under a utility (shares near 0), and for demand that must be carried.
@@ -102,7 +105,13 @@ def usable_prices(problem: Problem, prices: Tensor, max_ratio: float = 1e6) -> T
 
 
 def _best_bound(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
-    """Return the best bound (B,) of several multiples of the prices."""
+    """Return the best bound (B,) over several multiples of the prices.
+
+    Args:
+        problem: B matrices.
+        prices: (B, E) dual price of each link, value per Gbit/s.
+        scales: (M,) multiples.
+    """
     program = problem.to(torch.float64).rewritten.program
     prices = usable_prices(problem, prices)
     if program.limit.shape[1] == prices.shape[1]:
@@ -120,16 +129,16 @@ def _best_bound(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
 
 
 def all_paths_bound(problem: Problem, prices: Tensor) -> Tensor:
-    """Return the dual bound (B,) over all paths of the network, in float64, by one run of Dijkstra
-    per source and matrix.
+    """Return the dual bound (B,) over all paths of the network, in float64.
 
-    The balanced programs include the demands that have a live candidate path, as the allocation
-    does. For fair shares the bound is 1 if a demand without a live candidate path is connected: its
-    weight is not known before it has a path.
+    Pricing runs Dijkstra's algorithm from each source, for each matrix.  Programs that serve all
+    demand include the demands that have a live candidate path, as the allocation does.  For fair
+    shares the bound is 1 if a demand without a live candidate path is connected: its weight is not
+    known before it has a path.
 
     Args:
         problem: B matrices.
-        prices: (B, E), value per Gbit/s. Negative and NaN entries count as 0.
+        prices: (B, E), value per Gbit/s.  Negative and NaN entries count as 0.
     """
     problem, prices = problem.to(torch.float64), usable_prices(problem, prices)
     program = problem.program
@@ -146,28 +155,30 @@ def all_paths_bound(problem: Problem, prices: Tensor) -> Tensor:
 
 
 def link_weights(problem: Problem, prices: Tensor) -> Tensor:
-    """Return the price plus cost (B, E) of one Gbit/s on each link; infinite where the link has
-    failed.
-    """
+    """Return price plus cost (B, E) of a Gbit/s on each link; infinite for a failed link."""
     return torch.where(problem.capacity > 0, prices + problem.link_cost, torch.inf)
 
 
 def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float:
     """Return the sum over the demands of demand times the profit of its best path.
 
+    The profit is the demand's value less the length of its shortest path in the network; infinite
+    under a utility if a demand without a live candidate path is connected.
+
     Args:
         problem: problem with network, pairs and values.
-        weight: (E,) weight of each link, infinite where it has failed.
+        weight: (E,) price plus cost of each link, infinite where it has failed.
         demand: (D,) Gbit/s.
     """
     paths = problem.paths
     topology = problem.topology
     sources, source_row = np.unique(paths.pairs[:, 0], return_inverse=True)
-    # Sort demands by source: with classes, they are sorted class by class.
+    # Sort the demands by source, to run Dijkstra's algorithm for a chunk of sources at a time.
     order = np.argsort(source_row, kind="stable")
     source_row = source_row[order]
     targets = paths.pairs[order, 1]
     link_weight = weight.cpu().numpy()
+    # (D,) length of each demand's shortest path.
     distances = np.empty(len(order))
     for first in range(0, len(sources), _MAX_SOURCES_PER_CHUNK):
         # Demands of these sources.
@@ -192,12 +203,15 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
 
 
 def from_score(problem: Problem, score: Tensor, prices: Tensor | None = None) -> Tensor:
-    """Convert scores of the program as a maximum to values or bounds (B,) of the objective.
+    """Convert scores to values or bounds (B,) of the objective.
+
+    A score is the value of the program as a maximum: minus the cost or the utilisation where it is
+    minimised.  Bounds on a cost are lowered by their rounding error.
 
     Args:
         problem: B matrices.
-        score: (B,) of the program.
-        prices: (B, E) that prove a bound, to estimate its rounding; None if unknown.
+        score: (B,) scores of the program.
+        prices: (B, E) dual prices that prove a bound, to estimate its rounding; None if unknown.
     """
     rules = problem.objective.rules
     if prices is None or not rules.may_have_no_allocation:
@@ -209,11 +223,10 @@ def from_score(problem: Problem, score: Tensor, prices: Tensor | None = None) ->
 
 
 def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
-    """Return the relative optimality gap (B,): (bound - value) / bound, or (value - bound) / value
-    for a minimum.
+    """Return the relative optimality gap (B,): (bound - value) / bound.
 
-    Values below 0 are losses: the gap of a maximum -L is that of the minimum L. 0 where both are 0;
-    infinite, not certified, where value or bound is NaN or infinite.
+    For a minimum it is (value - bound) / value.  Values below 0 are losses: the gap of a maximum -L
+    is that of the minimum L.  0 where both are 0; infinite where value or bound is NaN or infinite.
     """
     values = value.cpu().numpy()
     bounds = bound.cpu().numpy()
@@ -223,14 +236,14 @@ def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
 
 
 def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArray:
-    """Compute the formula of :func:`gap`; NaN where ``bound`` is NaN or infinite.
+    """Return the relative gap (B,): (bound - value) / bound.
 
-    An excess of the value over its bound by rounding has gap 0; a larger excess gives a negative
-    gap.
+    For a minimum it is (value - bound) / value.  NaN where ``bound`` is NaN or infinite.  An excess
+    of the value over its bound by rounding has gap 0; a larger excess gives a negative gap.
 
     Args:
-        value: (B,).
-        bound: (B,).
+        value: (B,) values of the objective.
+        bound: (B,) bounds on the optimum.
         sense: 1.0 for a maximum, -1.0 for a minimum.
     """
     high, low = (bound, value) if sense > 0 else (value, bound)
@@ -245,8 +258,14 @@ def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArr
 
 
 def gap_between(value: float, bound: float, sense: float) -> float:
-    """Return the :func:`relative_gap` of one value; infinite, not certified, where value or bound
-    is NaN or infinite.
+    """Return the relative optimality gap of one value: (bound - value) / bound for a maximum.
+
+    Infinite (not certified) where value or bound is NaN or infinite.
+
+    Args:
+        value: value of the objective.
+        bound: bound on the optimum.
+        sense: 1.0 for a maximum, -1.0 for a minimum.
     """
     if not (math.isfinite(value) and math.isfinite(bound)):
         return math.inf

@@ -1,5 +1,4 @@
-"""Churn limit: a bound on the volume that a new allocation moves onto paths, relative to the
-installed splits.
+"""Churn limit: a bound on the volume that moves to other paths than the installed splits.
 
 With the installed splits w0[d, k], 0 on paths that are not live, the reference flows are demand[d]
 w0[d, k]. An allocation x moves
@@ -75,7 +74,7 @@ class ChurnLimit(Condition):
         return cls(request.previous[None], request.value)
 
     def figures(self, program: Program, splits: Tensor) -> dict[str, Tensor]:
-        """Return the share of the demand that moves (:meth:`Condition.figures`)."""
+        """Return the moved volume (B,) as a share of the routable demand, under the key "moved"."""
         return {"moved": share_moved(program, splits.to(program.demand), self.previous)}
 
     @classmethod
@@ -83,8 +82,8 @@ class ChurnLimit(Condition):
         """Build a validated limit of B matrices.
 
         Args:
-            previous: (B, D, K), or (D, K) for all matrices.
-            share: share of the routable demand.
+            previous: (B, D, K) installed splits, or (D, K) for all matrices.
+            share: share of the routable demand that may move, in [0, 1].
             shape: (B, D, K).
 
         Raises:
@@ -93,10 +92,15 @@ class ChurnLimit(Condition):
         if not 0 <= share <= 1:
             raise InputError("churn", "share", "a number in [0, 1]", share)
         if tuple(previous.shape) not in (tuple(shape), tuple(shape[1:])):
-            raise InputError("churn", "previous", f"splits {tuple(shape)}", tuple(previous.shape))
-        if not bool((torch.isfinite(previous) & (previous >= 0)).all()):
             raise InputError(
-                "churn", "previous", "finite shares >= 0", "a negative, infinite or NaN entry"
+                "churn", "previous", f"splits of shape {tuple(shape)}", tuple(previous.shape)
+            )
+        if not bool((torch.isfinite(previous) & (previous >= 0)).all()):
+            raise InputError.invalid(
+                "churn",
+                "previous",
+                "a split is negative, infinite or NaN",
+                "give finite shares >= 0",
             )
         return cls(previous.expand(*shape), share)
 
@@ -113,24 +117,27 @@ class ChurnLimit(Condition):
         return moved(program, splits, self.previous)
 
     def rewrite(self, program: Program) -> Rewritten:
-        """Rewrite a program over doubled columns (:meth:`Condition.rewrite`).
+        """Rewrite a program over paths with doubled columns: staying and moving shares.
+
+        Columns 2 k and 2 k + 1 stand for path k.  The staying share is at most the installed split;
+        an added row limits the moved volume to the budget.
 
         Raises:
             InputError: a program whose columns are not paths.
         """
         is_capped = getattr(program.demand_set, "max_share", None) is not None
         if is_capped or program.columns.mask.shape != self.previous.shape[1:]:
-            raise InputError(
-                "churn", "program", "a program over paths", "the program of another condition"
+            raise InputError.invalid(
+                "churn", "program", "another condition has replaced the paths of the program"
             )
-        # Staying columns are capped by the installed splits.
+        # (B, D, 2 K) largest share of each column: the installed split, or 1 for moved flow.
         installed = self.kept(program)
         max_share = _interleaved(installed, program.live.to(installed))
         demand_set = program.demand_set
         capped_set: DemandSet = Capped(max_share)
         if isinstance(demand_set, Concave):
             capped_set = dataclasses.replace(demand_set, max_share=max_share)
-        # Double the columns, and add the row of the moved volume.
+        # Double the columns, and add the row that limits the moved volume.
         doubled_program = dataclasses.replace(
             program,
             columns=MoveOps(program.columns),
@@ -151,23 +158,25 @@ class ChurnLimit(Condition):
         )
 
     def violation(self, program: Program, splits: Tensor) -> Tensor:
-        """Return the moved volume beyond the budget, as a share of the routable demand
-        (:meth:`Condition.violation`).
-        """
+        """Return the moved volume beyond the budget (B,), as a share of the routable demand."""
         volume = program.routable_demand.sum(1).clamp(min=1e-30)
         return ((self.moved(program, splits) - self.budget(program)) / volume).clamp(min=0)
 
     def scaled(self, program: Program, splits: Tensor) -> Tensor:
-        """Scale down demands by the moved share of their flow, the largest first (see Condition).
+        """Scale down demands until the moved volume meets the budget, those that move most first.
 
-        A demand scaled by a factor f moves only on the paths with f split > w0, so that the moved
-        volume is convex in f, and its slope, a share of the demand's flow, rises at w0 / split of
-        each path. At the price p of moved volume, f is where the slope rises above p; bisection
-        finds the smallest price that meets the budget.
+        A demand scaled by a factor f moves only on the paths with f split > w0, the installed
+        split, so that the moved volume is convex in f, and its slope, a share of the demand's flow,
+        rises at w0 / split of each path.  At the price p of moved volume, f is where the slope
+        rises above p; bisection finds the smallest price that meets the budget.
+
+        Args:
+            program: program over paths.
+            splits: (B, D, K) share of each demand on each path.
         """
         installed = self.kept(program)
         total_split = splits.sum(-1, keepdim=True)
-        # Breakpoints of each demand's moved volume, and the slopes after them.
+        # (B, D, K) breakpoints of each demand's moved volume, ascending, and the slopes after them.
         breakpoint_factor = torch.where(
             splits > 0, installed / splits.clamp(min=_MIN_DIVISOR), torch.inf
         )
@@ -175,7 +184,7 @@ class ChurnLimit(Condition):
         slope = (splits / total_split.clamp(min=_MIN_DIVISOR)).gather(-1, order).cumsum(-1)
         budget = self.budget(program)
 
-        def at_price(price: Tensor) -> tuple[Tensor, Tensor]:
+        def splits_at_price(price: Tensor) -> tuple[Tensor, Tensor]:
             factor = (
                 torch.where(slope > price[:, None, None], breakpoint_factor, torch.inf)
                 .amin(-1)
@@ -184,24 +193,24 @@ class ChurnLimit(Condition):
             scaled_splits = factor[..., None] * splits
             return scaled_splits, self.moved(program, scaled_splits)
 
-        # Slopes are at most 1.
+        # Bisection of the price (B,) between 0 and 2, since slopes are at most 1.
         low = torch.zeros_like(budget)
         high = torch.full_like(budget, 2.0)
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
-            fits = at_price(middle)[1] <= budget
+            fits = splits_at_price(middle)[1] <= budget
             low = torch.where(fits, middle, low)
             high = torch.where(fits, high, middle)
-        splits_low, moved_low = at_price(low)
-        splits_high, moved_high = at_price(high)
+        splits_low, moved_low = splits_at_price(low)
+        splits_high, moved_high = splits_at_price(high)
         # Interpolate between the two sides of the bisection.
-        part = ((budget - moved_low) / (moved_high - moved_low).clamp(min=_MIN_DIVISOR)).clamp(
-            0, 1
-        )[:, None, None]
+        weight_high = (
+            (budget - moved_low) / (moved_high - moved_low).clamp(min=_MIN_DIVISOR)
+        ).clamp(0, 1)[:, None, None]
         return torch.where(
             (moved_high <= budget)[:, None, None],
             splits_high,
-            splits_low + part * (splits_high - splits_low),
+            splits_low + weight_high * (splits_high - splits_low),
         )
 
     @override
@@ -211,38 +220,45 @@ class ChurnLimit(Condition):
     @override
     def for_batch(self, batch: int) -> ChurnLimit:
         if bool((self.previous != self.previous[:1]).any()):
-            raise InputError(
-                "with_demand", "churn", "the same installed splits for all", "different splits"
+            raise InputError.invalid(
+                "with_demand", "churn", "the installed splits of the limit differ between matrices"
             )
         return ChurnLimit(self.previous[:1].expand(batch, -1, -1), self.share)
 
     @override
     def on_paths(self, ops: PathOps, num_links: int) -> ChurnLimit:
-        raise InputError(
-            "with_paths", "churn", "no limit: its installed splits are over old paths", "a limit"
+        raise InputError.invalid(
+            "with_paths", "churn", "the installed splits of the limit are over the old paths"
         )
 
 
 def _interleaved(stay: Tensor, move: Tensor) -> Tensor:
-    """Interleave values (B, D, K) of staying and of moving columns to (B, D, 2 K)."""
+    """Return values (B, D, K) of staying and of moving columns alternately, as (B, D, 2 K)."""
     return torch.stack([stay, move], -1).flatten(-2)
 
 
 def live_part(program: Program, previous: Tensor) -> Float[Tensor, "B D K"]:
-    """Return installed splits (B, D, K) or (D, K) restricted to live paths, with a sum of at most 1
-    per demand.
+    """Return installed splits (B, D, K) on live paths, with a sum of at most 1 per demand.
+
+    Args:
+        program: program over paths.
+        previous: (B, D, K) or (D, K) installed splits.
     """
     installed = torch.where(program.live, previous.to(program.demand).clamp(min=0), 0)
     return installed / installed.sum(-1, keepdim=True).clamp(min=1)
 
 
 def share_moved(program: Program, splits: Tensor, previous: Tensor) -> Float[Tensor, " B"]:
-    """Return :func:`moved` (B,) as a share of the routable demand; 0 without routable demand."""
+    """Return the moved volume (B,) as a share of the routable demand; 0 without such demand."""
     return moved(program, splits, previous) / program.routable_demand.sum(1).clamp(min=1e-300)
 
 
 def moved(program: Program, splits: Tensor, previous: Tensor) -> Float[Tensor, " B"]:
-    """Return the volume (B,) in Gbit/s that splits (B, D, K) move, relative to ``previous`` splits
-    (B, D, K) or (D, K).
+    """Return the moved volume (B,) in Gbit/s: the sum of demand * max(0, split - installed split).
+
+    Args:
+        program: program over paths.
+        splits: (B, D, K) new splits.
+        previous: (B, D, K) or (D, K) installed splits.
     """
     return program.flows((splits - live_part(program, previous)).clamp(min=0)).sum((1, 2))

@@ -1,6 +1,6 @@
-"""Side conditions of a problem: each class validates its use, rewrites the program, and measures
-its violation.
+"""Side conditions of a problem, such as a limit on churn.
 
+Each class validates its use, rewrites the program, and computes its violation.
 A condition turns the program over paths into a program over other columns and rows
 (:class:`teal.problem.program.Program`), whose solutions it maps back to splits. Bounds, engines and
 LP solvers handle columns and rows alone; the validator asks each condition for the violation, which
@@ -51,11 +51,11 @@ class Rewritten:
 
     @classmethod
     def of(cls, program: Program) -> Rewritten:
-        """Wrap a program whose columns are still the paths: shares of columns are splits."""
+        """Wrap a program whose columns are the paths: the shares of its columns are the splits."""
         return cls(program, lambda shares: shares, lambda splits: splits)
 
     def by(self, condition: Condition) -> Rewritten:
-        """Apply a further condition."""
+        """Return the program rewritten by one more condition, with the composed maps."""
         rewritten = condition.rewrite(self.program)
         start = rewritten.start
         if start is None and self.start is not None:
@@ -74,7 +74,7 @@ class ConditionRequest:
 
     Attributes:
         value: value of the option.
-        network_data: see :meth:`Condition.prepare`.
+        network_data: data that :meth:`Condition.prepare` computed for the network.
         previous: (D, K) installed splits; None if the request names none.
         num_classes: number of classes, each with all node pairs of the network; 1 without classes.
         has_latency_limits: whether a class may use fewer paths than others.
@@ -132,7 +132,10 @@ class Condition:
 
     @classmethod
     def asked(cls, request: ConditionRequest) -> Self:
-        """Build the condition, for B = 1, that a request asks for by its option.
+        """Build the condition of one matrix from a service request.
+
+        Args:
+            request: value of the option, network data and installed splits.
 
         Raises:
             InputError: the network does not support it.
@@ -140,17 +143,18 @@ class Condition:
         raise NotImplementedError
 
     def figures(self, program: Program, splits: Tensor) -> dict[str, Tensor]:
-        """Return figures (B,) of splits (B, D, K) that answers contain besides the objective's, by
-        name.
+        """Return additional metrics (B,) of splits for responses, by name.
 
         Args:
-            program: over paths.
-            splits: (B, D, K).
+            program: program over paths.
+            splits: (B, D, K) share of each demand on each path.
         """
         return {}
 
     def refuses(self, objective: Objective, other_conditions: Sequence[Condition]) -> str:
-        """Return why it cannot be combined with an objective or other conditions; "" if it can.
+        """Return why the condition cannot be combined with a problem; "" if it can.
+
+        The text names what the condition requires: it follows "expected" in a message.
 
         Args:
             objective: objective of the problem.
@@ -164,26 +168,27 @@ class Condition:
         """Rewrite a program under the condition.
 
         Args:
-            program: over paths, or rewritten by other conditions.
+            program: program over paths, or rewritten by other conditions.
         """
         raise NotImplementedError
 
     def violation(self, program: Program, splits: Tensor) -> Tensor:
-        """Return the violation (B,) of the condition by splits (B, D, K), dimensionless; 0 if kept.
+        """Return the violation (B,) of the condition by splits, dimensionless; 0 if it is kept.
 
         Args:
-            program: over paths, in float64.
-            splits: (B, D, K), 0 for demands of 0.
+            program: program over paths, in float64.
+            splits: (B, D, K) share of each demand on each path, 0 for demands of 0.
         """
         raise NotImplementedError
 
     def scaled(self, program: Program, splits: Tensor) -> Tensor:
-        """Scale splits (B, D, K) of each demand down so that they keep the condition; ratios within
-        a demand are preserved, as forwarding tables require.
+        """Scale down the splits of each demand so that they keep the condition.
+
+        The ratios of a demand's paths are preserved, as forwarding tables require.
 
         Args:
-            program: over paths.
-            splits: (B, D, K) that may break it.
+            program: program over paths.
+            splits: (B, D, K) that may break the condition.
         """
         return splits
 
@@ -217,6 +222,13 @@ def together(
 ) -> tuple[Condition, ...]:
     """Return conditions and one more, in the order in which they rewrite a program.
 
+    Conditions that change columns rewrite first.
+
+    Args:
+        objective: objective of the problem.
+        conditions: conditions of the problem so far.
+        new: condition to add.
+
     Raises:
         InputError: incompatible conditions or objective, a repeated name, or two conditions that
             change columns.
@@ -229,10 +241,18 @@ def together(
             actual = ", ".join((objective.name, *(other.name for other in others)))
             raise InputError(condition.name, "problem", expected, actual)
     if new.name in (*VALIDATOR_RULES, *(condition.name for condition in conditions)):
-        raise InputError(new.name, "name", "a name that no rule or condition has", new.name)
+        raise InputError.invalid(
+            new.name,
+            "name",
+            "the problem has a rule or condition of this name",
+            "choose another one",
+        )
     column_changing = [condition.name for condition in conditions if condition.changes_columns]
     if new.changes_columns and column_changing:
-        raise InputError(
-            new.name, "problem", "no other condition that changes columns", column_changing[0]
+        raise InputError.invalid(
+            new.name,
+            "problem",
+            f"only one condition may change columns, and {column_changing[0]} does",
+            "remove one of the two",
         )
     return tuple(sorted((*conditions, new), key=lambda condition: not condition.changes_columns))

@@ -41,7 +41,7 @@ from teal.problem.prox import project_box, project_splits
 from teal.problem.sets import ByBestColumn
 from teal.runtime.shapes import Float
 
-# Newton steps for the sum of a demand's shares; 3 to 8 are needed.
+# Largest number of Newton steps for the sum of a demand's shares; 3 to 8 are needed.
 _MAX_NEWTON_STEPS = 60
 # Bisection steps for the shift of a demand with column limits; enough for full precision.
 _BISECTIONS = 100
@@ -55,10 +55,12 @@ _EQUAL_VALUE_TOLERANCE = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Utility u of the share of one demand.
+    """Utility u(s) of a demand's carried share s.
+
+    u(s) = (s^(1 - alpha) - 1) / (1 - alpha), and log s for alpha = 1.
 
     Attributes:
-        alpha: at least 0.
+        alpha: exponent, at least 0.
     """
 
     alpha: float
@@ -72,9 +74,7 @@ class Curve:
         return torch.expm1(power * share.log()) / power
 
     def share_of(self, utility: Tensor) -> Tensor:
-        """Return the share of a utility, the inverse of u; 1 for utilities above 0, 0 below its
-        range.
-        """
+        """Return the share with a utility, the inverse of u, clamped to [0, 1]."""
         utility = utility.clamp(max=0)
         if self.alpha == 1:
             return utility.exp()
@@ -90,7 +90,9 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Concave(ByBestColumn):
-    """Demand set {w >= 0, sum w <= 1} with a concave utility (module docstring).
+    """Demand set {w >= 0, sum w <= 1} with a concave utility u of the carried share.
+
+    The value of a demand is W u(sum w), u(s) = (s^(1 - alpha) - 1) / (1 - alpha).
 
     Attributes:
         curve: u.
@@ -116,12 +118,13 @@ class Concave(ByBestColumn):
 
     @property
     def total(self) -> Tensor:
-        """(B,) sum of W."""
+        """(B,) sum of the weights W of all demands."""
         return (self.unit_value * self.demand).sum(-1)
 
     def value_scale(self, trial_utilisation: Tensor) -> Tensor:
-        """Return a rough factor (B,) between the value of a Gbit/s and its value at the share 1,
-        for the step sizes of engines.
+        """Return the typical marginal value (B,) of a Gbit/s over that at full service.
+
+            Engines scale their step sizes by it.
 
         Where a routing of all demand has the largest utilisation theta, shares near 1 / theta have
         the value theta^alpha; few demands are there. Of the powers tried on B4, GEANT and UsCarrier
@@ -133,8 +136,8 @@ class Concave(ByBestColumn):
             trial_utilisation: (B,) theta.
         """
         alpha = self.curve.alpha
-        min_worth = torch.where(self.unit_value > 0, self.unit_value, torch.inf).amin(-1)
-        is_equal = self.unit_value.amax(-1) <= (1 + _EQUAL_VALUE_TOLERANCE) * min_worth
+        min_unit_value = torch.where(self.unit_value > 0, self.unit_value, torch.inf).amin(-1)
+        is_equal = self.unit_value.amax(-1) <= (1 + _EQUAL_VALUE_TOLERANCE) * min_unit_value
         power = torch.where(is_equal, min(alpha, max(1.0, alpha - 3)), max(0.0, alpha - 3))
         return trial_utilisation.clamp(min=1) ** power.to(trial_utilisation)
 
@@ -145,13 +148,23 @@ class Concave(ByBestColumn):
         return torch.where(weight > 0, weight * (utility + 1), 0).sum(-1)
 
     def equivalent(self, score: Tensor) -> Tensor:
-        """Return the equivalent common share (B,) of a score; 1 if no demand has a weight."""
+        """Return the equivalent common share (B,): the share of all demands with that utility.
+
+        Args:
+            score: (B,) sum of W (u(s) + 1); the share is 1 if no demand has a weight.
+        """
         total = self.total.to(score)
         mean = torch.where(total > 0, score / total.clamp(min=_MIN_DIVISOR) - 1, 0)
         return self.curve.share_of(mean)
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Return the term of the dual bound, with W, for each Gbit/s of demand; see DemandSet."""
+        """Return the support (B, D): max over s in (0, 1] of W (u(s) + 1) - price s.
+
+        W and the value are those of a Gbit/s of demand.
+
+        Args:
+            best: (B, D) largest profit, column value less price, of a live column.
+        """
         unit_value = self.unit_value.to(best)
         price = (self.value.to(best) - best).clamp(min=0)
         share = self.curve.best_share(price / unit_value.clamp(min=_MIN_DIVISOR))
@@ -161,11 +174,15 @@ class Concave(ByBestColumn):
         )
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
-        """Return the maximum in the dual bound (:meth:`DemandSet.support`).
+        """Return the support (B, D): max over shares w of W (u(sum w) + 1) less the price of w.
 
-        With limits the cheapest columns are filled first: with p[j] their prices in ascending order
-        and R[j] the sum of the first j limits, the best share is max over j of min(R[j], the best
-        share at the price p[j] alone).
+        With limits on columns the cheapest columns are filled first.  With p[j] the prices in
+        ascending order and R[j] the sum of the first j limits, the best total share is max over j
+        of min(R[j], the best share at the price p[j] alone).
+
+        Args:
+            profit: (B, D, J) column value less price of a Gbit/s on each column.
+            live: (B, D, J) usable columns.
         """
         if self.max_share is None:
             return super().support(profit, live)
@@ -189,8 +206,15 @@ class Concave(ByBestColumn):
         return torch.where(unit_value > 0, best, 0)[..., 0]
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
-        """Return the nearest splits (:meth:`DemandSet.project`); without limits one step size per
-        demand.
+        """Return the proximal step of the shares (B, D, J) under the utility.
+
+        Args:
+            point: (B, D, J) shares after a gradient step with the column values, which are taken
+                out again.
+            live: (B, D, J) usable columns; the others get 0.
+            slope: unused; ``step`` has the ratios.
+            step: (B, D, 1) step size of each demand, or (B, D, J) of each column with limits on
+                columns.
         """
         point = torch.where(live, point - self.value[:, None].to(point) * step, 0)
         max_step = step.amax(-1, keepdim=True)
@@ -204,11 +228,11 @@ class Concave(ByBestColumn):
 
 
 def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float) -> Tensor:
-    """Return (B, D, K) the minimiser of |w - y|^2 / 2 - c u(sum w) over {w >= 0, sum w <= 1}.
+    """Minimise |w - y|^2 / 2 - c u(sum w) over {w >= 0, sum w <= 1}, for each demand.
 
     By its optimality conditions w = max(0, y - t) with t = max(-c z^-alpha, shift of the simplex),
-    z the sum of w. If the j largest entries, whose sum is Y, are above t, then z = Y + j c
-    z^-alpha; the right j gives the largest t.
+    z the sum of w.  If the j largest entries, whose sum is Y, are above t, then
+    z = Y + j c z^-alpha; the correct j gives the largest t.
 
     Args:
         point: (B, D, K) y.
@@ -223,7 +247,7 @@ def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float)
     # -inf beyond the live entries.
     sums = ordered.cumsum(-1)
     exists = ordered.isfinite()
-    # Shift of each prefix; the largest is the right one.
+    # (B, D, K) shift t of each prefix; the largest is the correct one.
     total = _solve_total_share(torch.where(exists, sums, 0), num_entries * strength, alpha)
     shift = -strength * total.clamp(min=torch.finfo(point.dtype).tiny) ** -alpha
     shift = torch.where(exists, shift, -torch.inf).amax(-1, keepdim=True)
@@ -234,18 +258,17 @@ def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float)
 
 
 def project_concave_box(
-    point: Tensor, largest: Tensor, slope: Tensor, strength: Tensor, alpha: float
+    point: Tensor, max_share: Tensor, slope: Tensor, strength: Tensor, alpha: float
 ) -> Tensor:
-    """Return (B, D, J) the minimiser of sum (w - y)^2 / (2 slope) - c u(sum w) over {0 <= w <=
-    largest, sum w <= 1}.
+    """Minimise sum (w - y)^2 / (2 slope) - c u(sum w) over {0 <= w <= max_share, sum w <= 1}.
 
-    By its optimality conditions w = clip(y - slope t, 0, largest) with t = -c z^-alpha, z the sum
+    By its optimality conditions w = clip(y - slope t, 0, max_share) with t = -c z^-alpha, z the sum
     of w, or the larger t at which z is 1. t + c z(t)^-alpha increases with t, so that bisection
     finds its root.
 
     Args:
         point: (B, D, J) y.
-        largest: (B, D, J) at least 0.
+        max_share: (B, D, J) largest share on each column.
         slope: (B, D, J) above 0.
         strength: (B, D, 1) c, at least 0; a demand with 0 gets the projection of y onto the box.
         alpha: exponent of u.
@@ -253,14 +276,14 @@ def project_concave_box(
     tiny = torch.finfo(point.dtype).tiny
 
     def shares_at(t: Tensor) -> Tensor:
-        return torch.minimum((point - slope * t).clamp(min=0), largest)
+        return torch.minimum((point - slope * t).clamp(min=0), max_share)
 
     def pull(total: Tensor) -> Tensor:
         return strength * total.clamp(min=tiny) ** -alpha
 
     high = (point / slope).amax(-1, keepdim=True)
-    # Below this shift w = largest.
-    low = ((point - largest) / slope).amin(-1, keepdim=True)
+    # Below this shift w = max_share.
+    low = ((point - max_share) / slope).amin(-1, keepdim=True)
     low = low.clamp(min=torch.finfo(point.dtype).min / 4)
     high = torch.maximum(high, low)
     for _ in range(_BISECTIONS):
@@ -269,16 +292,16 @@ def project_concave_box(
         low = torch.where(is_above, low, middle)
         high = torch.where(is_above, middle, high)
     shifted = torch.where(strength > 0, point - slope * low, point)
-    return project_box(shifted, largest, slope)
+    return project_box(shifted, max_share, slope)
 
 
 def _solve_total_share(total: Tensor, strength: Tensor, alpha: float) -> Tensor:
     """Return the root z > 0 of z = Y + a z^-alpha, entry by entry.
 
     Args:
-        total: Y, of either sign.
-        strength: a, at least 0.
-        alpha: at least 0.
+        total: Y, any shape and sign.
+        strength: a, at least 0, of the same shape.
+        alpha: exponent, at least 0.
     """
     # Closed forms for alpha 0 and 1.
     if alpha == 0:

@@ -43,10 +43,10 @@ from teal.runtime.shapes import Float
 
 # Share of a demand from which it counts as fully served.
 WHOLE_SHARE = 0.99
-# Price, relative to the highest price of a demand of A, above which a demand is held; less may be
-# rounding.
+# Price above which a demand is held by a level, relative to the highest price of a demand of A; a
+# lower price may be rounding.
 HELD_PRICE_SHARE = 1e-2
-# Relative tolerance of rates below a level, for rounding; more would include lower levels.
+# Relative tolerance of rates below a level, for rounding; a larger one would include lower levels.
 _LEVEL_TOLERANCE_BELOW = 1e-3
 # Relative tolerance of a held rate above theta t, for residual capacity.
 _HELD_TOLERANCE_ABOVE = 0.05
@@ -56,9 +56,9 @@ _GROWTH_HALVINGS = 60
 _SUM_ROUNDING = 1e-9
 # Smallest divisor, instead of 0.
 _MIN_DIVISOR = 1e-300
-# Levels whose path prices are in memory at once.
+# Largest number of levels whose path prices are in memory at once.
 _MAX_LEVELS_PER_CHUNK = 16
-# Levels of a matrix in tables, those with most flow.
+# Largest number of levels of a matrix in tables: those with most flow.
 _MAX_SHOWN_LEVELS = 8
 
 
@@ -68,9 +68,11 @@ class LevelGrowth:
 
     Attributes:
         level: rate per weight; Gbit/s where weights are 1.
-        demands: number of demands that it holds; in
-            :func:`teal.solvers.level_growths.level_growths`, of all in A.
-        growth: certified bound on theta; infinite without one.
+        demands: number of demands that the level holds; in
+            :func:`teal.solvers.level_growths.level_growths`, of all demands with at least that
+            level.
+        growth: certified bound on theta, the factor by which the level can grow while no lower
+            demand loses flow; 1 proves that it is exact, infinite proves nothing.
         held: (n,) indices of the demands that it holds; None where they are only counted.
     """
 
@@ -82,15 +84,15 @@ class LevelGrowth:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FairFigures:
-    """Figures of max-min fairness of B matrices.
+    """Max-min fairness of B allocations, certified by link prices.
 
     Attributes:
         limit: (B, D) upper bound in Gbit/s on the rate of each demand: by the level that holds it,
             or the demand.
         levels: levels of each matrix that hold most flow, ascending.
-        held: (B,) number of open demands that a level holds, or whose unilateral limit is at most
-            5% above the rate.
-        open: (B,) number of routable demands that are not fully served.
+        held: (B,) number of open demands that a level holds (a bottleneck at that level), or that
+            could have at most 5% more alone.
+        open: (B,) number of open demands: routable demands that are not fully served.
         demand: (B, D) Gbit/s.
         rate: (B, D) carried rate, Gbit/s.
     """
@@ -106,7 +108,7 @@ class FairFigures:
 
     @classmethod
     def joined(cls, parts: Sequence[FairFigures]) -> FairFigures:
-        """Concatenate the figures of several batches."""
+        """Concatenate the results of several batches of matrices."""
         joined: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             field_values = [getattr(part, field.name) for part in parts]
@@ -131,32 +133,33 @@ class FairFigures:
         )
 
     def lines(self, row: int) -> tuple[Line, ...]:
-        """Return a line for the demands that each level holds, with their number and growth
-        (:meth:`Lines.lines`).
+        """Return a certificate line for each level of one matrix, over the demands it holds.
+
+        Each line has the rate, the bound, the number of demands and the growth of the level.
         """
         lines = []
         for level in self.levels[row]:
             assert level.held is not None
-            # Sums over the held demands.
+            # Sums over the demands that the level holds, Gbit/s.
             demand, value, bound = (
-                float(figures[row, level.held].sum())
-                for figures in (self.demand, self.rate, self.limit)
+                float(amounts[row, level.held].sum())
+                for amounts in (self.demand, self.rate, self.limit)
             )
-            further_figures = {
+            more_metrics = {
                 "level": level.level,
                 "demands": level.demands,
                 "growth": level.growth,
             }
             gap = (bound - value) / bound if bound > 0 else 0.0
-            lines.append(Line(f"{level.level:.6g}", demand, value, bound, gap, further_figures))
+            lines.append(Line(f"{level.level:.6g}", demand, value, bound, gap, more_metrics))
         return tuple(lines)
 
     def counts(self, row: int) -> dict[str, int]:
-        """Return numbers of demands (:meth:`Lines.counts`)."""
+        """Return the numbers of held and of open demands of one matrix."""
         return {"held": self.held[row], "open": self.open[row]}
 
     def headline(self, row: int) -> str:
-        """Return a sentence about all levels (:meth:`Lines.headline`)."""
+        """Return a sentence about the demands of one matrix that are not fully served."""
         if not self.open[row]:
             return "every demand is fully served"
         held_text = f"{self.held[row]:,} of them are held by a level" + (
@@ -171,19 +174,20 @@ def fair_figures(
     level_prices: ProgramPrices | None,
     weight: Tensor | None = None,
 ) -> FairFigures:
-    """Measure the max-min fairness of an allocation, in float64.
+    """Certify the max-min fairness of an allocation, in float64.
 
     Args:
         problem: B matrices.
-        splits: (B, D, K).
-        level_prices: levels and their prices; None for none.
-        weight: (D,) or (B, D) w; None for ``demand_value``, the weights under max_min.
+        splits: (B, D, K) share of each demand on each path.
+        level_prices: levels and the dual prices of their programs; None for none.
+        weight: (D,) or (B, D) weight w of each demand; None for ``demand_value``, the weights under
+            max_min.
     """
     problem = problem.to(torch.float64)
     rates = problem.flows(splits.to(problem.demand)).sum(-1)
     weight = (problem.demand_value if weight is None else weight).to(rates).expand_as(rates)
     rows = [
-        _MatrixFigures(
+        _MatrixFairness(
             problem.row(row),
             rates[row],
             weight[row],
@@ -201,14 +205,19 @@ def fair_figures(
     )
 
 
-class _MatrixFigures:
-    """Fairness figures of one matrix.
+class _MatrixFairness:
+    """Max-min fairness of the allocation of one matrix.
 
     Args:
-        problem: B = 1.
-        rate: (D,) Gbit/s.
-        weight: (D,) w.
-        level_prices: levels and their prices; None for none.
+        problem: problem with B = 1.
+        rate: (D,) carried rate of each demand, Gbit/s.
+        weight: (D,) weight w of each demand.
+        level_prices: levels and their dual prices; None for none.
+
+    Attributes:
+        is_open: (D,) demands that are not fully served.
+        is_held: (D,) demands that a level holds.
+        limit: (D,) upper bound on each rate, Gbit/s.
     """
 
     def __init__(
@@ -222,53 +231,54 @@ class _MatrixFigures:
         self.is_open = rate < WHOLE_SHARE * self._demand
         self.is_held = torch.zeros_like(self.is_open)
         self.limit = torch.maximum(self._demand, rate)
-        # Flow of the held demands, and the level.
+        # For each level, the flow of the demands that it holds in Gbit/s, and the level.
         self._levels: list[tuple[float, LevelGrowth]] = []
         if level_prices is None or level_prices.level is None:
             return
-        for level_indices in (
-            level_prices.level[0].isfinite().nonzero()[:, 0].split(_MAX_LEVELS_PER_CHUNK)
-        ):
-            prices = finite_prices(level_prices.prices[0, level_indices]).to(
-                problem.capacity.device
-            )
-            # Normalise, so that sums stay finite; bounds do not depend on the scale.
+        for chunk in level_prices.level[0].isfinite().nonzero()[:, 0].split(_MAX_LEVELS_PER_CHUNK):
+            prices = finite_prices(level_prices.prices[0, chunk]).to(problem.capacity.device)
+            # (levels, E) prices, normalised so that sums stay finite; bounds do not depend on the
+            # scale.
             prices = prices / prices.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
+            # (levels, D) price of each demand's cheapest path; (levels,) value of all capacity.
             cost = problem.cheapest_path_cost(problem.ops.path_sum(prices))
             value = (problem.capacity * prices).sum(1)
-            for level_figures in zip(
-                level_prices.level[0, level_indices].tolist(), cost, value.tolist(), strict=True
+            for level_price_value in zip(
+                level_prices.level[0, chunk].tolist(), cost, value.tolist(), strict=True
             ):
-                self._add_level(*level_figures)
+                self._add_level(*level_price_value)
 
     def _add_level(self, level: float, prices: Tensor, value: float) -> None:
-        """Update limits by a level. Only demands with a positive price are affected: few, where few
-        links have prices.
+        """Update the limits of the demands by the prices of one level.
+
+        Only demands whose paths have a positive price are affected: few, since few links have
+        prices.
 
         Args:
-            level: t.
-            prices: (D,) of the cheapest path of each demand.
-            value: value of all capacity.
+            level: t, rate per weight.
+            prices: (D,) price of the cheapest path of each demand.
+            value: sum over the links of capacity times price.
         """
-        priced = (prices > 0).nonzero()[:, 0]
-        if not len(priced):
+        affected = (prices > 0).nonzero()[:, 0]
+        if not len(affected):
             return
-        price = prices[priced]
-        rate = self._rate[priced]
-        weight = self._weight[priced]
-        demand = self._demand[priced]
-        is_open = self.is_open[priced]
-        limit = self.limit[priced]
-        # Limit of each demand alone.
+        price = prices[affected]
+        rate = self._rate[affected]
+        weight = self._weight[affected]
+        demand = self._demand[affected]
+        is_open = self.is_open[affected]
+        limit = self.limit[affected]
+        # Largest rate of each demand alone, while the others keep their rates or its level.
         unilateral = _unilateral_limit(price, value, rate, weight)
         limit = torch.maximum(torch.minimum(limit, unilateral), rate)
         is_held = is_open & (unilateral <= (1 + _HELD_TOLERANCE_ABOVE) * rate)
-        # Growth of the level, and the demands that it holds.
+        # Growth of the level, and the demands that it holds: open, with a significant price, and
+        # not far above the largest rate of the level.
         level_rate = level * weight
-        is_member = members(rate / weight, level, is_open, _LEVEL_TOLERANCE_BELOW)
-        grows = is_member & is_open
+        is_in_level = members(rate / weight, level, is_open, _LEVEL_TOLERANCE_BELOW)
+        grows = is_in_level & is_open
         if bool(grows.any()):
-            growth = growth_from(price, value, rate, is_member, level_rate, demand)
+            growth = growth_from(price, value, rate, is_in_level, level_rate, demand)
             max_rate = growth * level_rate
             is_bottlenecked = grows & (price > HELD_PRICE_SHARE * price[grows].max())
             is_bottlenecked = is_bottlenecked & (rate <= (1 + _HELD_TOLERANCE_ABOVE) * max_rate)
@@ -279,12 +289,14 @@ class _MatrixFigures:
             self._levels.append(
                 (
                     float(rate[is_bottlenecked].sum()),
-                    LevelGrowth(level, int(is_bottlenecked.sum()), growth, priced[is_bottlenecked]),
+                    LevelGrowth(
+                        level, int(is_bottlenecked.sum()), growth, affected[is_bottlenecked]
+                    ),
                 )
             )
         # Write the limits of the affected demands.
-        self.limit[priced] = limit
-        self.is_held[priced] |= is_held
+        self.limit[affected] = limit
+        self.is_held[affected] |= is_held
 
     @property
     def shown(self) -> tuple[LevelGrowth, ...]:
@@ -294,15 +306,18 @@ class _MatrixFigures:
 
 
 def _unilateral_limit(price: Tensor, value: float, rate: Tensor, weight: Tensor) -> Tensor:
-    """Return the rate (n,) in Gbit/s that each demand can have alone, at least its present rate.
+    """Return the largest rate (n,) in Gbit/s of each demand alone, at least its present rate.
+
+    It is (value of all capacity - cost of the other demands) / price, where each other demand keeps
+    its rate, or falls to the level of this demand if it has more.
 
     Args:
-        price: (n,) of the cheapest path of each demand with a price, above 0.
-        value: value of all capacity.
+        price: (n,) price of the cheapest path of each demand, above 0.
+        value: sum over the links of capacity times price.
         rate: (n,) f, Gbit/s.
         weight: (n,) w.
     """
-    # Cost of the others: lower levels keep their rates, higher ones the demand's level.
+    # Cost of the others, by prefix sums in order of the level rate / weight.
     level, order = (rate / weight).sort()
     cost = (rate * price)[order]
     weighted_cost = (weight * price)[order]
@@ -313,59 +328,80 @@ def _unilateral_limit(price: Tensor, value: float, rate: Tensor, weight: Tensor)
     return torch.maximum((value * (1 + _SUM_ROUNDING) - others_cost) / price, rate)
 
 
-def members(level: Tensor, start: float, is_open: Tensor, below: float = 0.0) -> Tensor:
-    """Return (D,) true for the demands of A (module docstring).
+def members(
+    level: Tensor, threshold: float, is_open: Tensor, tolerance_below: float = 0.0
+) -> Tensor:
+    """Return whether (D,) each demand has at least the level t (fully served demands: more than t).
 
     Args:
-        level: (D,) x.
-        start: t.
+        level: (D,) rate per weight of each demand.
+        threshold: t.
         is_open: (D,) true for demands that are not fully served.
-        below: relative tolerance of levels of open demands below t.
+        tolerance_below: relative tolerance of levels of open demands below t.
     """
-    return (is_open & (level >= (1 - below) * start)) | (~is_open & (level > start))
+    return (is_open & (level >= (1 - tolerance_below) * threshold)) | (
+        ~is_open & (level > threshold)
+    )
 
 
 def growth_bound(
-    problem: Problem, rate: Tensor, grows: Tensor, granted: Tensor, prices: Tensor
+    problem: Problem, rate: Tensor, is_in_level: Tensor, level_rate: Tensor, prices: Tensor
 ) -> float:
-    """Return the bound on theta for any prices (1, E); infinite if they prove nothing.
+    """Return the bound on the growth theta of a level by link prices; infinite for none.
 
     Args:
-        problem: B = 1.
-        rate: (D,) f, Gbit/s.
-        grows: (D,) true for A.
-        granted: (D,) t w, Gbit/s.
-        prices: at least 0.
+        problem: problem with B = 1.
+        rate: (D,) carried rate f, Gbit/s.
+        is_in_level: (D,) demands with at least the level t.
+        level_rate: (D,) t w, Gbit/s.
+        prices: (1, E), at least 0.
     """
     price = problem.cheapest_path_cost(problem.ops.path_sum(prices))[0]
     return growth_from(
-        price, float(problem.capacity_value(prices)[0]), rate, grows, granted, problem.demand[0]
+        price,
+        float(problem.capacity_value(prices)[0]),
+        rate,
+        is_in_level,
+        level_rate,
+        problem.demand[0],
     )
 
 
 def growth_from(
-    price: Tensor, value: float, rate: Tensor, grows: Tensor, granted: Tensor, demand: Tensor
+    price: Tensor,
+    value: float,
+    rate: Tensor,
+    is_in_level: Tensor,
+    level_rate: Tensor,
+    demand: Tensor,
 ) -> float:
-    """Return the bound on theta, from path prices and the value of capacity.
+    """Return the bound on the growth theta of a level, from path prices and the value of capacity.
+
+    It is the largest theta with sum over the level of min(theta t w, demand) price <= value of
+    capacity - sum over the others of rate * price; infinite if every theta fits.
 
     Args:
-        price: (D,) of the cheapest live path of each demand; 0 without one.
-        value: value of all capacity.
-        rate, grows, granted: as in :func:`growth_bound`.
+        price: (D,) price of the cheapest live path of each demand; 0 without one.
+        value: sum over the links of capacity times price.
+        rate: (D,) carried rate f, Gbit/s.
+        is_in_level: (D,) demands with at least the level t.
+        level_rate: (D,) t w, Gbit/s.
         demand: (D,) Gbit/s.
     """
-    remaining_value = value * (1 + _SUM_ROUNDING) - float(torch.where(grows, 0, rate * price).sum())
-    grows = grows & (price > 0)
-    price = price[grows]
-    granted = granted[grows]
-    demand = demand[grows]
+    remaining_value = value * (1 + _SUM_ROUNDING) - float(
+        torch.where(is_in_level, 0, rate * price).sum()
+    )
+    is_in_level = is_in_level & (price > 0)
+    price = price[is_in_level]
+    level_rate = level_rate[is_in_level]
+    demand = demand[is_in_level]
 
     def cost(theta: float) -> float:
-        return float((torch.minimum(theta * granted, demand) * price).sum())
+        return float((torch.minimum(theta * level_rate, demand) * price).sum())
 
     # Largest theta at which the cost fits, by bisection.
     low = 0.0
-    high = float((demand / granted).max()) if len(granted) else 0.0
+    high = float((demand / level_rate).max()) if len(level_rate) else 0.0
     if cost(high) <= remaining_value:
         return math.inf
     for _ in range(_GROWTH_HALVINGS):

@@ -51,17 +51,21 @@ class Violations:
 def check_shape(problem: Problem, splits: Tensor) -> None:
     """Raise ValueError for splits of another shape than (B, D, K)."""
     if splits.shape != problem.path_mask.shape:
+        shape = tuple(problem.path_mask.shape)
         raise ValueError(
-            f"splits must be {tuple(problem.path_mask.shape)}, are {tuple(splits.shape)}"
+            f"splits must be an array of shape {shape} (matrices, demands, paths), "
+            f"not {tuple(splits.shape)}"
         )
 
 
 def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) -> Violations:
-    """Measure the violation of every rule in float64. Demands of rate 0 may have any splits.
+    """Compute the violation of every rule in float64.
+
+    Demands of rate 0 may have any splits.
 
     Args:
         problem: B matrices.
-        splits: (B, D, K).
+        splits: (B, D, K) share of each demand on each path.
         loads: (B, E) Gbit/s of these splits, if known; computing them takes half of the time.
 
     Raises:
@@ -76,7 +80,7 @@ def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) ->
     splits = torch.where(has_demand, splits, 0)
     program = problem.program
     total_split = splits.sum(-1)
-    # Excess over 1; where no demand may be shed also the shortfall.
+    # (B, D) excess of each demand's splits over 1; where none may be shed, also the shortfall.
     demand_error = total_split - 1
     if not problem.objective.may_shed:
         demand_error = torch.where(
@@ -94,7 +98,15 @@ def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) ->
 
 
 def overload(problem: Problem, loads: Tensor) -> Tensor:
-    """Return the capacity violation (B,) (see :class:`Violations`) of loads (B, E) in Gbit/s."""
+    """Return the capacity violation (B,): the largest (load - capacity) / capacity over the links.
+
+    For a failed link it is the load over the largest capacity; under max_link_utilisation only
+    failed links count.
+
+    Args:
+        problem: B matrices.
+        loads: (B, E) Gbit/s.
+    """
     excess = problem.program.overload(loads)
     if not problem.objective.rules.holds_capacity:
         excess = torch.where(problem.capacity <= 0, excess, 0)

@@ -17,7 +17,7 @@ from teal.problem.problem import Problem
 
 @dataclasses.dataclass(frozen=True)
 class ProgramShape:
-    """Key of programs that share recorded launches, over one set of paths.
+    """Key of programs that can share one recorded GPU graph, over one set of paths.
 
     Attributes:
         batch: B.
@@ -76,22 +76,23 @@ class FixedProgram:
 
     @staticmethod
     def accepts(problem: Problem) -> bool:
-        """Return whether launches can be recorded for a problem: a linear program without side
-        conditions, on a GPU with numba-cuda. Such launches read no values of the program on the
-        host.
+        """Return whether GPU launches can be recorded for a problem.
+
+        It must be a linear program without side conditions, on a GPU with numba-cuda; the host then
+        reads no values of the program.
         """
         if problem.conditions or not problem.is_linear or problem.is_empty:
             return False
         return problem.ops.is_over_paths and problem.ops.backend.name == "cuda"
 
     def take(self, problem: Problem) -> None:
-        """Copy a program in, after pending work on the previous stream."""
+        """Copy a program into the fixed tensors, after pending work on the previous stream."""
         self.take_demand(problem.demand)
         for field in ("capacity", "demand_value", "link_cost"):
             getattr(self._program, field).copy_(getattr(problem, field))
 
     def take_demand(self, demand: Tensor) -> None:
-        """Copy other matrices in, as :meth:`take` does.
+        """Copy other matrices into the fixed tensors, after pending work on the previous stream.
 
         Args:
             demand: (B, D) Gbit/s; on the CPU in pinned memory, so that the host does not wait.

@@ -14,7 +14,7 @@ from teal.runtime.rounding import at_most, gap_text
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """Certified figures of a part of the demands of one matrix.
+    """Certificate of a part of the demands of one matrix: a priority class or a fair level.
 
     Attributes:
         name: name of the part.
@@ -22,8 +22,8 @@ class Line:
         value: carried flow, Gbit/s.
         bound: certified bound on the value, given the values of earlier parts, Gbit/s.
         gap: (bound - value) / bound, at least 0.
-        more: further figures, by name; a figure named as the part itself replaces ``name`` in
-            files.
+        more: further metrics, by name; one with the name of the kind of the part (such as "level")
+            replaces ``name`` in files.
     """
 
     name: str
@@ -34,17 +34,17 @@ class Line:
     more: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def record(self, part: str) -> dict[str, Any]:
-        """Return all figures by their names in files and responses; infinite figures are None.
+        """Return all metrics by their names in files and responses; infinite ones are None.
 
         Args:
             part: key of the name of the part, such as ``class``.
         """
         satisfied = self.value / self.demand if self.demand > 0 else 1.0
-        figures = {"demand": self.demand, "value": self.value, "bound": self.bound, "gap": self.gap}
-        figures = {**figures, "satisfied_demand": satisfied, **self.more}
+        metrics = {"demand": self.demand, "value": self.value, "bound": self.bound, "gap": self.gap}
+        metrics = {**metrics, "satisfied_demand": satisfied, **self.more}
         return {
             part: self.name,
-            **{name: x if math.isfinite(x) else None for name, x in figures.items()},
+            **{name: metric if math.isfinite(metric) else None for name, metric in metrics.items()},
         }
 
     def text(self, part: str, width: int = 0) -> str:
@@ -54,21 +54,21 @@ class Line:
             part: kind of the part, such as ``class``.
             width: minimum width of the name.
         """
-        figures_text = (
+        flow_text = (
             f"{self.value:.6g} of {self.demand:.6g} Gbit/s, bound {at_most(self.bound)}, gap "
             f"{gap_text(self.gap)}"
         )
         more_texts = [
-            f"{name} {_plain(figure)}" for name, figure in self.more.items() if name != part
+            f"{name} {_plain(metric)}" for name, metric in self.more.items() if name != part
         ]
-        return ", ".join([f"{self.name:{width}}  {figures_text}", *more_texts])
+        return ", ".join([f"{self.name:{width}}  {flow_text}", *more_texts])
 
 
-def _plain(figure: float) -> str:
-    """Format a figure; an infinite one has no bound."""
-    if math.isinf(figure):
+def _plain(metric: float) -> str:
+    """Format a metric; an infinite one has no bound."""
+    if math.isinf(metric):
         return "without a bound"
-    return f"{figure:,}" if isinstance(figure, int) else f"{figure:.6g}"
+    return f"{metric:,}" if isinstance(metric, int) else f"{metric:.6g}"
 
 
 @runtime_checkable
@@ -101,12 +101,12 @@ class Lines(Protocol):
 
 
 def records(lines: Lines, row: int) -> list[dict[str, Any]]:
-    """Return the lines of one matrix as records, as :meth:`Line.record`."""
+    """Return the certificate lines of one matrix as records, by the keys of files and responses."""
     return [line.record(lines.part) for line in lines.lines(row)]
 
 
 def texts(lines: Lines, row: int) -> list[str]:
-    """Return the lines of one matrix as text."""
+    """Return the certificate lines of one matrix as text, below the headline."""
     row_lines = lines.lines(row)
     headline = lines.headline(row)
     width = max((len(line.name) for line in row_lines), default=0)

@@ -46,22 +46,23 @@ from teal.runtime.shapes import Float
 _SUM_ROUNDING = 1e-13
 # Share of a class's demand up to which a bound counts as 0: nothing of the class can be carried.
 _NO_FLOW_SHARE = 1e-12
-# Largest cost saved by uncarried demands, relative to the cost of all demand, that is subtracted;
-# beyond, the difference loses digits.
+# The cost of uncarried demands is subtracted from the cost of all demand up to this part of it; a
+# larger one would lose digits, and the carried demands are summed instead.
 _MAX_SAVED_SHARE = 0.5
-# Halvings of a price threshold in the search for the most expensive demands, before all are taken.
+# Largest number of halvings of the price threshold in the search for the most expensive demands.
 _PRICE_HALVINGS = 60
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClassFigures:
-    """Figures of C classes in B matrices.
+    """Flow of C priority classes in B matrices, with certified bounds.
 
     Attributes:
         names: names of the classes, the highest priority first.
         demand: (B, C) Gbit/s.
         value: (B, C) carried flow, Gbit/s.
-        bound: (B, C) certified bound on P_c(V), at least the value.
+        bound: (B, C) certified bound on the flow of the class while higher classes keep theirs, at
+            least the value, Gbit/s.
     """
 
     names: tuple[str, ...]
@@ -75,9 +76,7 @@ class ClassFigures:
     def of_bounds(
         cls, names: tuple[str, ...], demand: Tensor, value: Tensor, bounds: Sequence[Tensor]
     ) -> ClassFigures:
-        """Build figures from the bound (B,) of each class, raised to the value where rounding puts
-        it below.
-        """
+        """Build the metrics from the bound (B,) of each class, raised to the value if below."""
         return cls(names, demand, value, torch.maximum(torch.stack(list(bounds), 1), value))
 
     def rows(self, rows: Tensor) -> ClassFigures:
@@ -85,7 +84,7 @@ class ClassFigures:
         return ClassFigures(self.names, self.demand[rows], self.value[rows], self.bound[rows])
 
     def lines(self, row: int) -> tuple[Line, ...]:
-        """Return a line for each class (:meth:`Lines.lines`)."""
+        """Return a certificate line for each class of one matrix: demand, flow, bound and gap."""
         figures = (self.demand, self.value, self.bound, self.gap)
         return tuple(
             Line(name, *numbers)
@@ -104,9 +103,7 @@ class ClassFigures:
 
     @property
     def gap(self) -> Float[Tensor, "B C"]:
-        """(bound - value) / bound of each class, at least 0; 0 where the bound is only rounding of
-        the demand.
-        """
+        """(B, C) (bound - value) / bound, at least 0; 0 if the bound is rounding of the demand."""
         return torch.where(
             self.bound > _NO_FLOW_SHARE * self.demand, (self.bound - self.value) / self.bound, 0
         )
@@ -128,10 +125,11 @@ def priority_problem(
         demand: (B, D) or (D,) Gbit/s of each class by its name, the highest priority first.
         latency_limit_ms: largest latency of a path, by class; classes without one may use all
             paths.
-        options: capacity, device, dtype and backend, as in :meth:`teal.Problem.create`.
+        options: capacity, device, dtype and backend of :meth:`teal.Problem.create`.
 
     Raises:
-        InputError: see :meth:`teal.Problem.create`; a limit of an unknown class.
+        InputError: demands of different shapes, an invalid rate, paths of another network, or a
+            limit of an unknown class.
     """
     # Demands of all classes have one shape.
     class_demands = [
@@ -144,10 +142,10 @@ def priority_problem(
             raise InputError(
                 "problem",
                 f"demand[{name!r}]",
-                f"{expected[0]} x {expected[1]} rates",
+                f"rates of shape {expected}",
                 class_demand.shape,
             )
-    # Class by class, each with the paths within its latency limit.
+    # Demands class by class, each with the paths within its latency limit.
     classes = DemandClasses.of_equal_size(demand, paths.num_demands)
     classed_paths = class_paths(
         paths, topology, np.tile(paths.pairs, (len(class_demands), 1)), classes, latency_limit_ms
@@ -174,13 +172,14 @@ def upper_classes(problem: Problem, count: int) -> Problem:
 
 
 def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> ClassFigures:
-    """Measure an allocation by class, in float64.
+    """Return flow and certified bound of each class, in float64.
 
     Args:
-        problem: problem with classes.
-        splits: (B, D, K).
-        prices: (B, C, E) of the program of each class, or (B, E) for all classes; None for no
-            prices: the bounds are then the routable demands.
+        problem: problem with C classes.
+        splits: (B, D, K) share of each demand on each path.
+        prices: (B, C, E) dual prices of the program of each class, or (B, E) for all classes; None
+            for
+            no prices: the bounds are then the routable demands.
     """
     problem = problem.to(torch.float64)
     assert problem.classes is not None
@@ -193,8 +192,8 @@ def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> Cl
         class_prices = (
             None if prices is None else prices if prices.ndim == 2 else prices[:, class_index]
         )
-        # A condition may read all demands, so that none is removed under conditions: lower classes
-        # carry nothing.
+        # Lower classes carry nothing in the program of a class.  Under side conditions they stay in
+        # the problem, since a condition may read all demands.
         upper_problem = problem if problem.conditions else upper_classes(problem, class_index + 1)
         bounds.append(class_bound(upper_problem, class_index, value[:, :class_index], class_prices))
     return ClassFigures.of_bounds(problem.classes.names, demand, value, bounds)
@@ -209,13 +208,15 @@ def by_class(problem: Problem, demand_values: Tensor) -> Tensor:
 def class_bound(
     problem: Problem, class_index: int, guaranteed_flow: Tensor, prices: Tensor | None
 ) -> Tensor:
-    """Return the bound (B,) on the flow of class ``class_index`` (module docstring), at most its
-    routable demand.
+    """Return the bound (B,) on the flow of one class, at most its routable demand.
+
+    For link prices p: sum of capacity * p + sum over the class of demand * max(0, 1 - path price),
+    less the smallest cost of carrying the flow of each higher class.
 
     Args:
         problem: problem of this class, all higher and possibly lower classes, in float64.
         class_index: index of the class.
-        guaranteed_flow: (B, C - 1) V of the higher classes.
+        guaranteed_flow: (B, class_index) flow of each higher class, Gbit/s.
         prices: (B, E), value of one Gbit/s of this class for each Gbit/s of capacity; None for
             none.
     """
@@ -225,30 +226,35 @@ def class_bound(
     if prices is None:
         return program.routable_demand[:, blocks[-1]].sum(1)
 
-    def parts(column_price: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    def class_parts(column_price: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         offered_rate, price = offers(program, column_price)
         return [offered_rate[:, rows].flatten(1) for rows in blocks], [
             price[:, rows].flatten(1) for rows in blocks
         ]
 
+    # Prices of rows that conditions have added minimise the bound.
     prices = program.with_added_prices(
         finite_prices(prices),
-        lambda row_value, price: _class_terms(row_value, *parts(price), guaranteed_flow),
+        lambda row_value, price: _class_terms(row_value, *class_parts(price), guaranteed_flow),
     )
     return bound_of_class(
-        (program.limit * prices).sum(1), *parts(program.columns.path_sum(prices)), guaranteed_flow
+        (program.limit * prices).sum(1),
+        *class_parts(program.columns.path_sum(prices)),
+        guaranteed_flow,
     )
 
 
 def offers(program: Program, price: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rates (B, D, J) in Gbit/s that demands can carry on columns, the cheapest columns
-    first, and their prices (B, D, J).
+    """Return the largest rate of each demand on its columns, cheapest first, and their prices.
 
-    A demand without column caps offers its cheapest column alone, J = 1.
+    A demand without upper bounds on columns offers its cheapest column alone, J = 1.
 
     Args:
         program: program with one value per demand.
-        price: (B, D, J) of each column.
+        price: (B, D, J) price of each column.
+
+    Returns:
+        rates (B, D, J) in Gbit/s, and prices (B, D, J).
     """
     if not isinstance(program.demand_set, Capped):
         min_price = torch.where(program.live, price, torch.inf).amin(-1, keepdim=True)
@@ -266,14 +272,13 @@ def bound_of_class(
     min_path_price: Sequence[Tensor],
     guaranteed_flow: Tensor,
 ) -> Tensor:
-    """Return the bound (B,) on the flow of the last of some classes, from path prices and capacity
-    value.
+    """Return the bound (B,) on the flow of the last of C classes, at most its demand.
 
     Args:
-        capacity_value: (B,) value of all links at these prices.
+        capacity_value: (B,) sum over the links of capacity times price.
         demand: for each class (B, n) Gbit/s, 0 without a live path.
         min_path_price: for each class (B, n) price of the cheapest path.
-        guaranteed_flow: (B, at least C - 1) V of the higher classes.
+        guaranteed_flow: (B, at least C - 1) flow of each higher class, Gbit/s.
     """
     bound = _class_terms(capacity_value, demand, min_path_price, guaranteed_flow)
     trivial = demand[-1].sum(1)
@@ -286,10 +291,19 @@ def _class_terms(
     min_path_price: Sequence[Tensor],
     guaranteed_flow: Tensor,
 ) -> Tensor:
-    """Return the sum (B,) of the bound, convex in the prices; arguments as in
-    :func:`bound_of_class`.
+    """Return the bound (B,) on the flow of the last of C classes, without its limit to the demand.
+
+    It is capacity value + sum of demand * max(0, 1 - path price) - cost of carrying the higher
+    classes, and convex in the prices.
+
+    Args:
+        capacity_value: (B,) sum over the links of capacity times price.
+        demand: for each class (B, n) Gbit/s, 0 without a live path.
+        min_path_price: for each class (B, n) price of the cheapest path.
+        guaranteed_flow: (B, at least C - 1) flow of each higher class, Gbit/s.
     """
     bound = capacity_value + (demand[-1] * (1 - min_path_price[-1]).clamp(min=0)).sum(1)
+    # Sum of the absolute terms, to which rounding is relative.
     magnitude = bound
     for class_index in range(len(demand) - 1):
         cost = _carrying_cost(
@@ -301,33 +315,32 @@ def _class_terms(
 
 
 def _carrying_cost(demand: Tensor, price: Tensor, guaranteed_flow: Tensor) -> Tensor:
-    """Return Cost_j (B,): the cost of all demand, less the most expensive demands that need not be
-    carried.
+    """Return the smallest cost (B,) of carrying a given flow of a class.
 
-    Where these dominate the cost, a difference would lose digits; the cheapest demands are summed
-    instead.
+    It is the cost of all demand less that of the most expensive demands, which need not be carried.
+    Where these dominate, the difference would lose digits; the cheapest demands are summed instead.
 
     Args:
         demand: (B, D) Gbit/s of one class.
-        price: (B, D) of the cheapest path.
-        guaranteed_flow: (B,) V.
+        price: (B, D) price of the cheapest path.
+        guaranteed_flow: (B,) flow to carry, Gbit/s.
     """
     spare_volume = (demand.sum(1) - guaranteed_flow).clamp(min=0)
     total_cost = (demand * price).sum(1)
     costs = []
-    for row, full_cost in enumerate(total_cost):
-        saved_cost = _cost_of_dearest(demand[row], price[row], float(spare_volume[row]))
+    for b, full_cost in enumerate(total_cost):
+        saved_cost = _most_expensive_cost(demand[b], price[b], float(spare_volume[b]))
         is_exact = bool(saved_cost <= _MAX_SAVED_SHARE * full_cost)
         costs.append(
             full_cost - saved_cost
             if is_exact
-            else _cost_of_cheapest(demand[row], price[row], guaranteed_flow[row])
+            else _cheapest_cost(demand[b], price[b], guaranteed_flow[b])
         )
     return torch.stack(costs)
 
 
-def _cost_of_cheapest(demand: Tensor, price: Tensor, volume: Tensor) -> Tensor:
-    """Return the cost () of the cheapest ``volume`` Gbit/s."""
+def _cheapest_cost(demand: Tensor, price: Tensor, volume: Tensor) -> Tensor:
+    """Return the cost () of the cheapest ``volume`` Gbit/s of demands (D,) at prices (D,)."""
     sorted_price, order = price.sort()
     sorted_demand = demand[order]
     preceding_volume = sorted_demand.cumsum(0) - sorted_demand
@@ -336,9 +349,15 @@ def _cost_of_cheapest(demand: Tensor, price: Tensor, volume: Tensor) -> Tensor:
     ).sum()
 
 
-def _cost_of_dearest(demand: Tensor, price: Tensor, volume: float) -> Tensor:
-    """Return the cost () of the most expensive ``volume`` Gbit/s, found among the few demands with
-    prices near the largest.
+def _most_expensive_cost(demand: Tensor, price: Tensor, volume: float) -> Tensor:
+    """Return the cost () of the most expensive ``volume`` Gbit/s of demands.
+
+    Only the few demands with prices near the largest are sorted.
+
+    Args:
+        demand: (D,) Gbit/s.
+        price: (D,) price of the cheapest path.
+        volume: Gbit/s.
     """
     if volume <= 0 or not len(demand):
         return demand.new_zeros(())

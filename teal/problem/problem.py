@@ -1,6 +1,6 @@
 """Allocation problem: B traffic matrices on one network, the input of every scheme.
 
-:attr:`teal.Problem.usable` is the program without demand and capacity that no allocation can use.
+:attr:`teal.Problem.usable` removes demand and capacity that no allocation can use.
 Value maximisation has the same allocations and optimum with
 
     capacity'[e] = min(capacity[e], sum over d of demand'[d]),
@@ -49,15 +49,20 @@ from teal.runtime.shapes import Bool, Float
 
 
 def checked(field: str, values: AnyArray, width: int) -> AnyArray:
-    """Return ``values`` (n, width), validated.
+    """Return ``values`` (n, width) after validation.
+
+    Args:
+        field: name of the array in messages.
+        values: one row for each matrix.
+        width: required number of columns.
 
     Raises:
         InputError: another shape, no matrix, or an entry that is not a finite number >= 0.
     """
     if values.ndim != 2 or values.shape[1] != width:
-        raise InputError("problem", field, f"{width} entries for each matrix", values.shape)
+        raise InputError("problem", field, f"an array of shape (matrices, {width})", values.shape)
     if not len(values):
-        raise InputError("problem", field, "at least one matrix", "none")
+        raise InputError.invalid("problem", field, "there is no matrix", "give at least one row")
     is_invalid = ~(np.isfinite(values) & (values >= 0))
     if is_invalid.any():
         row, column = np.argwhere(is_invalid)[0]
@@ -76,44 +81,72 @@ def arrays(
     weight: AnyArray | None,
     classes: DemandClasses | None,
 ) -> tuple[AnyArray, AnyArray, AnyArray | None]:
-    """Validate and convert the arrays of a problem: demands (B, D), capacities (B, E), weights
-    (D,); arguments as in :meth:`teal.Problem.create`.
+    """Validate the arrays of a problem, and convert them to NumPy.
+
+    Args:
+        topology: network of E links.
+        paths: candidate paths of D demands.
+        objective: the objective.
+        demand: (B, D) or (D,) Gbit/s.
+        capacity: (B, E) or (E,) Gbit/s; None for the capacities of the topology.
+        weight: (D,) weight of each demand; None for none.
+        classes: priority classes of the demands; None for none.
+
+    Returns:
+        demand (B, D) and capacity (B, E) in Gbit/s, and weight (D,) or None; under priority the
+        weights order the classes.
 
     Raises:
-        InputError: see :meth:`teal.Problem.create`.
+        InputError: paths of another network, an invalid shape or entry, or priority without
+            classes.
     """
     if objective.name == ObjectiveName.PRIORITY:
         if classes is None:
-            raise InputError("priority", "classes", "demands with classes", "none")
+            raise InputError.invalid(
+                "priority", "classes", "the demands have no classes", "use priority_problem"
+            )
         weight = CLASS_RATIO ** (len(classes) - 1.0 - classes.of_demand)
     # Classes and paths must belong to the demands and the network.
     if classes is not None and int(classes.ptr[-1]) != paths.num_demands:
-        raise InputError("problem", "classes", f"{paths.num_demands} demands", int(classes.ptr[-1]))
+        raise InputError(
+            "problem",
+            "classes",
+            f"classes of {paths.num_demands} demands",
+            f"classes of {int(classes.ptr[-1])} demands",
+        )
     if not hasattr(paths, "topology_key"):
         raise InputError(
             "problem", "paths", "candidate paths (teal.compute_paths)", type(paths).__name__
         )
     if paths.topology_key != topology.graph_key():
-        raise InputError(
-            topology.name, "paths", "paths over this network's links", "paths of another network"
+        raise InputError.invalid(
+            topology.name,
+            "paths",
+            "the paths belong to another network",
+            "compute them for this one",
         )
     # Demands, capacities and weights as arrays.
     try:
         demand = np.atleast_2d(np.asarray(demand, dtype=np.float64))
     except (TypeError, ValueError):
-        expected = "an array of rates (TrafficMatrices.read)"
+        expected = "an array of rates, such as TrafficMatrices.read returns"
         raise InputError("problem", "demand", expected, type(demand).__name__) from None
     demand = checked("demand", demand, paths.num_demands)
     capacity = topology.capacity if capacity is None else capacity
     capacity = checked("capacity", np.atleast_2d(capacity), topology.num_links)
     if len(capacity) not in (1, len(demand)):
         raise InputError(
-            "problem", "capacity", f"1 row, or {len(demand)} as in demand", len(capacity)
+            "problem",
+            "capacity",
+            f"1 row, or {len(demand)} rows as in demand",
+            f"{len(capacity)} rows",
         )
     if weight is not None:
         weight = np.asarray(weight)
         if weight.ndim != 1:
-            raise InputError("problem", "weight", f"({paths.num_demands},) weights", weight.shape)
+            raise InputError(
+                "problem", "weight", f"an array of shape ({paths.num_demands},)", weight.shape
+            )
         weight = checked("weight", np.atleast_2d(weight), paths.num_demands)[0]
     return demand, np.broadcast_to(capacity, (len(demand), topology.num_links)).copy(), weight
 
@@ -127,18 +160,22 @@ def usable_part(
     demand: Tensor,
     capacity: Tensor,
     *,
-    carried: Callable[[], Tensor],
-    routable: Callable[[], Tensor],
+    carriable_demand: Callable[[], Tensor],
+    routable_demand: Callable[[], Tensor],
     all_have_paths: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return usable demand (B, D) and capacity (B, E) in Gbit/s (module docstring); ``demand``
-    itself if unchanged.
+    """Return demand (B, D) and capacity (B, E) without the parts that no allocation can use.
+
+    In matrices whose largest demand exceeds 10,000 times the smallest capacity, each demand is
+    limited to the sum of its paths' bottlenecks.  Each capacity is limited to the total demand.
 
     Args:
-        demand: (B, D) Gbit/s.
+        demand: (B, D) Gbit/s; returned itself if unchanged.
         capacity: (B, E) Gbit/s.
-        carried: computes (B, D) Gbit/s that the paths of each demand can carry; called if needed.
-        routable: computes (B, D) Gbit/s of the demands with a live path; called if needed.
+        carriable_demand: computes (B, D) Gbit/s that the paths of each demand can carry; called
+            only if needed.
+        routable_demand: computes (B, D) Gbit/s of the demands with a live path; called only if
+            needed.
         all_have_paths: whether every demand has a candidate path.
     """
     # Limit extreme demands to the capacity of their paths.
@@ -147,28 +184,28 @@ def usable_part(
         demand.amax(1) > _MAX_DEMAND_RATIO * min_capacity if demand.shape[1] else min_capacity < 0
     )
     if bool(is_extreme.any()):
-        demand = torch.where(is_extreme[:, None], torch.minimum(demand, carried()), demand)
+        demand = torch.where(is_extreme[:, None], torch.minimum(demand, carriable_demand()), demand)
     # Limit capacities to the total demand.
     total_demand = demand.sum(1, keepdim=True)
-    # Only a link with a large capacity relative to all demand may exceed the routable demand,
-    # unless the latter is tiny.
+    # The total of the routable demand is smaller, but costs a pass over all paths: compute it only
+    # where capacities are not tiny relative to all demand.
     may_bind = (_MAX_DEMAND_RATIO * capacity > total_demand).any(1, keepdim=True)
     if not (all_have_paths and bool((capacity > 0).all())) and bool(may_bind.any()):
         total_demand = torch.where(
-            may_bind, torch.minimum(demand, routable()).sum(1, keepdim=True), total_demand
+            may_bind, torch.minimum(demand, routable_demand()).sum(1, keepdim=True), total_demand
         )
     # Keep capacities without demand: 0 would mean a failed link.
     return demand, torch.where(total_demand > 0, torch.minimum(capacity, total_demand), capacity)
 
 
 class Extremes(NamedTuple):
-    """Largest and smallest numbers of a problem, which select the computation.
+    """Largest and smallest numbers of a problem, by which solvers select formulas and scales.
 
     Attributes:
         smallest_capacity, largest_capacity: Gbit/s of a link.
         smallest_live_capacity: Gbit/s of a link that has not failed; infinite if all have.
         least_total: smallest total demand of a matrix, Gbit/s.
-        largest_demand: Gbit/s.
+        largest_demand: largest demand of any matrix, Gbit/s.
         smallest_value, largest_value: value of a Gbit/s of a demand.
         largest_cost: largest absolute cost of a Gbit/s on a link.
     """
@@ -188,11 +225,10 @@ AnyCondition = TypeVar("AnyCondition", bound=Condition)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """Allocation problem: B traffic matrices of D demands, with at most K candidate paths each, on
-    a network of E links.
+    """Allocation problem: B traffic matrices on one network, the input of every scheme.
 
-    Validated by :meth:`create`. Values are in units of value: 1 is the value of one Gbit/s in
-    total_flow.
+    There are D demands with at most K candidate paths each, and E links.  Values are in units of
+    value: 1 is the value of one Gbit/s in total_flow.  :meth:`create` validates the input.
 
     Attributes:
         topology: the network, with its regular capacities.
@@ -265,18 +301,20 @@ class Problem:
             backend: name of the path operations (see :func:`teal.pathops.make_path_ops`).
 
         Raises:
-            InputError: paths of another network, an invalid shape, entry or objective, priority
-                without classes.
+            InputError: paths of another network, an invalid shape or entry, an unknown objective,
+                or priority without classes.
         """
         # Validate the input.
         objective = Objective.of(objective)
         if functions is not None:
             weight = functions.weight
         if objective.rules.needs_functions != (functions is not None):
-            expected, actual = (
-                ("one for each demand", "none") if functions is None else ("none", "some")
+            problem, remedy = (
+                ("the objective needs a bandwidth function for each demand", "give functions")
+                if functions is None
+                else ("the objective uses no bandwidth functions", "drop them")
             )
-            raise InputError(f"objective {objective.name}", "functions", expected, actual)
+            raise InputError.invalid(f"objective {objective.name}", "functions", problem, remedy)
         demand, capacity, weight = arrays(
             topology, paths, objective, demand, capacity, weight, classes
         )
@@ -341,8 +379,9 @@ class Problem:
 
     @cached_property
     def extremes(self) -> Extremes:
-        """Largest and smallest numbers of a problem with a demand and a link; on a GPU read at
-        once, since each reading makes the host wait.
+        """Largest and smallest numbers of a problem with at least one demand and one link.
+
+        On a GPU all numbers are read at once, since each reading makes the host wait.
         """
         backend = self.ops.backend if self.ops.is_over_paths else None
         if backend is not None and backend.name == "cuda":
@@ -360,11 +399,11 @@ class Problem:
         return Extremes(*torch.stack([value.to(torch.float64) for value in numbers]).tolist())
 
     def _extremes_by_kernel(self, backend: Any) -> tuple[float, ...]:
-        """Compute the extremes by one kernel of numba-cuda, and one reading."""
+        """Compute the fields of :class:`Extremes`, in order, by one GPU kernel and one reading."""
         # Equal capacities in all matrices are read once.
-        shares_capacity = self.capacity.stride(0) == 0
+        has_one_capacity = self.capacity.stride(0) == 0
         capacity, demand, value, cost = backend.extremes(
-            self.capacity[:1] if shares_capacity else self.capacity,
+            self.capacity[:1] if has_one_capacity else self.capacity,
             self.demand,
             self.demand_value[None],
             self.link_cost[None],
@@ -381,8 +420,9 @@ class Problem:
         )
 
     def with_known_branches(self, *, has_link_cost: bool, may_fail: bool) -> Problem:
-        """Return this program with formulas that hold for any values of its tensors, as a recorded
-        graph needs: no value is read to choose a formula.
+        """Return this program with formulas that hold for any values of its tensors.
+
+        A recorded GPU graph needs them: no value is read to choose a formula.
 
         Args:
             has_link_cost: whether links may have costs.
@@ -440,8 +480,9 @@ class Problem:
 
     @cached_property
     def _limited(self) -> Problem | None:
-        """The program of :attr:`usable`; None stands for the problem itself, since a reference
-        cycle would keep tensors alive.
+        """The program of :attr:`usable`; None stands for the problem itself.
+
+        None avoids a reference cycle, which would keep tensors alive.
         """
         if self.price_set.on_simplex or self.largest_share is not None or not self.ops.counts_once:
             return None
@@ -451,8 +492,8 @@ class Problem:
         demand, capacity = usable_part(
             self.demand,
             self.capacity,
-            carried=lambda: self.bottleneck.sum(-1),
-            routable=lambda: self.routable_demand,
+            carriable_demand=lambda: self.bottleneck.sum(-1),
+            routable_demand=lambda: self.routable_demand,
             all_have_paths=bool((self.ops.path_count > 0).all()),
         )
         if demand is self.demand and bool((capacity == self.capacity).all()):
@@ -470,25 +511,19 @@ class Problem:
 
     @cached_property
     def even_splits(self) -> Float[Tensor, "B D K"]:
-        """(B, D, K) equal splits of each demand over its live paths; 0 for a demand without a live
-        path.
-        """
+        """(B, D, K) equal splits over the live paths of each demand; 0 for a demand without one."""
         num_live_paths = self.path_mask.sum(-1, keepdim=True).clamp(min=1)
         return self.path_mask.to(self.demand.dtype) / num_live_paths
 
     @property
     def first_path_splits(self) -> Float[Tensor, "B D K"]:
-        """(B, D, K) each demand on its first candidate path, the shortest; 0 where that path is not
-        live.
-        """
+        """(B, D, K) each demand on its first, shortest path; 0 where that path has failed."""
         first = torch.zeros_like(self.even_splits)
         first[..., 0] = 1
         return torch.where(self.path_mask, first, 0)
 
     def flows(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B D K"]:
-        """Return the flow (B, D, K) in Gbit/s on each path, of splits (B, D, K), shares of each
-        demand.
-        """
+        """Return the flow (B, D, K) in Gbit/s on each path: splits (B, D, K) times demand."""
         return splits * self.demand[..., None]
 
     def loads(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B E"]:
@@ -496,13 +531,18 @@ class Problem:
         return self.ops.link_sum(self.flows(splits))
 
     def utilisation(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B E"]:
-        """Return the link utilisation (B, E), relative to the full capacity of the link, of which
-        the objective may allow a share; infinite where a failed link carries traffic.
+        """Return the link utilisation (B, E) of splits (B, D, K): load over full capacity.
+
+        The objective may allow a smaller utilisation than 1; infinite where a failed link carries
+        traffic.
         """
         return self.utilisation_of(self.loads(splits))
 
     def utilisation_of(self, load: Float[Tensor, "B E"]) -> Float[Tensor, "B E"]:
-        """Return the link utilisation, as :meth:`utilisation`, of loads (B, E) in Gbit/s."""
+        """Return the link utilisation (B, E) of loads (B, E) in Gbit/s: load over full capacity.
+
+        Infinite where a failed link carries traffic.
+        """
         is_broken = (self.capacity <= 0) & (load > 0)
         # Divide instead of multiplying by inverse_capacity, which is clamped for tiny capacities.
         share = self.objective.rules.capacity_share
@@ -510,24 +550,22 @@ class Problem:
         return torch.where(is_broken, torch.inf, torch.where(self.capacity > 0, utilisation, 0))
 
     def value(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
-        """Return the objective value (B,).
+        """Return the objective value (B,) of splits (B, D, K).
 
-        The sum over paths of v[d, k] times flow, in units of value (under max_min of flows); the
-        largest link utilisation; or the least served fraction of any routable demand above 0, at
-        most 1.
+        The sum over paths of value times flow, in units of value (under max_min the total flow);
+        the largest link utilisation; or, under max_concurrent_flow, the smallest served fraction of
+        a routable demand, at most 1.
         """
         return self.objective.rules.value(self, splits)
 
     def capacity_value(self, prices: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
-        """Return (B,) sum over the links of capacity * price: the value of all capacity at these
-        prices.
-        """
+        """Return (B,) the sum over the links of capacity times price, for prices (B, E)."""
         return (self.capacity * prices).sum(1)
 
     def cheapest_path_cost(
         self, path_cost: Float[Tensor, "B D K"], *, unroutable: float = 0.0
     ) -> Float[Tensor, "B D"]:
-        """Return (B, D) the least ``path_cost`` over the live paths of each demand.
+        """Return (B, D) the smallest ``path_cost`` over the live paths of each demand.
 
         Args:
             path_cost: (B, D, K) cost of each path, such as the sum of link prices along it.
@@ -538,15 +576,16 @@ class Problem:
 
     def with_demand(self, demand: Tensor | AnyArray) -> Problem:
         """Return the problem with other matrices (B, D), and the capacities of the first matrix.
-        Not validated.
+
+        The matrices are not validated.
 
         Raises:
             InputError: installed splits that differ between matrices; value steps, which are shares
                 of the demands.
         """
         if self.steps is not None and self.functions is None:
-            raise InputError(
-                "with_demand", "steps", "a problem without steps of value", "one with steps"
+            raise InputError.invalid(
+                "with_demand", "steps", "the value steps of the problem are shares of its demands"
             )
         conditions = tuple(condition.for_batch(len(demand)) for condition in self.conditions)
         capacity = self.capacity[:1].expand(len(demand), -1)
@@ -555,8 +594,13 @@ class Problem:
         return self._changed(demand=demand, capacity=capacity, conditions=conditions, steps=steps)
 
     def balanced(self, name: ObjectiveName, demand: Tensor) -> Problem:
-        """Return matrices (B, D) under a balanced objective, where neither demands nor links have
-        values.
+        """Return matrices (B, D) under max_link_utilisation or max_concurrent_flow.
+
+        Under these objectives neither demands nor links have values.
+
+        Args:
+            name: one of the two objectives.
+            demand: (B, D) Gbit/s.
         """
         zero_values: Any = {
             name: torch.zeros_like(getattr(self, name)) for name in ("demand_value", "link_cost")
@@ -567,8 +611,10 @@ class Problem:
 
     @property
     def weighted(self) -> Problem:
-        """The single program under priority whose values order the classes
-        (:data:`teal.objectives.CLASS_RATIO`); itself under other objectives.
+        """The single weighted program under priority; the problem itself under other objectives.
+
+        A Gbit/s of a class has :data:`teal.objectives.CLASS_RATIO` times the value of one of the
+        next class.
         """
         weighted = dataclasses.replace(
             self, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None
@@ -577,7 +623,7 @@ class Problem:
 
     @property
     def solved(self) -> Problem:
-        """The problem whose values engines compute: max_concurrent_flow as max_link_utilisation."""
+        """The problem that engines solve: under max_concurrent_flow max_link_utilisation."""
         name = self.objective.rules.solved_as
         return (
             self
@@ -586,16 +632,19 @@ class Problem:
         )
 
     def with_capacity(self, capacity: Tensor | AnyArray) -> Problem:
-        """Return the problem with other link capacities, (E,) or (B, E), such as failures or
-        upgrades. Not validated.
+        """Return the problem with other link capacities, such as failures or upgrades.
+
+        Args:
+            capacity: (E,) or (B, E) Gbit/s, 0 for failed links; not validated.
         """
         capacity = torch.as_tensor(capacity).to(self.capacity) * self.objective.rules.capacity_share
         return dataclasses.replace(self, capacity=capacity.expand(self.batch, -1))
 
     def with_paths(self, paths: AnyPaths) -> Problem:
-        """Return the problem with other candidate paths of the same demands. Not validated.
+        """Return the problem with other candidate paths of the same demands.
 
-        Link costs stay those of the old paths; the path operations use the default backend.
+        The paths are not validated.  Link costs stay those of the old paths; the path operations
+        use the default backend.
 
         Raises:
             InputError: a condition that depends on the old paths, such as a limit on churn.
@@ -603,8 +652,13 @@ class Problem:
         return self.with_ops(make_path_ops(paths, self.ops.device))
 
     def with_ops(self, ops: PathOps) -> Problem:
-        """Return the problem of :meth:`with_paths`, given the operations over the paths, on the
-        device of this problem.
+        """Return the problem with the candidate paths of other path operations.
+
+        Args:
+            ops: operations over paths of the same demands, on the device of this problem.
+
+        Raises:
+            InputError: a condition that depends on the old paths, such as a limit on churn.
         """
         conditions = tuple(
             condition.on_paths(ops, self.topology.num_links) for condition in self.conditions
@@ -618,34 +672,35 @@ class Problem:
             InputError: a condition that is incompatible with the objective or other conditions.
         """
         if self.steps is not None:
-            raise InputError(
-                condition.name, "steps", "a problem without steps of value", "one with steps"
+            raise InputError.invalid(
+                condition.name, "steps", "the condition does not support value steps of demands"
             )
         return dataclasses.replace(
             self, conditions=together(self.objective, self.conditions, condition)
         )
 
     def with_churn_limit(self, previous: Tensor, share: float) -> Problem:
-        """Return the problem with a churn limit: at most ``share`` of the routable demand, in [0,
-        1], may move from ``previous`` splits.
+        """Return the problem with a limit on the volume that moves to other paths.
 
         Args:
             previous: (B, D, K) or (D, K) installed splits.
-            share: see :mod:`teal.problem.churn`.
+            share: largest share of the routable demand that may move, in [0, 1].
 
         Raises:
-            InputError: another shape, entries that are no shares, a share out of range; see
-                :meth:`under`.
+            InputError: another shape, entries that are no shares, a share out of range; an
+                objective or condition that does not support the limit.
         """
         previous = previous.to(self.demand.device, torch.float64)
         return self.under(ChurnLimit.checked(previous, share, self.path_mask.shape))
 
     def with_protection(self, groups: Sequence[Sequence[int]] | None = None) -> Problem:
-        """Return the problem whose flows survive the failure of any one group of links (None: of
-        any one cable).
+        """Return the problem whose flows survive the failure of any one group of links.
+
+        Args:
+            groups: link indices of each group; None for the cables, each with both directions.
 
         Raises:
-            InputError: an unknown link; see :meth:`under`.
+            InputError: an unknown link; an objective or condition that does not support protection.
         """
         groups = self.topology.cables() if groups is None else groups
         return self.under(Protection.of(self.ops, self.topology.num_links, groups))
@@ -658,31 +713,31 @@ class Problem:
 
     @property
     def is_linear(self) -> bool:
-        """Whether each demand's value is linear in its flow: neither a concave utility nor value
-        steps.
-        """
+        """Whether values are linear in flow: neither a concave utility nor value steps."""
         return self.steps is None and self.utility is None
 
     @cached_property
     def utility(self) -> Concave | None:
-        """The concave utility of the demands; None where value is linear or piecewise linear in
-        flow.
+        """The concave utility of the demands; None where value is piecewise linear in flow.
+
+        Weights of the demands are scaled so that their sum is the total routable demand.
         """
         rules = self.objective.rules
         if rules.alpha is None:
             return None
-        # Weights of routable demands, scaled to the total demand.
+        # (B, D) weight of each routable demand: its rate, 1, or the caller's weight.
         has_weight = (self.demand > 0) & live_columns(self.ops, self.capacity).any(-1)
         demand = torch.where(has_weight, self.demand, 0)
-        weight = {
+        weight_by_mode = {
             "demand": demand,
             "1": torch.ones_like(demand),
             "given": self.demand_value.expand_as(demand),
         }
-        demand_weight = torch.where(has_weight, weight[rules.weight_by], 0)
+        demand_weight = torch.where(has_weight, weight_by_mode[rules.weight_by], 0)
         weight_scale = demand.sum(1, keepdim=True) / demand_weight.sum(1, keepdim=True).clamp(
             min=1e-300
         )
+        # (B, D) value of a Gbit/s at full service.
         value_per_rate = torch.where(
             has_weight, demand_weight * weight_scale / torch.where(has_weight, demand, 1), 0
         )
@@ -715,9 +770,7 @@ class Problem:
 
     @cached_property
     def rewritten(self) -> Rewritten:
-        """The program under the side conditions, in float64; :attr:`program` itself without
-        conditions.
-        """
+        """The program under the side conditions, in float64; without any, :attr:`program`."""
         rewritten = Rewritten.of(
             self.to(torch.float64).program if self.conditions else self.program
         )
@@ -727,8 +780,12 @@ class Problem:
 
     @cached_property
     def over_columns(self) -> Problem:
-        """The rewritten program as a problem without conditions, for engines: its columns are
-        paths, its rows links.
+        """The rewritten program as a problem without side conditions, for engines.
+
+        Its columns take the place of paths, its rows that of links.
+
+        Raises:
+            InputError: a condition whose rewriting engines do not support.
         """
         program = self.rewritten.program
         num_added_rows = self.rewritten.program.limit.shape[1] - self.capacity.shape[1]
@@ -751,16 +808,16 @@ class Problem:
             ),
         )
         # Demands, values and demand sets must be preserved by the rewrite.
-        is_same = torch.equal(program.demand, column_problem.demand) and torch.allclose(
+        is_preserved = torch.equal(program.demand, column_problem.demand) and torch.allclose(
             program.value, column_problem.path_value
         )
-        if not (is_same and isinstance(program.demand_set, Capped | AtMostOne | Concave)):
+        if not (is_preserved and isinstance(program.demand_set, Capped | AtMostOne | Concave)):
             names = ", ".join(condition.name for condition in self.conditions)
-            raise InputError(
+            raise InputError.invalid(
                 names,
                 "rewrite",
-                "other columns, rows or a Capped demand set",
-                "other demands or values",
+                "the rewritten program changes demands or values",
+                "change only columns, rows, or the largest share of each column (Capped)",
             )
         # Under a utility, every demand with a weight needs a usable column.
         if self.utility is not None:
@@ -772,20 +829,30 @@ class Problem:
                     for node in self.paths.pairs[int(lacks_column.nonzero()[0, 1])]
                 )
                 names = ", ".join(condition.name for condition in self.conditions)
-                expected = "a condition under which every demand may have a share"
-                raise InputError(names, "objective", expected, f"none for {source} -> {target}")
+                raise InputError.invalid(
+                    names,
+                    "objective",
+                    f"no path may carry traffic from {source} to {target}; a concave utility needs "
+                    "a share of every demand",
+                )
         return column_problem
 
     def rows(self, rows: slice | Tensor) -> Problem:
-        """Return the problem of some of the matrices, as a slice or by their indices.
+        """Return the problem of some of the matrices.
+
+        Args:
+            rows: a slice, or a tensor of indices or booleans.
 
         Raises:
-            InputError: a single index (see :meth:`row`), or another type.
+            InputError: a single index, for which there is :meth:`row`, or another type.
         """
         demand = self.demand[rows]
         if demand.shape[1:] != self.demand.shape[1:]:
-            raise InputError(
-                "problem", "rows", "a slice or a list of indices; row(0) is one matrix", repr(rows)
+            raise InputError.invalid(
+                "problem",
+                "rows",
+                f"{rows!r} is neither a slice nor a list of indices",
+                "use row(0) for one matrix",
             )
         conditions = tuple(condition.rows(rows) for condition in self.conditions)
         max_share = None if self.largest_share is None else self.largest_share[rows]
@@ -834,8 +901,9 @@ class Problem:
 
 
 def mean_value(problem: Problem) -> Float[Tensor, ""]:
-    """Return () mean of v[d, k] over existing paths; 0 under the two balanced objectives,
-    max_link_utilisation and max_concurrent_flow.
+    """Return () the mean value of a Gbit/s over all existing paths.
+
+    It is 0 under max_link_utilisation and max_concurrent_flow, which have no values.
     """
     path_count = problem.ops.path_count
     total_value = (

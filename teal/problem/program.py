@@ -1,6 +1,6 @@
-"""Linear program that side conditions rewrite and that bounds, engines and LP solvers take: columns
-and rows.
+"""Linear program over columns and rows, the input of bounds, engines and LP solvers.
 
+Side conditions rewrite the program over paths and links to such a program.
 With columns j of each demand d (paths, bundles of paths, doubled paths), rows r (links and
 budgets), and coefficients a[r, d, j] of a Gbit/s on a column in a row,
 
@@ -34,9 +34,9 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.lp import solve_lp
 from teal.runtime.shapes import Bool, Float
 
-# Evaluations of a cutting-plane search; one variable needs about ten.
+# Largest number of evaluations of a cutting-plane search; one variable needs about ten.
 _MAX_TANGENTS = 60
-# Growth of an interval whose end has a negative slope, and number of such steps.
+# Growth of an interval whose end has a negative slope, and largest number of such steps.
 _BRACKET_GROWTH = 8.0
 _MAX_BRACKET_STEPS = 12
 # Relative gap between the best value and the lower bound at which a search ends.
@@ -44,12 +44,14 @@ _VALUE_TOLERANCE = 1e-9
 
 
 def minimise_convex(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
-    """Return (B, n) near-minimisers of B convex functions of n numbers >= 0, by cutting planes
-    (Kelley 1960).
+    """Return near-minimisers (B, n) of B convex functions of n variables >= 0.
+
+    By cutting planes (Kelley 1960): the next point minimises the maximum of all tangents so far.
 
     Args:
-        function: (B, n) -> (B,), differentiable almost everywhere.
-        ends: (B, n) guess of an upper bound on the minimisers.
+        function: maps points (B, n) to values (B,), one function for each row; differentiable
+            almost everywhere.
+        ends: (B, n) guess of an upper bound on the minimisers; it is extended if needed.
     """
     return (
         _minimise_on_segment(function, ends)
@@ -68,8 +70,16 @@ def _tangent(function: Callable[[Tensor], Tensor], point: Tensor) -> tuple[Tenso
 
 
 def _minimise_on_segment(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
-    """Minimise over one number: the next point is the intersection of the tangents on both sides of
-    the minimum, all rows together.
+    """Minimise B convex functions of one variable by cutting planes, all rows together.
+
+    The next point is the intersection of the tangents on both sides of the minimum.
+
+    Args:
+        function: maps points (B, 1) to values (B,).
+        ends: (B, 1) guess of an upper bound on the minimisers.
+
+    Returns:
+        (B, 1) near-minimisers.
     """
 
     def tangent(point: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +96,7 @@ def _minimise_on_segment(function: Callable[[Tensor], Tensor], ends: Tensor) -> 
             break
         high = torch.where(slope_high < 0, _BRACKET_GROWTH * high, high)
         value_high, slope_high = tangent(high)
-    # Cutting planes.
+    # Cutting planes; rows stop when the tangents prove that their best value is optimal.
     best_value = torch.minimum(value_low, value_high)
     best_point = torch.where(value_low <= value_high, low, high)
     for iteration in range(_MAX_TANGENTS):
@@ -96,12 +106,12 @@ def _minimise_on_segment(function: Callable[[Tensor], Tensor], ends: Tensor) -> 
         )
         # The intersection of the tangents is a lower bound.
         lower_bound = value_low + slope_low * (intersection - low)
-        is_open = (
+        is_running = (
             (slope_low < 0)
             & (slope_high > 0)
             & (best_value - lower_bound > _VALUE_TOLERANCE * best_value.abs())
         )
-        if not bool(is_open.any()):
+        if not bool(is_running.any()):
             break
         # Intersections converge slowly for very different slopes: bisect at every third point.
         next_point = (
@@ -109,13 +119,13 @@ def _minimise_on_segment(function: Callable[[Tensor], Tensor], ends: Tensor) -> 
             if iteration % 3 == 2
             else torch.minimum(torch.maximum(intersection, low), high)
         )
-        value, slope = tangent(torch.where(is_open, next_point, best_point))
-        is_better = is_open & (value < best_value)
+        value, slope = tangent(torch.where(is_running, next_point, best_point))
+        is_better = is_running & (value < best_value)
         best_value = torch.where(is_better, value, best_value)
         best_point = torch.where(is_better, next_point, best_point)
         # Replace the end of the interval on the side of the new point.
-        is_right = is_open & (slope >= 0)
-        is_left = is_open & (slope < 0)
+        is_right = is_running & (slope >= 0)
+        is_left = is_running & (slope < 0)
         high, value_high, slope_high = (
             torch.where(is_right, new, old)
             for new, old in ((next_point, high), (value, value_high), (slope, slope_high))
@@ -128,13 +138,21 @@ def _minimise_on_segment(function: Callable[[Tensor], Tensor], ends: Tensor) -> 
 
 
 def _minimise_in_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
-    """Minimise over several numbers: the next point minimises the maximum of all tangents so far,
-    by a small LP per row.
+    """Minimise B convex functions of several variables by cutting planes.
+
+    The next point of a row minimises the maximum of all its tangents so far, by a small LP.
+
+    Args:
+        function: maps points (B, n) to values (B,).
+        ends: (B, n) guess of an upper bound on the minimisers.
+
+    Returns:
+        (B, n) near-minimisers.
     """
     ends = ends * _BRACKET_GROWTH**2
     best_value = torch.full_like(ends[:, 0], torch.inf)
     best_point = torch.zeros_like(ends)
-    # Slope and value at 0 of each tangent, by row.
+    # For each row, the tangents so far: slope (n,) and value at 0.
     tangents: list[list[tuple[FloatArray, float]]] = [[] for _ in ends]
     point = torch.zeros_like(ends)
     for _ in range(_MAX_TANGENTS):
@@ -142,18 +160,17 @@ def _minimise_in_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tens
         is_better = value < best_value
         best_value = torch.where(is_better, value, best_value)
         best_point = torch.where(is_better[:, None], point, best_point)
+        # (B,) value of the tangent at 0.
         offset = value - (slope * point).sum(1)
-        is_open = False
+        is_running = False
         next_point = best_point.clone()
-        for row, row_tangents in enumerate(tangents):
-            row_tangents.append((slope[row].cpu().numpy(), float(offset[row])))
-            lower_bound, minimiser = _minimise_tangents(row_tangents, ends[row].cpu().numpy())
-            if float(best_value[row]) - lower_bound > _VALUE_TOLERANCE * abs(
-                float(best_value[row])
-            ):
-                is_open = True
-                next_point[row] = torch.from_numpy(minimiser).to(point)
-        if not is_open:
+        for b, row_tangents in enumerate(tangents):
+            row_tangents.append((slope[b].cpu().numpy(), float(offset[b])))
+            lower_bound, minimiser = _minimise_tangents(row_tangents, ends[b].cpu().numpy())
+            if float(best_value[b]) - lower_bound > _VALUE_TOLERANCE * abs(float(best_value[b])):
+                is_running = True
+                next_point[b] = torch.from_numpy(minimiser).to(point)
+        if not is_running:
             break
         point = next_point
     return best_point
@@ -162,24 +179,30 @@ def _minimise_in_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tens
 def _minimise_tangents(
     tangents: list[tuple[FloatArray, float]], ends: FloatArray
 ) -> tuple[float, FloatArray]:
-    """Return the minimum of the largest slope x + offset over the box [0, ends], and its point."""
+    """Return the minimum over a box of the largest slope' x + offset, and its point (n,).
+
+    Args:
+        tangents: slope (n,) and offset of each.
+        ends: (n,) the box is [0, ends].
+    """
     slopes = np.stack([slope for slope, _ in tangents])
     offsets = np.array([offset for _, offset in tangents])
     scale = float(np.abs(offsets).max()) or 1.0
     rows = np.hstack([slopes * ends / scale, -np.ones((len(tangents), 1))])
-    # LP in x / ends and the scaled maximum.
+    # LP in x / ends and the maximum t, both scaled: min t s.t. slope' x + offset <= t.
     cost = np.append(np.zeros(len(ends)), [1.0])
-    low = np.zeros(len(ends) + 1)
-    high = np.ones(len(ends) + 1)
-    low[-1] = -np.inf
-    high[-1] = np.inf
-    solution = solve_lp(cost, (rows, -offsets / scale), low=low, high=high)
+    lower = np.zeros(len(ends) + 1)
+    upper = np.ones(len(ends) + 1)
+    lower[-1] = -np.inf
+    upper[-1] = np.inf
+    solution = solve_lp(cost, (rows, -offsets / scale), low=lower, high=upper)
     if solution.x is None or not solution.is_solved:
         return -np.inf, ends / 2
     return solution.value * scale, solution.x[:-1] * ends
 
 
-# Multiples x matrices x demands whose bounds are computed together: 1 MiB per array.
+# Largest number of multiples x matrices x demands whose bounds are computed together: 1 MiB an
+# array.
 _MAX_BOUND_ENTRIES = 1 << 17
 
 # Maps the value of all rows (B,) and the price of each column (B, D, J) to a bound (B,).
@@ -188,15 +211,17 @@ RowBound = Callable[[Tensor, Tensor], Tensor]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """Linear program of each of B matrices.
+    """Linear program of each of B matrices, over J columns of each of D demands and R rows.
+
+    Columns are paths and rows are links, unless side conditions have rewritten the program.
 
     Attributes:
-        columns: sums of columns over rows, and of rows along columns.
+        columns: sums of column values over rows, and of row values along columns.
         demand: (B, D) Gbit/s.
-        limit: (B, R) Gbit/s; 0 closes the columns on a row.
+        limit: (B, R) upper bound on the load of each row, Gbit/s; 0 closes the columns on the row.
         value: (D, J) value of a Gbit/s on each column.
         demand_set: feasible set of the shares of a demand.
-        price_set: feasible set of the prices of the rows.
+        price_set: feasible set of the dual prices of the rows.
     """
 
     columns: PathOps
@@ -213,9 +238,7 @@ class Program:
 
     @cached_property
     def has_one_value(self) -> bool:
-        """Whether all columns of a demand have the same value, so that the cheapest one is the
-        best.
-        """
+        """Whether all columns of each demand have the same value: then the cheapest one is best."""
         return bool(((self.value == self.value[:, :1]) | ~self.columns.mask).all())
 
     @cached_property
@@ -232,8 +255,12 @@ class Program:
         return self.columns.link_sum(self.flows(shares))
 
     def overload(self, load: Tensor) -> Tensor:
-        """Return (B, R) (load - limit) / limit; for a limit of 0 the load over the largest limit; 0
-        without load.
+        """Return the relative overload (B, R) of each row: (load - limit) / limit, 0 without load.
+
+        For a limit of 0 it is the load over the largest limit.
+
+        Args:
+            load: (B, R) Gbit/s.
         """
         closed = self.limit <= 0
         # Divide by the limit instead of multiplying by an inverse, which is clamped for tiny
@@ -242,8 +269,10 @@ class Program:
         return torch.where(load > 0, (load - torch.where(closed, 0, self.limit)) / scale, 0)
 
     def bound(self, prices: Tensor) -> Tensor:
-        """Return the dual bound (B,) on the maximum (module docstring); infinite where it is not
-        finite.
+        """Return the Lagrangian dual bound (B,) on the maximum; infinite where it is not finite.
+
+        With the limits c and prices y it is c' y + sum of demand * support(value - price of the
+        column).
 
         Args:
             prices: (B, R) y >= 0, value per Gbit/s.
@@ -251,8 +280,14 @@ class Program:
         return self._bound_at((self.limit * prices).sum(1), self.columns.path_sum(prices))
 
     def bounds_along(self, prices: Tensor, multiples: Tensor) -> Tensor:
-        """Return :meth:`bound` (M, B) of multiples (M,) of the prices, by one pass over all columns
-        if values allow it.
+        """Return the dual bound (M, B) at each multiple of the prices.
+
+        One pass over all columns serves all multiples if the cheapest column of a demand is the
+        best one.
+
+        Args:
+            prices: (B, R) y >= 0, value per Gbit/s.
+            multiples: (M,) factors of the prices.
         """
         row_value = (self.limit * prices).sum(1)
         column_price = self.columns.path_sum(prices)
@@ -263,12 +298,12 @@ class Program:
                     for multiple in multiples.to(prices)
                 ]
             )
-        # The cheapest column is the best one at every multiple.
+        # (B, D) price of the cheapest live column, which is the best one at every multiple.
         cheapest = torch.where(self.live, column_price, torch.inf).amin(-1)
         has_column = cheapest.isfinite()
         value = self.value[:, 0]
 
-        # Maps (m, 1) multiples to (m, B) bounds.
+        # (m, B) bounds of multiples (m, 1): support of the rows, and demand times best profit.
         def bound_at(multiple: Tensor) -> Tensor:
             values = multiple * row_value
             factor = self.price_set.scale(values) * multiple
@@ -280,24 +315,28 @@ class Program:
         return torch.cat([bound_at(chunk[:, None]) for chunk in multiples.to(prices).split(block)])
 
     def _bound_at(self, row_value: Tensor, column_price: Tensor) -> Tensor:
-        """Return the bound (B,), given the value of all rows (B,) and the price of each column (B,
-        D, J).
+        """Return the dual bound (B,) from sums of prices.
+
+        Args:
+            row_value: (B,) sum over the rows of limit times price.
+            column_price: (B, D, J) sum of the prices of the rows of each column.
         """
         scale = self.price_set.scale(row_value)[:, None, None]
-        support = self.demand_set.support(self.value - scale * column_price, self.live)
-        return _finite_bound(self.price_set.support(row_value) + (self.demand * support).sum(1))
+        demand_support = self.demand_set.support(self.value - scale * column_price, self.live)
+        return _finite_bound(
+            self.price_set.support(row_value) + (self.demand * demand_support).sum(1)
+        )
 
     def with_added_prices(self, prices: Tensor, bound: RowBound | None = None) -> Tensor:
-        """Return prices (B, R) of all rows: the given prices of the first rows, and for the added
-        rows the prices with the tightest bound.
+        """Return prices (B, R) of all rows: the given ones, and the best ones of the added rows.
 
-        Any price proves a bound, and the bound is convex in the prices, so that a few points
-        suffice.
+        Any prices prove a bound, and the bound is convex in the prices: those of the added rows
+        minimise it, by cutting planes.
 
         Args:
             prices: (B, E) of the first E rows.
             bound: bound to minimise, a function of the value of all rows (B,) and the price of each
-                column (B, D, J); None for :meth:`bound`.
+                column (B, D, J); None for the dual bound.
         """
         bound = bound or self._bound_at
         num_links = prices.shape[1]
@@ -309,7 +348,7 @@ class Program:
         row_value = (self.limit * all_prices).sum(1)
         column_price = self.columns.path_sum(all_prices)
         units = torch.eye(num_rows, dtype=prices.dtype, device=prices.device)[num_links:]
-        # (added rows, D, J)
+        # (added rows, D, J) coefficient of a Gbit/s on each column in each added row.
         coefficients = self.columns.path_sum(units)
         max_value = (
             self.value.amax().clamp(min=0) if self.value.numel() else self.value.new_zeros(())
@@ -323,8 +362,7 @@ class Program:
                 column_price + added_price,
             )
 
-        # At such prices no column on a row is profitable; the search extends the interval if
-        # needed.
+        # Upper ends of the search: prices at which no column on the row is profitable.
         ends = torch.where(min_coefficient.isfinite(), max_value / min_coefficient, 0)
         all_prices[:, num_links:] = minimise_convex(bound_at, ends.expand(len(prices), -1))
         return all_prices
@@ -345,12 +383,12 @@ class Program:
 
 
 def live_columns(columns: PathOps, limit: Tensor, *, may_be_closed: bool | None = None) -> Tensor:
-    """Return (B, D, J) columns that exist and use no row whose limit (B, R) is 0.
+    """Return whether (B, D, J) each column exists and uses no row with a limit of 0.
 
     Args:
-        columns: the columns.
-        limit: (B, R).
-        may_be_closed: whether a limit may be 0; None: read the limits.
+        columns: operations over the columns.
+        limit: (B, R) limit of each row, Gbit/s.
+        may_be_closed: whether a limit may be 0; None to read the limits.
     """
     exists = columns.mask.expand(len(limit), -1, -1)
     closed = limit <= 0

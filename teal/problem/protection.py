@@ -1,6 +1,6 @@
-"""Protected flows: guarantees under the failure of any one group of links, by local rescaling
-alone.
+"""Protected flows: guarantees under the failure of any one group of links.
 
+Routers react by local rescaling alone.
 As in FFC (Liu et al., "Traffic engineering with forward fault correction", SIGCOMM 2014): a[d, k]
 Gbit/s are reserved on the paths of a demand, of which b[d] are guaranteed ("promised"); with L(d,
 g) the paths of d that survive the failure of group g,
@@ -58,11 +58,12 @@ _MAX_PAIRS = 100_000
 _VERTEX_TOLERANCE = 1e-9
 # Share of a demand's splits up to which the surviving splits are rounding.
 _MIN_SURVIVING_SHARE = 1e-9
-# Decimals by which vertices are compared: their coordinates are ratios of small integers.
+# Vertices are compared after rounding to this many decimals: coordinates are ratios of small
+# integers.
 _VERTEX_DIGITS = 9
-# Systems of equations in memory at once.
+# Largest number of systems of equations in memory at once.
 _MAX_BASES_PER_CHUNK = 20_000
-# Groups whose failed paths are in memory at once.
+# Largest number of groups whose failed paths are in memory at once.
 _MAX_GROUPS_PER_CHUNK = 16
 
 
@@ -72,11 +73,10 @@ class Protection(Condition):
 
     Attributes:
         groups: link indices of each group.
-        sets: (D, M, K) true for the paths of set m, one of the minimal sets of a demand's paths
-            that survive some group; supersets are dropped, and missing sets are padded with all
-            paths.
-        bundles: (D, J, K) vertices, Gbit/s reserved on each path for one guaranteed Gbit/s; 0 for
-            missing bundles.
+        sets: (D, M, K) whether each path belongs to set m.  A set has the paths of a demand that
+            survive some group; only minimal sets are kept, padded to M with sets of all paths.
+        bundles: (D, J, K) Gbit/s reserved on each path for one guaranteed Gbit/s: the vertices of
+            the reservations, padded to J with 0.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -98,10 +98,19 @@ class Protection(Condition):
     def prepare(
         cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]
     ) -> dict[str, Any]:
-        """Compute the protection of each word of the option (:meth:`Condition.prepare`)."""
+        """Return the protection for each word of the option: "cables" or "groups".
+
+        Args:
+            network: operations over the candidate paths of all node pairs.
+            num_links: E.
+            groups: link groups that fail together, by the word of the option.
+
+        Raises:
+            InputError: too many node pairs.
+        """
         if len(network.mask) > _MAX_PAIRS:
             raise InputError(
-                "protect", "", f"at most {_MAX_PAIRS:,} pairs of nodes", len(network.mask)
+                "protect", "", f"at most {_MAX_PAIRS:,} node pairs", f"{len(network.mask):,}"
             )
         return {word: cls.of(network, num_links, links) for word, links in groups.items() if links}
 
@@ -109,24 +118,28 @@ class Protection(Condition):
     @override
     def asked(cls, request: ConditionRequest) -> Protection:
         if request.value not in request.network_data:
-            raise InputError(
-                "protect", "", "a network that was registered with groups", "one without groups"
+            raise InputError.invalid(
+                "protect", "", "the network has no link groups", "register it with groups"
             )
         if request.has_latency_limits:
-            raise InputError("protect", "", "no latency_limits_ms", "limits")
+            raise InputError.invalid(
+                "protect",
+                "",
+                "protection does not support latency limits",
+                "drop latency_limits_ms",
+            )
         protection: Protection = request.network_data[request.value]
         return protection if request.num_classes == 1 else protection.repeated(request.num_classes)
 
     @classmethod
     def of(cls, ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> Protection:
-        """Compute the surviving path sets of each group, and the bundles.
+        """Compute the surviving path sets of each demand, and the bundles.
 
-        Of a demand with more than :data:`MAX_PATHS` paths, only a selection is protected
-        (:func:`chosen_columns`); the other paths are in no set, so that traffic on them counts as
-        lost.
+        Of a demand with more than :data:`MAX_PATHS` paths, a selection is protected; the other
+        paths are in no set, so that traffic on them counts as lost.
 
         Args:
-            ops: operations over the paths.
+            ops: operations over D demands with at most K paths each.
             num_links: E.
             groups: link indices of each group.
 
@@ -137,7 +150,8 @@ class Protection(Condition):
             if any(not 0 <= link < num_links for link in group):
                 expected = f"link indices, 0 to {num_links - 1}"
                 raise InputError("protection", f"groups[{index}]", expected, list(group))
-        # Demands with the same family of surviving sets share their vertices.
+        # A family is the set of a demand's surviving path sets, as bits.  Demands with the same
+        # family share their vertices.
         columns = chosen_columns(ops, num_links, groups)
         num_columns = columns.shape[1]
         families, family_index = np.unique(
@@ -167,16 +181,20 @@ class Protection(Condition):
     @override
     def refuses(self, objective: Objective, other_conditions: Sequence[Condition]) -> str:
         if not objective.rules.allows_protection:
-            promises = [name for name in ObjectiveName if Objective(name).rules.allows_protection]
-            return f"{', '.join(promises)}, not {objective.name}"
+            supported_objectives = [
+                name for name in ObjectiveName if Objective(name).rules.allows_protection
+            ]
+            return f"{', '.join(supported_objectives)}, not {objective.name}"
         # Other conditions limit the flows that are sent, whereas rows hold reservations.
         return (
             f"no further condition, such as {other_conditions[0].name}" if other_conditions else ""
         )
 
     def rewrite(self, program: Program) -> Rewritten:
-        """Rewrite a program over bundles instead of paths (:meth:`Condition.rewrite`); splits are
-        guaranteed flows in the ratio of the reservations.
+        """Rewrite a program over bundles of paths instead of paths.
+
+        The share on a bundle is guaranteed flow; splits are the guaranteed flows in the ratio of
+        the reservations on the paths.
         """
         bundles = BundleOps(program.columns, self.bundles)
         value = program.value.amax(-1, keepdim=True) * bundles.mask
@@ -193,41 +211,47 @@ class Protection(Condition):
         return Rewritten(dataclasses.replace(program, columns=bundles, value=value), splits, shares)
 
     def violation(self, program: Program, splits: Tensor) -> Tensor:
-        """Return the overload by the reservations, or the share of a demand without surviving paths
-        under some group (:meth:`Condition.violation`).
+        """Return the violation (B,): the largest relative overload of a link by the reservations.
+
+        If no path of a demand survives some group, its share of the demand counts as well.
+
+        Args:
+            program: program over paths, in float64.
+            splits: (B, D, K) guaranteed share of each demand on each path.
         """
         live = torch.where(program.live, splits, 0)
         surviving = self.left(live)
-        is_lost = surviving <= torch.where(
+        # (B, D) demands with traffic but without a surviving path under some group.
+        is_unprotected = surviving <= torch.where(
             live.sum(-1) > 0, _MIN_SURVIVING_SHARE * live.sum(-1), -1
         )
-        reserved = torch.where(is_lost[..., None], splits, self.reserved(live, surviving))
+        reserved = torch.where(is_unprotected[..., None], splits, self.reserved(live, surviving))
         overload = program.overload(program.loads(reserved)).amax(1).clamp(min=0)
-        return torch.maximum(overload, torch.where(is_lost, splits.sum(-1), 0).amax(1))
+        return torch.maximum(overload, torch.where(is_unprotected, splits.sum(-1), 0).amax(1))
 
     @override
     def on_paths(self, ops: PathOps, num_links: int) -> Protection:
         return Protection.of(ops, num_links, self.groups)
 
     def repeated(self, count: int) -> Protection:
-        """Return the protection of ``count`` blocks of demands over the same paths, one block after
-        the other.
-        """
+        """Return the protection of ``count`` copies of the demands, one block after the other."""
         return Protection(
             self.groups, self.sets.repeat(count, 1, 1), self.bundles.repeat(count, 1, 1)
         )
 
     def unprotected(self, program: Program) -> Bool[Tensor, "B D"]:
-        """Return (B, D) demands that no reservation can protect."""
+        """Return whether (B, D) no reservation can protect a demand."""
         return ~self.rewrite(program).program.live.any(-1)
 
     def reserved(self, splits: Tensor, left: Tensor | None = None) -> Float[Tensor, "B D K"]:
-        """Return the least reservations (B, D, K) for splits, as shares of the demand; infinite
-        where no path survives a group.
+        """Return the smallest reservations (B, D, K) that guarantee splits, over the demand.
+
+        With s the sum of a demand's splits, they are split * s / (smallest surviving share of s
+        under any group); infinite where no path survives a group.
 
         Args:
-            splits: (B, D, K).
-            left: result of :meth:`left`, if known.
+            splits: (B, D, K) guaranteed share on each path.
+            left: (B, D) smallest surviving share, if known.
         """
         total = splits.sum(-1)
         return (
@@ -238,10 +262,12 @@ class Protection(Condition):
         )
 
     def left(self, splits: Tensor) -> Float[Tensor, "B D"]:
-        """Return the share (B, D) of the demand on surviving paths under the worst group, before
-        routers rescale.
+        """Return the smallest share (B, D) of a demand on surviving paths under any group.
 
-        Computed one matrix at a time, to limit memory.
+        Routers have not rescaled yet.  Computed one matrix at a time, to limit memory.
+
+        Args:
+            splits: (B, D, K) share of each demand on each path.
         """
         rows = [
             torch.where(self.sets, row_splits[:, None], 0).sum(-1).amin(-1) for row_splits in splits
@@ -250,7 +276,7 @@ class Protection(Condition):
 
 
 def failed_paths(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> BoolArray:
-    """Return (G, D, K) true for the paths that cross a link of each group."""
+    """Return whether (G, D, K) each path crosses a link of each of G groups."""
     failed = torch.zeros(len(groups), num_links, dtype=torch.float64)
     for index, links in enumerate(groups):
         failed[index, list(links)] = 1
@@ -259,10 +285,15 @@ def failed_paths(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) 
 
 
 def chosen_columns(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return (D, at most MAX_PATHS) columns of the protected paths, ascending.
+    """Return the path indices (D, at most MAX_PATHS) of the protected paths, ascending.
 
     Greedy cover: each step selects the path that survives most of the groups that no selected path
     survives; ties go to the first path, since paths are sorted by the flow they carry.
+
+    Args:
+        ops: operations over D demands with at most K paths each.
+        num_links: E.
+        groups: link indices of each group.
     """
     exists = ops.mask.cpu().numpy()
     num_demands, num_paths = exists.shape
@@ -278,13 +309,15 @@ def chosen_columns(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]
         ]
         for first in starts
     ]
-    # Which paths survive each group; the last entry is no failure.
+    # (groups + 1, large demands, K) whether each path survives each group; the last group is empty.
     survives = exists[large_demands] & ~np.concatenate(
         [*parts, np.zeros((1, len(large_demands), num_paths), dtype=bool)]
     )
+    # (groups + 1, large demands) groups that no selected path survives; (large demands, K)
+    # selection.
     is_unprotected = np.ones(survives.shape[:2], dtype=bool)
     is_chosen = np.zeros((len(large_demands), num_paths), dtype=bool)
-    # Greedy selection.
+    # Greedy cover.
     rows = np.arange(len(large_demands))
     for _ in range(MAX_PATHS):
         num_protected = np.where(
@@ -307,35 +340,37 @@ def _scatter_columns(values: np.ndarray, columns: np.ndarray, width: int) -> np.
 def _survivor_families(
     ops: PathOps, num_links: int, groups: Sequence[Sequence[int]], columns: np.ndarray
 ) -> np.ndarray:
-    """Return a family (D,) of path sets for each demand: bit c is set if exactly the paths in the
-    bits of c survive some group, or no failure.
+    """Return the family (D,) of surviving path sets of each demand, as bits of 64-bit integers.
+
+    A path set is a code c whose bit k is set if path k is in the set.  Bit c of a family is set if
+    exactly the paths of c survive some group, or no failure.
 
     Args:
         ops: operations over the paths.
         num_links: E.
         groups: link indices of each group.
-        columns: (D, n) protected columns.
+        columns: (D, n) protected paths, n <= 6.
     """
     exists = np.take_along_axis(ops.mask.cpu().numpy(), columns, 1)
 
-    def family(surviving: BoolArray) -> np.ndarray:
+    def family_bits(surviving: BoolArray) -> np.ndarray:
         codes = np.zeros(surviving.shape[:-1], np.uint8)
         for k in range(surviving.shape[-1]):
             codes |= surviving[..., k].view(np.uint8) << k
         return np.left_shift(np.uint64(1), np.arange(1 << MAX_PATHS, dtype=np.uint64))[codes]
 
-    families = family(exists)
+    families = family_bits(exists)
     for first in range(0, len(groups), _MAX_GROUPS_PER_CHUNK):
         failed = failed_paths(ops, num_links, groups[first : first + _MAX_GROUPS_PER_CHUNK])
         failed = np.take_along_axis(
             failed, np.broadcast_to(columns, (len(failed), *columns.shape)), 2
         )
-        families |= np.bitwise_or.reduce(family(exists & ~failed), axis=0)
+        families |= np.bitwise_or.reduce(family_bits(exists & ~failed), axis=0)
     return families
 
 
 def _family_sets(family: int, width: int) -> BoolArray:
-    """Return the path sets (m, K) of a family."""
+    """Return the path sets (m, width) of a family: the bits of c for each bit c of the family."""
     codes = [code for code in range(1 << width) if family >> code & 1]
     return np.array(
         [[bool(code >> k & 1) for k in range(width)] for code in codes], dtype=bool
@@ -343,7 +378,7 @@ def _family_sets(family: int, width: int) -> BoolArray:
 
 
 def _minimal_sets(sets: BoolArray) -> BoolArray:
-    """Return the sets that contain no other set; larger sets are redundant constraints."""
+    """Return the sets (m, K) that contain no other set; others give redundant constraints."""
     return sets[
         [
             not any((other <= candidate).all() and (other < candidate).any() for other in sets)
@@ -356,42 +391,48 @@ def vertices(sets: BoolArray) -> FloatArray:
     """Return all vertices (J, K) of {a >= 0: sum of a over each set >= 1}; none if a set is empty.
 
     Args:
-        sets: (m, K).
+        sets: (m, K) whether each path belongs to each set.
     """
     return _vertices(sets.astype(bool).tobytes(), sets.shape[1])
 
 
 @functools.lru_cache(maxsize=4096)
-def _vertices(family: bytes, width: int) -> FloatArray:
-    """Compute the vertices from the bytes of the sets, which many demands and networks share."""
-    sets = np.frombuffer(family, dtype=bool).reshape(-1, width)
+def _vertices(set_bytes: bytes, width: int) -> FloatArray:
+    """Return all vertices (J, width) of {a >= 0: sum of a over each set >= 1}, cached by the sets.
+
+    Args:
+        set_bytes: bytes of the boolean array (m, width) of the sets, which many demands share.
+        width: number of paths.
+    """
+    sets = np.frombuffer(set_bytes, dtype=bool).reshape(-1, width)
     if not len(sets) or not sets.any(1).all():
         return np.zeros((0, width))
-    # Constraints over the paths in some set.
+    # Constraints rows a >= 1 and a >= 0 over the paths that belong to some set.
     used_paths = np.flatnonzero(sets.any(0))
     rows = _minimal_sets(np.unique(sets[:, used_paths], axis=0)).astype(float)
     all_rows = np.vstack([rows, np.eye(len(used_paths))])
     rhs = np.concatenate([np.ones(len(rows)), np.zeros(len(used_paths))])
-    # Solve each choice of as many tight constraints as paths; keep feasible points.
+    # Basic solutions: solve for each choice of as many tight constraints as paths; keep the
+    # feasible ones.
     vertex_chunks = [np.zeros((0, len(used_paths)))]
     combinations = itertools.combinations(range(len(all_rows)), len(used_paths))
     while len(
-        base_rows := np.array(
+        basis_rows := np.array(
             list(itertools.islice(combinations, _MAX_BASES_PER_CHUNK)), dtype=np.int64
         )
     ):
-        bases = all_rows[base_rows]
+        bases = all_rows[basis_rows]
         is_regular = np.abs(np.linalg.det(bases)) >= _VERTEX_TOLERANCE
-        points = np.linalg.solve(bases[is_regular], rhs[base_rows[is_regular]][..., None])[..., 0]
+        points = np.linalg.solve(bases[is_regular], rhs[basis_rows[is_regular]][..., None])[..., 0]
         is_feasible = (points >= -_VERTEX_TOLERANCE).all(1) & (
             points @ rows.T >= 1 - _VERTEX_TOLERANCE
         ).all(1)
         vertex_chunks.append(np.unique(points[is_feasible].round(_VERTEX_DIGITS), axis=0))
-    found_vertices = np.maximum(np.unique(np.concatenate(vertex_chunks), axis=0), 0)
+    vertices_of_used = np.maximum(np.unique(np.concatenate(vertex_chunks), axis=0), 0)
     # Rescale rounded vertices so that the tightest constraint is exact.
-    found_vertices /= (found_vertices @ rows.T).min(1, keepdims=True)
+    vertices_of_used /= (vertices_of_used @ rows.T).min(1, keepdims=True)
     # Pad with unused paths.
-    all_paths = np.zeros((len(found_vertices), width))
-    all_paths[:, used_paths] = found_vertices
-    all_paths.setflags(write=False)
-    return all_paths
+    vertices_of_all = np.zeros((len(vertices_of_used), width))
+    vertices_of_all[:, used_paths] = vertices_of_used
+    vertices_of_all.setflags(write=False)
+    return vertices_of_all

@@ -9,20 +9,19 @@ from torch import Tensor
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 
-# Numbers that project_box_plainly holds at once: 160 MB.
+# Largest number of float64 values that project_box_plainly holds at once: 160 MB.
 _MAX_ENTRIES = 20_000_000
-# Minimum operations for which project_box uses all threads.
+# Number of operations from which project_box uses all threads.
 _MIN_PARALLEL_OPERATIONS = 3_000_000
 
 
 def project_splits(
     splits: Tensor, mask: Tensor, *, carries_all: bool, slope: Tensor | None = None
 ) -> Tensor:
-    """Project the splits (B, D, K) of each demand onto {w >= 0, sum w <= 1} (= 1 if
-    ``carries_all``).
+    """Project the splits of each demand onto {w >= 0, sum w <= 1} (= 1 if ``carries_all``).
 
-    By sorting (Held, Wolfe & Crowder 1974): w = max(0, x - t s), with t such that the sum is 1, and
-    t = 0 where the positive part sums to less. The metric is diag(1 / s).
+    In the metric diag(1 / s), by sorting (Held, Wolfe & Crowder 1974): w = max(0, x - t s), with t
+    such that the sum is 1, and t = 0 where the positive part sums to less.
 
     Args:
         splits: (B, D, K) x.
@@ -39,17 +38,23 @@ def project_splits(
 
 
 def _shifts(point: Tensor, slope: Tensor, mask: Tensor, sums: Tensor) -> Tensor:
-    """Return (B, D, C) the t for which max(0, point - t slope) sums to each of ``sums`` (..., C); 0
-    where no path is live.
+    """Return (B, D, C) the t for which max(0, point - t slope) sums to each given value.
+
+    Args:
+        point: (B, D, K) x, 0 where no path is live.
+        slope: (B, D, K) positive, 0 where no path is live.
+        mask: (B, D, K) live paths; t is 0 for a demand without any.
+        sums: (..., C) required sums.
     """
     tiny = torch.finfo(slope.dtype).tiny
     order = torch.where(mask, point / slope.clamp(min=tiny), -torch.inf).argsort(
         -1, descending=True
     )
+    # With j entries above 0, t = (sum of j points - required sum) / sum of j slopes.
     points = point.gather(-1, order).cumsum(-1)
     slopes = slope.gather(-1, order).cumsum(-1)
     excess = (points[..., None] - sums[..., None, :]) / slopes.clamp(min=tiny)[..., None]
-    # The right prefix of the sorted order gives the largest t.
+    # The correct j gives the largest t.
     shift = torch.where((slopes > 0)[..., None], excess, -torch.inf).amax(-2)
     return torch.where(shift.isinf(), 0, shift)
 
@@ -74,8 +79,10 @@ def project_steps(splits: Tensor, mask: Tensor, end: Tensor, drop: Tensor) -> Te
 
 
 def weighted_simplex(point: Tensor, slope: Tensor, total: Tensor | float, live: Tensor) -> Tensor:
-    """Project onto a simplex in the metric diag(1 / slope): max(0, point - t slope) (B, E) with t
-    such that the entries sum to ``total``; exact, by sorting.
+    """Project points onto a simplex in the metric diag(1 / slope), exactly, by sorting.
+
+    The result is max(0, point - t slope) (B, E), with t such that the live entries sum to
+    ``total``.
 
     Args:
         point: (B, E).
@@ -90,18 +97,18 @@ def weighted_simplex(point: Tensor, slope: Tensor, total: Tensor | float, live: 
     )
     sums = point.gather(1, order).cumsum(1)
     slopes = slope.gather(1, order).cumsum(1)
-    # The right prefix gives the largest t.
+    # With j entries above 0, t = (sum of j points - total) / sum of j slopes; the correct j gives
+    # the largest t.
     shift = ((sums - total) / slopes.clamp(min=1e-30)).amax(1, keepdim=True)
     return (point - shift * slope).clamp(min=0)
 
 
 def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
-    """Project each demand onto {0 <= w <= limit, sum w <= 1} in the metric diag(1 / slope): (B, D,
-    n).
+    """Project each demand onto {0 <= w <= limit, sum w <= 1} in the metric diag(1 / slope).
 
-    w = clip(point - t slope, 0, limit) with the least t >= 0 for which the sum is at most 1. The
-    sum is linear between the 2 n values of t at which an entry reaches a bound, so that its values
-    there give t.
+    w = clip(point - t slope, 0, limit) (B, D, n), with the smallest t >= 0 for which the sum is at
+    most 1.  The sum is linear between the 2 n values of t at which an entry reaches a bound, so
+    that the sums at these breakpoints give t.
 
     Args:
         point: (B, D, n).
@@ -113,8 +120,8 @@ def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
         num_columns = point.shape[-1]
         out = torch.empty_like(point, memory_format=torch.contiguous_format)
         points, limits, slopes = (
-            part.expand_as(point).reshape(-1, num_columns).contiguous()
-            for part in (point, limit, slope)
+            array.expand_as(point).reshape(-1, num_columns).contiguous()
+            for array in (point, limit, slope)
         )
         with threads_for(
             2 * point.numel() * point.shape[-1], min_operations=_MIN_PARALLEL_OPERATIONS
@@ -125,13 +132,13 @@ def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
         return out
     # Elsewhere in torch, in chunks that fit into memory.
     demands_per_chunk = max(1, _MAX_ENTRIES // max(1, 2 * len(point) * point.shape[-1] ** 2))
-    parts = zip(
+    chunks = zip(
         point.split(demands_per_chunk, 1),
         limit.split(demands_per_chunk, 1),
         slope.split(demands_per_chunk, 1),
         strict=True,
     )
-    return torch.cat([project_box_plainly(*part) for part in parts], 1)
+    return torch.cat([project_box_plainly(*array) for array in chunks], 1)
 
 
 @partitioned_kernel("points")
@@ -143,8 +150,18 @@ def _project_rows(
     slopes: FloatArray,
     out: FloatArray,
 ) -> None:
-    """Compute :func:`project_box` of rows (m, n): find the two breakpoints between which the sum
-    falls to 1.
+    """Project rows onto {0 <= w <= limit, sum w <= 1} in the metric diag(1 / slope).
+
+    w = clip(point - t slope, 0, limit) with the smallest t >= 0 for which the sum is at most 1,
+    between the two breakpoints (values of t at which an entry reaches a bound) where the sum falls
+    to 1.
+
+    Args:
+        begin, end: rows to compute.
+        points: (m, n) rows to project.
+        limits: (m, n) upper bounds.
+        slopes: (m, n) positive.
+        out: (m, n) projected rows (written).
     """
     num_columns = points.shape[1]
     for row in range(begin, end):
@@ -155,6 +172,7 @@ def _project_rows(
         high = np.inf
         t = 0.0
         if _sum_at(0.0, point, limit, slope) > 1:
+            # Largest breakpoint with a sum above 1 (low), smallest with a sum of at most 1 (high).
             for i in range(2 * num_columns):
                 j = i % num_columns
                 t = point[j] / slope[j] if i < num_columns else (point[j] - limit[j]) / slope[j]
@@ -163,9 +181,9 @@ def _project_rows(
                         low = t
                     else:
                         high = t
+            # Linear interpolation: the entries that decrease between low and high.
             excess = _sum_at(low, point, limit, slope) - 1
             slope_sum = 0.0
-            # Entries that decrease between the two breakpoints.
             for j in range(num_columns):
                 if (point[j] - limit[j]) / slope[j] <= low and point[j] / slope[j] >= high:
                     slope_sum += slope[j]
@@ -176,7 +194,7 @@ def _project_rows(
 
 @inner_kernel
 def _sum_at(t, point, limit, slope):  # type: ignore[no-untyped-def]
-    """Return the sum of clip(point - t slope, 0, limit)."""
+    """Return the sum of clip(point - t slope, 0, limit) over the entries (n,)."""
     total = 0.0
     for j in range(len(point)):
         total += min(max(point[j] - t * slope[j], 0.0), limit[j])
@@ -184,22 +202,33 @@ def _sum_at(t, point, limit, slope):  # type: ignore[no-untyped-def]
 
 
 def project_box_plainly(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
-    """Compute :func:`project_box` in torch, on any device, at all breakpoints at once."""
+    """Project each demand onto {0 <= w <= limit, sum w <= 1}, in torch.
+
+    The metric is diag(1 / slope).  All 2 n breakpoints are evaluated at once, in memory of 2 n (B,
+    D, n) numbers.
+
+    Args:
+        point: (B, D, n).
+        limit: (B, D, n) upper bounds.
+        slope: (B, D, n) positive.
+    """
 
     def clipped_at(t: Tensor) -> Tensor:
         return torch.minimum((point - t * slope).clamp(min=0), limit)
 
-    # (B, D, 2 n)
+    # (B, D, 2 n) values of t at which an entry reaches a bound.
     breakpoints = torch.cat([(point - limit) / slope, point / slope], -1).clamp(min=0)
     shifted = point[..., None, :] - breakpoints[..., None] * slope[..., None, :]
     is_over = torch.minimum(shifted.clamp(min=0), limit[..., None, :]).sum(-1) > 1
+    # Largest breakpoint with a sum above 1, smallest with a sum of at most 1.
     low = torch.where(is_over, breakpoints, 0).amax(-1, keepdim=True)
     # At the largest breakpoint all entries are 0.
     high = torch.where(is_over, torch.inf, breakpoints).amin(-1, keepdim=True)
-    at_low = clipped_at(low)
-    at_high = clipped_at(high)
-    excess = at_low.sum(-1, keepdim=True) - 1
-    decrease = (at_low - at_high).sum(-1, keepdim=True)
+    shares_low = clipped_at(low)
+    shares_high = clipped_at(high)
+    # Linear interpolation of the sum.
+    excess = shares_low.sum(-1, keepdim=True) - 1
+    decrease = (shares_low - shares_high).sum(-1, keepdim=True)
     t = low + (high - low) * torch.where(
         decrease > 0, excess / torch.where(decrease > 0, decrease, 1), 0
     ).clamp(0, 1)

@@ -1,12 +1,12 @@
-"""Feasible sets of a demand's shares and of row prices, with supports for bounds and projections
-for PDHG.
+"""Feasible sets of demand shares and of row prices.
 
-The shares w[d, j] of a demand d, of which w[d, j] demand[d] Gbit/s flow on column j, lie in a set W
-of the program (:class:`DemandSet`). By weak duality a demand adds ``demand[d] support(g[d])`` to
+Bounds need their support functions, PDHG their projections.  The share w[d, j] of a demand d on
+column j carries w[d, j] demand[d] Gbit/s; the shares of a demand lie in a set W
+(:class:`DemandSet`). By weak duality a demand adds ``demand[d] support(g[d])`` to
 every bound, with g[d, j] the profit of a Gbit/s on column j (value less prices) and
 
     support(g) = max over w in W of sum_j g[j] w[j]
-        (less what later steps lose, see :class:`Stepped`).
+        (less the value that later steps of a :class:`Stepped` set lack).
 
 Prices y lie in a set Y (:class:`PriceSet`). Every program is solved as a maximum,
 
@@ -36,8 +36,7 @@ class DemandSet(Protocol):
     """Protocol of the feasible set of a demand's shares.
 
     Attributes:
-        uses_best_column: whether the support depends only on the largest profit, by
-            :meth:`of_best`.
+        uses_best_column: whether the support depends only on the largest profit of a column.
         carries_all: whether all of a demand with a live column is carried.
     """
 
@@ -52,8 +51,10 @@ class DemandSet(Protocol):
         ...
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Return the support (B, D), given the largest profit (B, D) of a live column; profit 0 for
-        a demand without one.
+        """Return the support (B, D) from the largest profits alone: max over w of the profit of w.
+
+        Args:
+            best: (B, D) largest profit of a Gbit/s on a live column; 0 for a demand without one.
 
         Raises:
             NotImplementedError: the support depends on all profits.
@@ -61,10 +62,10 @@ class DemandSet(Protocol):
         ...
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
-        """Return the support (B, D), value for each Gbit/s of demand.
+        """Return the support (B, D): max over w in W of the sum of profit[j] w[j].
 
         Args:
-            profit: (B, D, J) of a Gbit/s on each column.
+            profit: (B, D, J) value less price of a Gbit/s on each column.
             live: (B, D, J) usable columns.
         """
         ...
@@ -90,11 +91,16 @@ class ByBestColumn:
     carries_all = False
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Return the support, given the largest profit (:meth:`DemandSet.of_best`)."""
+        """Return the support (B, D) from the largest profits (B, D) of live columns."""
         raise NotImplementedError
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
-        """Return the support of the set (:meth:`DemandSet.support`)."""
+        """Return the support (B, D): that of the column with the largest profit.
+
+        Args:
+            profit: (B, D, J) value less price of a Gbit/s on each column.
+            live: (B, D, J) usable columns.
+        """
         has_column = live.any(-1)
         best = torch.where(live, profit, -torch.inf).amax(-1)
         return self.of_best(torch.where(has_column, best, 0))
@@ -104,11 +110,11 @@ class AtMostOne(ByBestColumn):
     """Demand set {w >= 0, sum w <= 1}: demand may be shed."""
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Return max(0, best); see DemandSet."""
+        """Return the support max(0, best) (B, D): an unprofitable demand is shed."""
         return best.clamp(min=0)
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
-        """Return the nearest splits (:meth:`DemandSet.project`)."""
+        """Project shares (B, D, J) onto {w >= 0, sum w <= 1}, 0 on columns that are not live."""
         return project_splits(point, live, carries_all=False, slope=slope)
 
 
@@ -118,20 +124,20 @@ class ExactlyOne(ByBestColumn):
     carries_all = True
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Return the best profit, of either sign; see DemandSet."""
+        """Return the support: the best profit (B, D), even below 0, since all is carried."""
         return best
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
-        """Return the nearest splits (:meth:`DemandSet.project`)."""
+        """Project shares (B, D, J) onto {w >= 0, sum w = 1}, 0 on columns that are not live."""
         return project_splits(point, live, carries_all=True, slope=slope)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stepped(ByBestColumn):
-    """Demand set {w >= 0, sum w <= 1} with value steps (:mod:`teal.problem.steps`).
+    """Demand set {w >= 0, sum w <= 1} with value steps: the value of a Gbit/s falls in C steps.
 
     Attributes:
-        steps: value steps.
+        steps: C value steps of each demand.
         value: (D,) value of a Gbit/s in the first step.
     """
 
@@ -143,15 +149,19 @@ class Stepped(ByBestColumn):
         return self.steps.profit(best, self.value)
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
-        """Return the nearest splits (:meth:`DemandSet.project`); one step size per demand."""
+        """Return the proximal step of the shares (B, D, J), with one step size per demand.
+
+        The gradient of step c is smaller by drop[c] = value (1 - level[c]) step size, (B, D, C).
+        """
         drop = self.value[:, None].to(step) * (1 - self.steps.level.to(step)) * step
         return project_steps(point, live, self.steps.end.to(point), drop)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Capped:
-    """Demand set {0 <= w <= max_share, sum w <= 1}: the support is a knapsack, filled by descending
-    profit.
+    """Demand set {0 <= w <= max_share, sum w <= 1}.
+
+    The support is a fractional knapsack, filled by descending profit.
 
     Attributes:
         max_share: (B, D, J) largest share of its demand on each column.
@@ -167,17 +177,24 @@ class Capped:
         raise NotImplementedError
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
-        """Return the support of the set (:meth:`DemandSet.support`)."""
+        """Return the support (B, D): the profit of a knapsack, filled by descending profit.
+
+        Args:
+            profit: (B, D, J) value less price of a Gbit/s on each column.
+            live: (B, D, J) usable columns.
+        """
         order, share = self.knapsack(torch.where(live, profit, -torch.inf))
         ordered = profit.gather(-1, order)
         return (torch.where(share > 0, ordered.clamp(min=0), 0) * share).sum(-1)
 
     def knapsack(self, profit: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the columns (B, D, J) by descending profit, and the share of the demand on each,
-        filled greedily.
+        """Return the columns by descending profit, and the share on each, filled greedily.
 
         Args:
-            profit: (B, D, J), -inf for unusable columns.
+            profit: (B, D, J) value less price of a Gbit/s; -inf for unusable columns.
+
+        Returns:
+            column indices (B, D, J), and the shares (B, D, J) in that order.
         """
         order = profit.argsort(dim=-1, descending=True, stable=True)
         available = torch.where(profit > -torch.inf, self.max_share.to(profit), 0).gather(-1, order)
@@ -185,7 +202,7 @@ class Capped:
         return order, torch.minimum(available, (1 - preceding_share).clamp(min=0))
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
-        """Return the nearest splits (:meth:`DemandSet.project`)."""
+        """Project shares (B, D, J) onto {0 <= w <= max_share, sum w <= 1}."""
         max_share = torch.where(live, self.max_share.to(point), 0)
         return project_box(point, max_share, torch.ones_like(point) if slope is None else slope)
 
@@ -212,13 +229,15 @@ class PriceSet(Protocol):
         ...
 
     def support(self, row_value: Tensor) -> Tensor:
-        """Return the term (B,) of the rows in the bound, given the sum of limit times price (B,) of
-        prices in the set.
+        """Return the term (B,) of the rows in the dual bound, for prices in the set.
+
+        Args:
+            row_value: (B,) sum over the rows of limit times price.
         """
         ...
 
     def usable(self, prices: Tensor, largest_value: Tensor, max_ratio: float) -> Tensor:
-        """Return prices (B, R) that prove no less than ``prices``, and whose sums are finite.
+        """Return prices (B, R) with finite sums, whose bound is as tight as that of ``prices``.
 
         Args:
             prices: (B, R), finite and >= 0.
@@ -228,10 +247,10 @@ class PriceSet(Protocol):
         ...
 
     def project(self, dual: Tensor, utilisation: Tensor, step: Tensor, live: Tensor) -> Tensor:
-        """Return (B, R) y, times the limits, after a step of PDHG.
+        """Return the projected dual step of PDHG: (B, R) price times limit of each row.
 
         Args:
-            dual: (B, R) before the step.
+            dual: (B, R) price times limit before the step.
             utilisation: (B, R) load over limit, scaled.
             step: (B, R) step sizes.
             live: (B, R) rows whose limit is above 0; the others get 0.
@@ -246,21 +265,22 @@ class NonNegative:
     on_simplex = False
 
     def scale(self, row_value: Tensor) -> Tensor:
-        """Return the scale of the prices (:meth:`PriceSet.scale`)."""
+        """Return 1 (B,): prices need no scaling."""
         return torch.ones_like(row_value)
 
     def support(self, row_value: Tensor) -> Tensor:
-        """Return the support of the set (:meth:`PriceSet.support`)."""
+        """Return the term of the rows in the dual bound: the sum (B,) of limit times price."""
         return row_value
 
     def usable(self, prices: Tensor, largest_value: Tensor, max_ratio: float) -> Tensor:
-        """Replace prices above ``max_ratio`` times V by V, at which no path over the row is
-        profitable (:meth:`PriceSet.usable`).
+        """Replace prices above ``max_ratio`` times V by V, the largest value of a Gbit/s.
+
+        At V no path over the row is profitable, so that larger prices prove no more.
         """
         return torch.where(prices > max_ratio * largest_value, largest_value, prices)
 
     def project(self, dual: Tensor, utilisation: Tensor, step: Tensor, live: Tensor) -> Tensor:
-        """Return the nearest prices (:meth:`PriceSet.project`)."""
+        """Return max(0, dual + step (utilisation - 1)) (B, R), 0 for rows that are not live."""
         return torch.where(live, (dual + step * (utilisation - 1)).clamp(min=0), 0)
 
 
@@ -271,19 +291,19 @@ class Simplex:
     on_simplex = True
 
     def scale(self, row_value: Tensor) -> Tensor:
-        """Return the scale of the prices (:meth:`PriceSet.scale`)."""
+        """Return 1 / (sum of limit times price) (B,), 0 where the sum is 0."""
         is_above = row_value > 0
         # Avoid 1 / 0, which has no gradient.
         return torch.where(is_above, 1 / torch.where(is_above, row_value, 1), 0)
 
     def support(self, row_value: Tensor) -> Tensor:
-        """Return the support of the set (:meth:`PriceSet.support`)."""
+        """Return 0 (B,): the term of the rows is constant on the simplex."""
         return torch.zeros_like(row_value)
 
     def usable(self, prices: Tensor, largest_value: Tensor, max_ratio: float) -> Tensor:
-        """Scale prices so that the largest is at most 1 (:meth:`PriceSet.usable`)."""
+        """Scale prices (B, R) to at most 1; bounds do not depend on the scale."""
         return prices / prices.amax(1, keepdim=True).clamp(min=1)
 
     def project(self, dual: Tensor, utilisation: Tensor, step: Tensor, live: Tensor) -> Tensor:
-        """Return the nearest prices (:meth:`PriceSet.project`)."""
+        """Project dual + step * utilisation (B, R) onto the simplex, in metric diag(1 / step)."""
         return weighted_simplex(dual + step * utilisation, step, 1.0, live)

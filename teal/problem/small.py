@@ -1,6 +1,6 @@
-"""Compiled kernels for small problems over paths: assessment (loads, violations, value, bounds) and
-projection.
+"""Compiled kernels for small problems over paths: assessment and projection.
 
+Assessment computes loads, violations, value and bounds.
 Torch takes about 20 microseconds for each operation, whereas a network of ten nodes is solved in
 less than half a millisecond. The formulas are those of :func:`teal.solvers.projection.project`,
 :mod:`teal.problem.feasibility` and :mod:`teal.problem.bounds`. Entry points: :func:`is_small`,
@@ -24,29 +24,31 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.parallel import inner_kernel, kernel
 
-# Largest number of path entries; a larger network gains from threads and from the trie.
+# Largest number of scan entries (path trie nodes and path slots); larger networks gain from
+# threads.
 MAX_SCAN = 20_000
 # Smallest sum of a demand's splits; a smaller sum counts as 0.
 _MIN_SPLIT_SUM = 1e-12
 # Smallest capacity in Gbit/s that scales a load on a failed link.
 _MIN_CAPACITY_SCALE = 1e-30
 _MAX_FLOAT = float(np.finfo(np.float64).max)
-# Columns of the figures.
-_DEMAND, _CARRIED, _VALUE, _LARGEST_UTILISATION, _VIOLATION, _FIRST_BOUND = range(6)
+# Columns of the metrics array; the last ones hold a bound for each multiple of the prices.
+_DEMAND, _CARRIED, _VALUE, _MAX_UTILISATION, _VIOLATION, _FIRST_BOUND = range(6)
 
 
 class Measured(NamedTuple):
-    """Figures of B matrices.
+    """Metrics of B allocations.
 
     Attributes:
         demand: (B,) total demand, Gbit/s.
         carried: (B,) total flow, Gbit/s.
         value: (B,) value of the objective.
-        max_link_utilisation: (B,).
-        violation: (B,) largest violation of all rules; see
-            :class:`teal.problem.feasibility.Violations`. Infinite where a split is NaN.
-        utilisation: (B, E) load over capacity; see :meth:`Problem.utilisation_of`.
-        score: (B,) bound on the program as a maximum, the best of all multiples of the prices.
+        max_link_utilisation: (B,) largest load over capacity.
+        violation: (B,) largest violation of all rules (capacity, sum and sign of the splits, failed
+            paths), relative to a capacity or demand; infinite where a split is NaN.
+        utilisation: (B, E) load over capacity; infinite where a failed link carries traffic.
+        score: (B,) upper bound on the program as a maximum (minus the utilisation where it is
+            minimised), the best of all multiples of the prices.
     """
 
     demand: FloatArray
@@ -59,8 +61,10 @@ class Measured(NamedTuple):
 
 
 def is_small(problem: Problem) -> bool:
-    """Return whether the kernels support a problem: few paths, on the CPU, in float64; one program
-    linear in flow, or max_link_utilisation, without conditions.
+    """Return whether the compiled kernels support a problem.
+
+    It must have few paths, be on the CPU in float64, and be one program that is linear in flow, or
+    max_link_utilisation, without side conditions.
     """
     rules = problem.objective.rules
     return (
@@ -80,19 +84,20 @@ def is_small(problem: Problem) -> bool:
 
 
 def measured(problem: Problem, splits: Tensor, prices: Tensor, scales: FloatArray) -> Measured:
-    """Measure splits and prices of a small problem (:func:`is_small`).
+    """Compute loads, violations, value and dual bounds of a problem that :func:`is_small` accepts.
 
     Args:
         problem: B matrices.
-        splits: (B, D, K).
-        prices: (B, E) at least 0 and finite.
-        scales: (m,) multiples of the prices.
+        splits: (B, D, K) share of each demand on each path.
+        prices: (B, E) dual price of each link, finite and at least 0.
+        scales: (m,) multiples of the prices, each of which gives a bound.
     """
     batch, num_links = problem.capacity.shape
     rules = problem.objective.rules
-    figures = np.empty((batch, _FIRST_BOUND + len(scales)))
+    # (B, 5 + m): five metrics, then a bound for each multiple.
+    metrics = np.empty((batch, _FIRST_BOUND + len(scales)))
     utilisation = np.empty((batch, num_links))
-    _measure(
+    _compute_metrics(
         path_links_of(problem.paths),
         problem.demand.contiguous().numpy(),
         problem.capacity.contiguous().numpy(),
@@ -104,23 +109,25 @@ def measured(problem: Problem, splits: Tensor, prices: Tensor, scales: FloatArra
         prices.contiguous().numpy(),
         scales,
         utilisation,
-        figures,
+        metrics,
     )
-    score = figures[:, _FIRST_BOUND:].min(1)
+    score = metrics[:, _FIRST_BOUND:].min(1)
     return Measured(
-        demand=figures[:, _DEMAND],
-        carried=figures[:, _CARRIED],
-        value=figures[:, _LARGEST_UTILISATION if rules.carries_all else _VALUE],
-        max_link_utilisation=figures[:, _LARGEST_UTILISATION],
-        violation=figures[:, _VIOLATION],
+        demand=metrics[:, _DEMAND],
+        carried=metrics[:, _CARRIED],
+        value=metrics[:, _MAX_UTILISATION if rules.carries_all else _VALUE],
+        max_link_utilisation=metrics[:, _MAX_UTILISATION],
+        violation=metrics[:, _VIOLATION],
         utilisation=utilisation,
         score=np.where(np.isfinite(score), score, np.inf),
     )
 
 
 def projected(problem: Problem, splits: FloatArray) -> Tensor:
-    """Project splits (B, D, K) of a small problem (:func:`is_small`) to feasible ones, without
-    refills.
+    """Project splits (B, D, K) to feasible ones, of a problem that :func:`is_small` accepts.
+
+    Splits are clipped to [0, 1], normalised, and scaled down on overloaded paths; capacity that
+    becomes free is not refilled.
 
     Args:
         problem: B matrices.
@@ -147,14 +154,14 @@ def _is_live(paths: PathLinks, p: int, capacity: FloatArray) -> bool:
 
 @inner_kernel
 def _finite(share: float) -> float:
-    """Return a split without NaN and infinities, as :func:`torch.nan_to_num`."""
+    """Return a split with NaN replaced by 0, and infinities by the largest float64."""
     if np.isnan(share):
         return 0.0
     return min(max(share, -_MAX_FLOAT), _MAX_FLOAT)
 
 
 @kernel
-def _measure(
+def _compute_metrics(
     paths: PathLinks,
     demand: FloatArray,
     capacity: FloatArray,
@@ -166,30 +173,52 @@ def _measure(
     prices: FloatArray,
     scales: FloatArray,
     utilisation: FloatArray,
-    figures: FloatArray,
+    metrics: FloatArray,
 ) -> None:
-    """Fill utilisations (B, E) and figures (B, 5 + m): Gbit/s, carried Gbit/s, their value, the
-    largest utilisation, the largest violation, and a bound for each multiple of the prices.
+    """Compute link utilisations, and the metrics of each matrix.
+
+    Columns of ``metrics``: total demand and total flow in Gbit/s, value, largest utilisation,
+    largest violation, then one dual bound for each multiple s of the prices:
+
+        value maximisation:  s c' y + sum of demand * max(0, max over paths of value - s * price),
+        utilisation (negated):  -sum of demand * (min over paths of price) / c' y.
+
+    Args:
+        paths: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d + 1],
+            links of path p are link[link_ptr[p]:link_ptr[p + 1]].
+        demand: (B, D) Gbit/s.
+        capacity: (B, E) usable capacity c, Gbit/s; 0 for failed links.
+        value: (D, K) value of a Gbit/s on each path.
+        balances: whether the largest utilisation is minimised.
+        holds_capacity: whether loads must stay within capacities.
+        capacity_share: usable share of each link's full capacity.
+        splits: (B, D, K) share of each demand on each path.
+        prices: (B, E) dual price y of each link, value per Gbit/s.
+        scales: (m,) multiples of the prices.
+        utilisation: (B, E) load over full capacity (written).
+        metrics: (B, 5 + m) (written).
     """
     num_demands, num_paths = value.shape
     num_links = capacity.shape[1]
+    # (K,) price of each path of one demand, infinite for failed paths; (E,) link loads, Gbit/s.
     path_price = np.empty(num_paths)
     load = np.empty(num_links)
     for b in range(len(demand)):
-        row_figures = figures[b]
+        row_metrics = metrics[b]
         capacity_value = 0.0
         violation = 0.0
         has_nan = False
         has_failures = False
-        # Value of all capacity at the prices.
-        for i in range(len(row_figures)):
-            row_figures[i] = 0.0
+        # Value c' y of all capacity at the prices.
+        for i in range(len(row_metrics)):
+            row_metrics[i] = 0.0
         for e in range(num_links):
             capacity_value += capacity[b, e] * prices[b, e]
             load[e] = 0.0
             has_failures = has_failures or capacity[b, e] <= 0
         for m in range(len(scales)):
-            row_figures[_FIRST_BOUND + m] = 0.0 if balances else scales[m] * capacity_value
+            row_metrics[_FIRST_BOUND + m] = 0.0 if balances else scales[m] * capacity_value
+        # Prices are scaled to c' y = 1 where the utilisation is minimised.
         price_scale = 1.0
         if balances:
             price_scale = 1.0 / capacity_value if capacity_value > 0 else 0.0
@@ -212,7 +241,7 @@ def _measure(
                 for i in range(paths.link_ptr[p], paths.link_ptr[p + 1]):
                     price += prices[b, paths.link[i]]
                     load[paths.link[i]] += rate * share
-                row_figures[_VALUE] += value[d, k] * rate * share
+                row_metrics[_VALUE] += value[d, k] * rate * share
                 path_price[k] = np.inf
                 if has_failures and not _is_live(paths, p, capacity[b]):
                     violation = max(violation, abs(share))
@@ -221,19 +250,22 @@ def _measure(
                 path_price[k] = price_scale * price
                 cheapest = min(cheapest, path_price[k])
                 has_one_value = has_one_value and (balances or value[d, k] == value[d, 0])
+            # Slots without a path must have no traffic.
             for k in range(end - first, num_paths):
                 has_nan = has_nan or np.isnan(splits[b, d, k])
                 share = _finite(splits[b, d, k]) if rate > 0 else 0.0
                 total += share
                 violation = max(violation, abs(share))
-            row_figures[_DEMAND] += rate
-            row_figures[_CARRIED] += rate * total
+            # Sum of the splits: at most 1; exactly 1 where all demand must be served.
+            row_metrics[_DEMAND] += rate
+            row_metrics[_CARRIED] += rate * total
             excess = total - 1.0
             if balances:
                 excess = abs(excess) if is_routable and rate > 0 else total
             violation = max(violation, excess)
             if not is_routable:
                 continue
+            # Dual bounds: the cheapest path has the best profit if all paths have one value.
             for m in range(len(scales)):
                 best_profit = -scales[m] * cheapest
                 if not balances:
@@ -243,7 +275,7 @@ def _measure(
                     for k in range(end - first):
                         if path_price[k] < np.inf:
                             best_profit = max(best_profit, value[d, k] - scales[m] * path_price[k])
-                row_figures[_FIRST_BOUND + m] += rate * (
+                row_metrics[_FIRST_BOUND + m] += rate * (
                     best_profit if balances else max(best_profit, 0.0)
                 )
         # Links: utilisation and overload.
@@ -252,32 +284,41 @@ def _measure(
             max_capacity = max(max_capacity, capacity[b, e])
         for e in range(num_links):
             capacity_value = capacity[b, e]
-            is_open = capacity_value > 0
-            utilisation[b, e] = capacity_share * load[e] / capacity_value if is_open else 0.0
-            if not is_open and load[e] > 0:
+            has_capacity = capacity_value > 0
+            utilisation[b, e] = capacity_share * load[e] / capacity_value if has_capacity else 0.0
+            if not has_capacity and load[e] > 0:
                 utilisation[b, e] = np.inf
-            row_figures[_LARGEST_UTILISATION] = max(
-                row_figures[_LARGEST_UTILISATION], utilisation[b, e]
-            )
-            if load[e] > 0 and (holds_capacity or not is_open):
+            row_metrics[_MAX_UTILISATION] = max(row_metrics[_MAX_UTILISATION], utilisation[b, e])
+            if load[e] > 0 and (holds_capacity or not has_capacity):
                 excess = (
                     (load[e] - capacity_value) / capacity_value
-                    if is_open
+                    if has_capacity
                     else load[e] / max_capacity
                 )
                 violation = max(violation, excess)
-        row_figures[_VIOLATION] = np.inf if has_nan else violation
+        row_metrics[_VIOLATION] = np.inf if has_nan else violation
 
 
 @kernel
 def _project(
     paths: PathLinks, demand: FloatArray, capacity: FloatArray, balances: bool, splits: FloatArray
 ) -> None:
-    """Make splits (B, D K) feasible, in place: non-negative, of live paths, with sums of at most 1
-    (of 1 where utilisation is balanced), and scaled down on overloaded paths.
+    """Make splits feasible, in place.
+
+    Splits become non-negative and 0 on failed paths, with a sum of at most 1 for each demand (of 1
+    where utilisation is balanced); then each path is scaled down by its largest link utilisation.
+
+    Args:
+        paths: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d + 1],
+            links of path p are link[link_ptr[p]:link_ptr[p + 1]].
+        demand: (B, D) Gbit/s.
+        capacity: (B, E) Gbit/s; 0 for failed links.
+        balances: whether the largest utilisation is minimised, with all demand served.
+        splits: (B, D K) share of each demand on each path (updated).
     """
     num_demands = demand.shape[1]
     num_paths = splits.shape[1] // max(1, num_demands)
+    # (E,) link loads in Gbit/s, then utilisations.
     utilisation = np.empty(capacity.shape[1])
     for b in range(len(demand)):
         for e in range(len(utilisation)):
@@ -297,6 +338,7 @@ def _project(
                     share = 0.0
                 splits[b, split_index] = min(share, 1.0) if np.isinf(share) else share
                 total += splits[b, split_index]
+            # Divide by the sum; without any traffic, split evenly if all must be served.
             for k in range(end - first):
                 split_index = d * num_paths + k
                 p = first + k

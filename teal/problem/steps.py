@@ -1,6 +1,6 @@
-"""Piecewise-linear concave value of demands ("steps"): the first part of a demand is worth more
-than the next.
+"""Piecewise-linear concave values of demands: value steps.
 
+The first part of a demand has a larger value than the next.
 With C steps, a demand d of which the share z is carried has the value
 
     demand[d] demand_value[d] sum over c of level[d, c] (min(z, end[d, c]) - min(z, end[d, c - 1])),
@@ -43,7 +43,12 @@ class ValueSteps:
 
     @classmethod
     def of_functions(cls, functions: BandwidthFunctions, demand: Tensor) -> ValueSteps:
-        """Build the steps of demands (B, D) in Gbit/s from the pieces of bandwidth functions."""
+        """Build the steps of demands from the pieces of bandwidth functions.
+
+        Args:
+            functions: bandwidth functions of D demands.
+            demand: (B, D) Gbit/s.
+        """
         end = torch.from_numpy(functions.end).to(demand)[None]
         rate = demand[..., None]
         if not functions.by_share:
@@ -54,8 +59,10 @@ class ValueSteps:
     def profit(self, best: Tensor, demand_value: Tensor) -> Tensor:
         """Return the term (B, D) of each demand in the dual bound, value for each Gbit/s of demand.
 
+        It is sum over the steps of width * max(0, best - demand_value * (1 - level)).
+
         Args:
-            best: (B, D) g, profit of the best path in the first step, value per Gbit/s.
+            best: (B, D) profit of a Gbit/s on the best path in the first step.
             demand_value: (D,) value of a Gbit/s in the first step.
         """
         total = torch.zeros_like(best)
@@ -67,8 +74,12 @@ class ValueSteps:
         return total
 
     def lost(self, share: Tensor) -> Tensor:
-        """Return the share (B, D) of the first step's value that is lost because some of ``share``
-        (B, D) lies in later steps.
+        """Return the reduction (B, D) of the value by the lower levels of later steps.
+
+        It is relative to the value of all of the demand in the first step.
+
+        Args:
+            share: (B, D) carried share of each demand.
         """
         level = self.level.to(share)
         total = torch.zeros_like(share)
@@ -79,10 +90,10 @@ class ValueSteps:
         return total
 
     def of_part(self, share: Tensor) -> ValueSteps:
-        """Return the steps as shares of the first part of each demand.
+        """Return the steps of the first part of each demand, with ends relative to that part.
 
         Args:
-            share: (B, D) of the demand that the part is; steps stay unchanged where it is 0 or NaN.
+            share: (B, D) part over the demand; steps stay unchanged where it is 0 or NaN.
         """
         share = torch.where(share > 0, share, 1).to(self.end)
         return ValueSteps(self.level, (self.end / share[..., None]).clamp(max=1))

@@ -8,10 +8,10 @@ the checking user's:
     MATRIX   source,target,rate[,weight][,class]
              a demand a row, numbered from 0; without a weight it is 1
     GROUPS   group,link
-             links that fail together, for promises that survive each failure
+             links that fail together, for promises (guaranteed rates) that survive each failure
 
-All numbers are whole: multiples of 2^-60, or of 2^-120 in what is claimed of a value.  Numbers of
-the user's files are rounded against the claim, so that nothing is proved that is not true of the
+All numbers are integers: multiples of 2^-60, or of 2^-120 for claimed values and bounds.  Numbers
+of the user's files are rounded against the claim, so that every proved statement is true of the
 decimals themselves.
 """
 
@@ -29,7 +29,7 @@ ONE = 1 << BITS
 SQUARE = 1 << 2 * BITS
 # Price of a closed link: more than prices of 100 digits and costs of 60 digits and 10^999 sum to.
 CLOSED = 1 << 4000
-LINEAR = ("value", "class", "promise")  # kinds of programs whose value is a sum of worth times flow
+LINEAR = ("value", "class", "promise")  # kinds whose value is a sum of weight times flow
 DECIMAL = re.compile(r"(\d{1,60})(?:\.(\d{0,60}))?(?:[eE]([+-]?\d{1,3}))?", re.ASCII)
 
 
@@ -72,21 +72,26 @@ def table(file, *names):
 
 
 def distances(source, outgoing, length):
-    """The least sum of lengths from a node to each node that it reaches (Dijkstra)."""
-    best = {}
+    """Length of the shortest path from a node to each node that it reaches (Dijkstra).
+
+    outgoing: (link, target) of the links from each node; length: length of each link.
+    """
+    distance = {}
     queue = [(0, source)]
     while queue:
-        so_far, node = heapq.heappop(queue)
-        if node not in best:
-            best[node] = so_far
+        length_so_far, node = heapq.heappop(queue)
+        if node not in distance:
+            distance[node] = length_so_far
             for link, target in outgoing.get(node, ()):
-                heapq.heappush(queue, (so_far + length[link], target))
-    return best
+                heapq.heappush(queue, (length_so_far + length[link], target))
+    return distance
 
 
 class Network:
-    """Links by their numbers: ends, capacity and cost, each number rounded down and up; and the
-    groups of each link.
+    """Links by index: ends, and capacity and cost as pairs (rounded down, rounded up).
+
+    index: index of each link by its text; outgoing: (link, target) of the links from each node;
+    link_groups: the groups with which each link fails.
     """
 
     def __init__(self, file, groups):
@@ -100,39 +105,41 @@ class Network:
             decimal(row.get("cost") or "0", f"cost of link {i}") for i, row in enumerate(rows)
         ]
         self.has_cost = any(up for _, up in self.cost)
-        self.number = {str(i): i for i in range(len(rows))}
+        self.index = {str(i): i for i in range(len(rows))}
         self.outgoing = {}
         for i, node in enumerate(self.start):
             self.outgoing.setdefault(node, []).append((i, self.end[i]))
-        self.groups_of = {}
+        self.link_groups = {}
         for row in table(groups, "group", "link") if groups else ():
-            need(
-                row["link"] in self.number, f"group {row['group']}: there is no link {row['link']}"
-            )
-            self.groups_of.setdefault(self.number[row["link"]], set()).add(row["group"])
+            need(row["link"] in self.index, f"group {row['group']}: there is no link {row['link']}")
+            self.link_groups.setdefault(self.index[row["link"]], set()).add(row["group"])
 
     def lengths(self, program):
-        """The length of each link under the prices of a program: its price, and its cost where flow
-        pays it.
-        """
+        """Length of each link: its price in a program, and its cost if the program counts costs."""
         costs = [low if program.kind in ("value", "cost") else 0 for low, _ in self.cost]
         pairs = zip(program.price, costs, self.capacity)
         return [price + cost if up else CLOSED for price, cost, (_, up) in pairs]
 
-    def links_of(self, path, demand):
-        """The numbers of the links of a path such as 3,17,4, which must lead from source to target
-        of a demand.
+    def path_links(self, path, demand):
+        """Indices of the links of a path such as "3,17,4".
+
+        The path must lead from the source of a demand to its target.
         """
-        along = [self.number.get(i) for i in path.split(",")]
-        ends = [demand.source, *map(self.end.__getitem__, along)] if None not in along else []
-        if not ends or ends != [*map(self.start.__getitem__, along), demand.target]:
+        links = [self.index.get(i) for i in path.split(",")]
+        ends = [demand.source, *map(self.end.__getitem__, links)] if None not in links else []
+        if not ends or ends != [*map(self.start.__getitem__, links), demand.target]:
             text = f"the links {path[:60]} do not lead from {demand.source} to {demand.target}"
-            raise ValueError(f"demand {demand.number}: {text}")
-        return along
+            raise ValueError(f"demand {demand.index}: {text}")
+        return links
 
 
 class Program:
-    """A claim: ``total`` sums the demands' part of its inequality, ``reached`` its value."""
+    """A claim about a program: a value that the flows achieve, and a bound that prices prove.
+
+    kind: value, class, promise, level, utilisation, concurrent or cost; name: class, level or
+    served share; price: price of each link; multiplier: for each higher class, whose flow stays;
+    demand_sum: terms of the demands in the dual bound; achieved_value: value of the flows.
+    """
 
     def __init__(self, links, kind, name, value, bound):
         kinds = ("value -", "promise -", "utilisation -", "concurrent -")
@@ -146,93 +153,105 @@ class Program:
         self.bound = integer(bound)
         self.price = [0] * links
         self.multiplier = {}
-        self.total = 0
-        self.reached = 0
+        self.demand_sum = 0
+        self.achieved_value = 0
         self.level = decimal(name, kind) if kind in ("level", "cost") else None
 
-    def add(self, demand, flow, paid, dist):
-        """A demand: its flow or promise, the cost that it pays, and the length of its shortest
-        path.
-        """
-        low, high = demand.rate
-        light, heavy = demand.weight
-        if self.kind == "class":
-            light = heavy = (
-                ONE if demand.of_class == self.name else self.multiplier.get(demand.of_class, 0)
-            )
-            flow = flow if demand.of_class == self.name else 0
-        # Programs of value: the rate counts with the weight less the distance, if that is above 0.
-        if self.kind in LINEAR:
-            self.reached += light * flow - (paid if self.kind == "value" else 0)
-            self.total += high * max(0, heavy - dist)
-        # Least cost: the claimed share is carried; the rate counts with the distance.
-        elif self.kind == "cost" and dist < CLOSED:
-            need(
-                flow * ONE >= self.level[1] * high,
-                f"demand {demand.number} has a smaller share than is claimed",
-            )
-            self.reached += paid
-            self.total += dist * low
-        # Levels: the rate that the demand can have at the bound counts with the distance.
-        elif self.kind == "level" and dist < CLOSED:
-            grown = min(self.bound * self.level[0] * light // (SQUARE * ONE), low)
-            grows = flow * ONE >= self.level[1] * heavy
-            may_grow = flow * ONE >= self.level[0] * light
-            self.total += dist * (grown if grows else min(grown, flow) if may_grow else flow)
-        # Utilisation and served share: the share is carried; the rate counts with the distance.
-        elif dist < CLOSED:
-            share = self.value if self.kind == "concurrent" else SQUARE
-            need(
-                flow * SQUARE >= share * high,
-                f"demand {demand.number} has a smaller share than is claimed",
-            )
-            self.total += dist * low
+    def add(self, demand, flow, flow_cost, shortest_length):
+        """Add a demand to the value of the flows, and its term to the dual bound.
 
-    def conclude(self, capacity, carried, left_out):
-        """The sentence that is proved; ``carried`` is the flow of each class."""
+        flow: its flow or promise; flow_cost: cost of the flow; shortest_length: length of its
+        shortest path under the program's prices.
+        """
+        rate_down, rate_up = demand.rate
+        weight_down, weight_up = demand.weight
+        if self.kind == "class":
+            weight_down = weight_up = (
+                ONE if demand.class_name == self.name else self.multiplier.get(demand.class_name, 0)
+            )
+            flow = flow if demand.class_name == self.name else 0
+        # Value: the term is rate * max(0, weight - shortest length).
+        if self.kind in LINEAR:
+            self.achieved_value += weight_down * flow - (flow_cost if self.kind == "value" else 0)
+            self.demand_sum += rate_up * max(0, weight_up - shortest_length)
+        # Least cost: the flow must be the claimed share of the rate; the term is rate * length.
+        elif self.kind == "cost" and shortest_length < CLOSED:
+            need(
+                flow * ONE >= self.level[1] * rate_up,
+                f"demand {demand.index} has a smaller share than is claimed",
+            )
+            self.achieved_value += flow_cost
+            self.demand_sum += shortest_length * rate_down
+        # Fair level: the term is length * rate if the level grows by the factor of the bound.
+        elif self.kind == "level" and shortest_length < CLOSED:
+            # Members of the level get the grown rate; others that could grow at most their flow.
+            rate_at_bound = min(
+                self.bound * self.level[0] * weight_down // (SQUARE * ONE), rate_down
+            )
+            is_in_level = flow * ONE >= self.level[1] * weight_up
+            may_grow = flow * ONE >= self.level[0] * weight_down
+            self.demand_sum += shortest_length * (
+                rate_at_bound if is_in_level else min(rate_at_bound, flow) if may_grow else flow
+            )
+        # Utilisation, served share: the flow must be the claimed share; the term is rate * length.
+        elif shortest_length < CLOSED:
+            min_share = self.value if self.kind == "concurrent" else SQUARE
+            need(
+                flow * SQUARE >= min_share * rate_up,
+                f"demand {demand.index} has a smaller share than is claimed",
+            )
+            self.demand_sum += shortest_length * rate_down
+
+    def conclude(self, capacity, carried, num_without_path):
+        """Check value and bound, and return the proved sentence.
+
+        capacity: (rounded down, rounded up) of each link; carried: flow of each class;
+        num_without_path: number of demands without a path.
+        """
         need(
             self.kind != "class" or {self.name, *self.multiplier} <= set(carried),
             "no demand has such a class",
         )
-        # The bound that prices and multipliers prove.
+        # Dual bound: value of all capacity, terms of the demands, less what higher classes carry.
         capacity_value = sum(y * up for y, (_, up) in zip(self.price, capacity))
-        paid = (
+        proved_bound = (
             capacity_value
-            + self.total
+            + self.demand_sum
             - sum(m * carried[name] for name, m in self.multiplier.items())
         )
         need(
-            self.kind not in LINEAR or self.reached >= self.value,
-            f"{self.kind}: the flows do not reach the value",
+            self.kind not in LINEAR or self.achieved_value >= self.value,
+            f"{self.kind}: the flows do not reach the claimed value",
         )
         need(
-            self.kind != "cost" or self.reached <= self.value,
-            "cost: the flows cost more than is claimed",
+            self.kind != "cost" or self.achieved_value <= self.value,
+            "cost: the flows cost more than the claimed value",
         )
-        # The inequality of each kind of program.
+        # The inequality of each kind; those of value use the dual bound.
         proves = {
-            "level": self.value == SQUARE and self.total > capacity_value,
+            "level": self.value == SQUARE and self.demand_sum > capacity_value,
             "utilisation": self.bound == 0
-            or self.total * SQUARE >= max(1, self.bound * capacity_value),
-            "cost": self.total - capacity_value >= self.bound,
+            or self.demand_sum * SQUARE >= max(1, self.bound * capacity_value),
+            "cost": self.demand_sum - capacity_value >= self.bound,
             "concurrent": self.bound >= SQUARE
-            or self.bound * self.total >= max(1, SQUARE * capacity_value),
+            or self.bound * self.demand_sum >= max(1, SQUARE * capacity_value),
         }
         need(
-            proves.get(self.kind, paid <= self.bound),
-            f"{self.kind}: the prices prove no such bound",
+            proves.get(self.kind, proved_bound <= self.bound),
+            f"{self.kind}: the prices do not prove the claimed bound",
         )
-        is_least = self.kind in ("utilisation", "cost")
-        low, high = (self.bound, self.value) if is_least else (self.value, self.bound)
+        is_minimum = self.kind in ("utilisation", "cost")
+        low, high = (self.bound, self.value) if is_minimum else (self.value, self.bound)
         need(
             low <= high and (self.kind != "concurrent" or low <= SQUARE),
-            f"{self.kind}: no such value exists",
+            f"{self.kind}: the claimed value contradicts the bound",
         )
-        return self.sentence(low, high, left_out)
+        return self.sentence(low, high, num_without_path)
 
-    def sentence(self, low, high, left_out):
-        """The sentence that is proved, with the least value rounded down and the largest one
-        rounded up.
+    def sentence(self, low, high, num_without_path):
+        """The proved sentence, with the lower number rounded down and the upper one rounded up.
+
+        low, high: multiples of 2^-120; num_without_path: number of demands without a path.
         """
         gap = -(-(high - low) * 10**8 // max(1, high)) / 10**6
         lower = low * 10**9 // SQUARE
@@ -247,133 +266,142 @@ class Program:
         if self.kind == "cost":
             return (
                 f"cost {self.name}: the cost is from {low} of all demand to {high} of flows that "
-                f"carry at least {self.name} of every demand, gap {gap:.6f}%, {left_out} demands "
-                "without a path"
+                f"carry at least {self.name} of every demand, gap {gap:.6f}%, "
+                f"{num_without_path} demands without a path"
             )
         return (
-            f"{kind}{kept_text}: the optimum is from {low} to {high}, gap {gap:.6f}%, {left_out} "
-            "demands without a path"
+            f"{kind}{kept_text}: the optimum is from {low} to {high}, gap {gap:.6f}%, "
+            f"{num_without_path} demands without a path"
         )
 
 
 class Demand:
-    """A row of the matrix; rate and weight are rounded down and up."""
+    """A row of the matrix; rate and weight are pairs (rounded down, rounded up)."""
 
-    def __init__(self, number, row):
-        self.number = number
+    def __init__(self, index, row):
+        self.index = index
         self.source = row["source"]
         self.target = row["target"]
-        self.rate = decimal(row["rate"], f"rate of demand {number}")
+        self.rate = decimal(row["rate"], f"rate of demand {index}")
         self.weight = (
-            decimal(row["weight"], f"weight of demand {number}")
-            if row.get("weight")
-            else (ONE, ONE)
+            decimal(row["weight"], f"weight of demand {index}") if row.get("weight") else (ONE, ONE)
         )
-        self.of_class = quote(row["class"], safe="") if row.get("class") else ""
+        self.class_name = quote(row["class"], safe="") if row.get("class") else ""
 
 
 class Flows:
-    """The flows of all demands, and what they add up to: loads of links, flow of each class, the
-    list of paths.
+    """Sums over the flows of all demands.
+
+    load: flow on each link; carried: flow of each class; num_without_path: number of demands
+    without a path; listed_digest: hash of all listed paths; lengths: length of each link under each
+    program.
     """
 
-    def __init__(self, network, programs, over_all, has_groups):
+    def __init__(self, network, programs, is_over_all_paths, has_groups):
         self.network = network
         self.programs = programs
-        self.over_all = over_all
+        self.is_over_all_paths = is_over_all_paths
         self.has_groups = has_groups
         self.kinds = {program.kind for program in programs}
         self.lengths = [network.lengths(program) for program in programs]
-        self.length_of = [lengths.__getitem__ for lengths in self.lengths]
+        self.link_length = [lengths.__getitem__ for lengths in self.lengths]
         self.load = [0] * len(network.start)
         self.carried = {}
-        self.left_out = 0
-        self.listed = hashlib.sha256()
-        # Source of the last demand, and the distances from there under each program.
+        self.num_without_path = 0
+        self.listed_digest = hashlib.sha256()
+        # Source of the last demand, and for each program the distance from there to each node.
         self.source = None
-        self.reach = []
+        self.source_distances = []
 
     def add(self, demand, line):
-        """Add a demand by its line: its number, multipliers of groups (@group:number), flow:links
+        """Add a demand by its line in the proof.
+
+        The line has the demand's number, multipliers of groups (@group:multiplier), and flow:links
         of each path.
         """
         name, *words = line.split(" ")
         need(
-            name == str(demand.number),
-            f"expected the flows of demand {demand.number}, got {name[:40]!r}",
+            name == str(demand.index),
+            f"expected the flows of demand {demand.index}, got {name[:40]!r}",
         )
         flow = 0
-        paid = 0
-        listed = name
-        lost = {}
+        flow_cost = 0
+        path_list = name
+        lost_by_group = {}
         multipliers = {}
-        distance = self.shortest(demand)
+        shortest_lengths = self.shortest_lengths(demand)
         for word in words:
             amount, _, text = word.partition(":")
-            # The multiplier of a group, "" for no failure, before the first path.
-            if amount[:1] == "@" and listed == name:
+            # Multiplier of a group ("" for no failure); all come before the first path.
+            if amount[:1] == "@" and path_list == name:
                 multipliers[amount[1:]] = integer(text)
                 continue
-            # The flow of a path: its load, cost and length, and the groups that it fails with.
-            amount_sent = integer(amount)
-            along = self.network.links_of(text, demand)
-            listed = f"{listed} {text}"
-            flow += amount_sent
-            paid += self.send(amount_sent, along)
-            if not self.over_all:
-                distance = [
-                    min(shortest, sum(map(length, along)))
-                    for shortest, length in zip(distance, self.length_of)
+            # Flow of a path: add its load, cost and length, and its loss under each failure.
+            path_flow = integer(amount)
+            links = self.network.path_links(text, demand)
+            path_list = f"{path_list} {text}"
+            flow += path_flow
+            flow_cost += self.add_load(path_flow, links)
+            if not self.is_over_all_paths:
+                shortest_lengths = [
+                    min(length, sum(map(link_length, links)))
+                    for length, link_length in zip(shortest_lengths, self.link_length)
                 ]
             if self.has_groups:
-                self.lose(demand, amount_sent, along, multipliers, lost)
+                self.add_losses(demand, path_flow, links, multipliers, lost_by_group)
         # Sums over the demands.
-        self.listed.update(f"{listed}\n".encode())
-        self.carried[demand.of_class] = self.carried.get(demand.of_class, 0) + flow
-        self.left_out += min(distance) >= CLOSED and demand.rate[1] > 0
-        # A promise is what every group leaves, and its price the sum of the multipliers.
+        self.listed_digest.update(f"{path_list}\n".encode())
+        self.carried[demand.class_name] = self.carried.get(demand.class_name, 0) + flow
+        self.num_without_path += min(shortest_lengths) >= CLOSED and demand.rate[1] > 0
+        # A promise is the flow that survives every group; its price is the sum of the multipliers.
         if "promise" in self.kinds:
-            distance = [sum(multipliers.values())]
-            flow = min(demand.rate[0], flow - max(lost.values(), default=0))
+            shortest_lengths = [sum(multipliers.values())]
+            flow = min(demand.rate[0], flow - max(lost_by_group.values(), default=0))
         # Check the rate, and add the demand to every program.
         ends = f"from {demand.source} to {demand.target}"
         is_within = "utilisation" in self.kinds or flow <= demand.rate[0]
-        need(is_within, f"demand {demand.number} {ends} exceeds its rate")
-        for program, dist in zip(self.programs, distance):
-            program.add(demand, flow, paid, dist)
+        need(is_within, f"demand {demand.index} {ends} exceeds its rate")
+        for program, shortest_length in zip(self.programs, shortest_lengths):
+            program.add(demand, flow, flow_cost, shortest_length)
 
-    def shortest(self, demand):
-        """The length of the demand's shortest path under each program, over all paths; CLOSED
-        before any is listed.
+    def shortest_lengths(self, demand):
+        """Length of the demand's shortest path in the network under each program.
+
+        Where only listed paths count, it is CLOSED until a path is listed.
         """
-        if not self.over_all:
+        if not self.is_over_all_paths:
             return [CLOSED] * len(self.programs)
         if demand.source != self.source:
             self.source = demand.source
-            self.reach = [
+            self.source_distances = [
                 distances(self.source, self.network.outgoing, length) for length in self.lengths
             ]
-        return [best.get(demand.target, CLOSED) for best in self.reach]
+        return [best.get(demand.target, CLOSED) for best in self.source_distances]
 
-    def send(self, amount, along):
-        """Put flow on the links of a path; the cost that it pays, rounded up."""
-        for i in along if amount else ():
-            self.load[i] += amount
+    def add_load(self, path_flow, links):
+        """Add flow to the loads of a path's links; return its cost, rounded up."""
+        for i in links if path_flow else ():
+            self.load[i] += path_flow
         cost = self.network.cost
-        return amount * sum(cost[i][1] for i in along) if self.network.has_cost else 0
+        return path_flow * sum(cost[i][1] for i in links) if self.network.has_cost else 0
 
-    def lose(self, demand, amount, along, multipliers, lost):
-        """Note what each group takes of a promise; the multipliers of the others are at most the
-        path's price.
+    def add_losses(self, demand, path_flow, links, multipliers, lost_by_group):
+        """Add the flow of a path to the loss under each group that fails it.
+
+        The multipliers of the other groups must sum to at most the price of the path.
         """
-        hit = set().union(*(self.network.groups_of.get(i, ()) for i in along))
-        pays = sum(m for group, m in multipliers.items() if group not in hit)
-        is_paid = pays <= sum(self.lengths[0][i] for i in along)
-        need(is_paid, f"demand {demand.number}: multipliers above a path's price")
-        lost.update((group, lost.get(group, 0) + amount) for group in hit)
+        failed_groups = set().union(*(self.network.link_groups.get(i, ()) for i in links))
+        multiplier_sum = sum(
+            multiplier for group, multiplier in multipliers.items() if group not in failed_groups
+        )
+        is_paid = multiplier_sum <= sum(self.lengths[0][i] for i in links)
+        need(is_paid, f"demand {demand.index}: multipliers exceed the price of a path")
+        lost_by_group.update(
+            (group, lost_by_group.get(group, 0) + path_flow) for group in failed_groups
+        )
 
     def check_loads(self):
-        """No link carries more than its capacity, or than the claimed utilisation of it."""
+        """Raise ValueError if a link exceeds its capacity times the claimed utilisation."""
         network = self.network
         max_utilisation = self.programs[0].value if "utilisation" in self.kinds else SQUARE
         for i, (load, (capacity, _)) in enumerate(zip(self.load, network.capacity)):
@@ -383,7 +411,7 @@ class Flows:
 
 
 def read_scope(lines, files):
-    """The line that says over which paths the claims are, behind the hashes of the files."""
+    """Check the hashes of the files; return the line that says over which paths claims are."""
     hashes = [hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest() for file in files]
     head = [next(lines, "") for _ in range(3)]
     is_same = head == ["teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}"]
@@ -392,7 +420,7 @@ def read_scope(lines, files):
 
 
 def read_programs(lines, network):
-    """The claims, with their prices and multipliers, up to the line "flows"."""
+    """Programs with their claims, prices and multipliers, up to the line "flows"."""
     programs = []
     for key, *words in (line.split(" ") for line in lines):
         last = programs[-1] if programs else None
@@ -400,10 +428,12 @@ def read_programs(lines, network):
             programs.append(Program(len(network.start), *words))
         elif key == "prices" and programs:
             for link, _, price in (word.partition(":") for word in words):
-                need(link in network.number, f"prices: there is no link {link[:40]!r}")
-                last.price[network.number[link]] = integer(price)
+                need(link in network.index, f"prices: there is no link {link[:40]!r}")
+                last.price[network.index[link]] = integer(price)
         elif key == "multiplier" and programs and last.kind == "class" and words[:1] != [last.name]:
-            last.multiplier.update({of_class: integer(number) for of_class, number in [words]})
+            last.multiplier.update(
+                {class_name: integer(multiplier) for class_name, multiplier in [words]}
+            )
         else:
             need(
                 [key, *words] == ["flows"] and programs,
@@ -414,42 +444,44 @@ def read_programs(lines, network):
 
 
 def check(network, matrix, proof, groups=None):
-    """The sentences that the files prove; raises ValueError where they do not."""
+    """Return the sentences that the files prove; raise ValueError if a claim is not proved."""
     # Read the claims of the proof.
-    links = Network(network, groups)
+    network_data = Network(network, groups)
     with (gzip.open if proof.endswith(".gz") else open)(
         proof, "rt", encoding="utf-8", newline="\n"
     ) as stream:
         lines = (line.rstrip("\n") for line in stream)
         scope = read_scope(lines, (network, matrix))
-        over_all = scope == "paths all"
-        programs = read_programs(lines, links)
+        is_over_all_paths = scope == "paths all"
+        programs = read_programs(lines, network_data)
         kinds = {program.kind for program in programs}
         need(
             len(programs) == 1 or not kinds & {"utilisation", "promise", "cost"},
-            "this program must be the only one",
+            "a utilisation, promise or cost must be the only program of a proof",
         )
         need(
-            "promise" not in kinds or (groups and not over_all),
-            "promises need GROUPS, and listed paths",
+            "promise" not in kinds or (groups and not is_over_all_paths),
+            "promises need the file GROUPS, and listed paths",
         )
         # Add the flows of every demand of the matrix.
-        flows = Flows(links, programs, over_all, bool(groups))
-        for number, row in enumerate(table(matrix, "source", "target", "rate")):
-            flows.add(Demand(number, row), next(lines, ""))
+        flows = Flows(network_data, programs, is_over_all_paths, bool(groups))
+        for index, row in enumerate(table(matrix, "source", "target", "rate")):
+            flows.add(Demand(index, row), next(lines, ""))
         need(
             next(lines, "") == "end" and next(lines, None) is None,
-            "the file does not end where it should",
+            "the proof does not stop at the line 'end' after the last demand",
         )
     need(
-        over_all or scope == f"paths listed {flows.listed.hexdigest()}",
-        "the hash does not match the listed paths",
+        is_over_all_paths or scope == f"paths listed {flows.listed_digest.hexdigest()}",
+        "the hash of the listed paths is not the one in the proof",
     )
     # Check the capacities, then conclude every claim.
     flows.check_loads()
-    conclusion = "proved over all paths: " if over_all else "proved over the listed paths: "
+    conclusion = (
+        "proved over all paths: " if is_over_all_paths else "proved over the listed paths: "
+    )
     return [
-        conclusion + program.conclude(links.capacity, flows.carried, flows.left_out)
+        conclusion + program.conclude(network_data.capacity, flows.carried, flows.num_without_path)
         for program in programs
     ]
 

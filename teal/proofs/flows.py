@@ -1,5 +1,4 @@
-"""Read the flows of a solution: of Teal, of a solver's model over paths or over links, or of a
-script.
+"""Read the flows of a solution: of Teal, of an LP solver over paths or links, or of a script.
 
 A table (.csv or .parquet) has a row for each path, ``source, target, links, flow``, or a row for
 each link of each demand, ``source, target, link, flow``; flows are Gbit/s, links have the names of
@@ -7,8 +6,8 @@ Teal's files (``A->B``, and ``A->B#1`` for a parallel one) or are numbers counte
 links are a JSON list, or have semicolons between them.  A .json file is what ``teal solve --out``
 writes.
 
-Flows on links are decomposed into paths.  A decomposition exists where flow is conserved at every
-other node; flow in cycles carries nothing and is dropped.
+Flows on links are decomposed into paths.  This is possible if flow is conserved at all nodes except
+source and target; flow in cycles serves no demand and is dropped.
 """
 
 from __future__ import annotations
@@ -36,14 +35,19 @@ from teal.network.path_changes import with_listed_paths
 from teal.runtime.arrays import FloatArray
 
 _SUFFIXES = (".json", ".csv", ".parquet")
-# Share of a demand's flow up to which missing conservation is rounding; solvers allow 1e-9 to 1e-6.
+# A violation of flow conservation up to this share of the demand's flow counts as rounding; solvers
+# allow 1e-9 to 1e-6.
 _ROUNDING = 1e-9
 # Flow of each path, Gbit/s.
 PathFlows = PathValues
 
 
 def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
-    """Flow of each demand on each of its paths, Gbit/s.
+    """Return the flow of each demand on each of its paths, Gbit/s.
+
+    Args:
+        file: table (.csv or .parquet) of flows on paths or links, or a .json file of `teal solve`.
+        topology: network.
 
     Raises:
         InputError: another format; a node or link that the network does not have; links that are no
@@ -57,30 +61,30 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
         return stored_paths(read_allocation(file), topology, str(file))
     # Sum the flows of each demand on its paths, or on links.
     flows: dict[Demand, PathFlows] = defaultdict(dict)
-    on_links: dict[Demand, dict[int, float]] = defaultdict(dict)
+    link_flows: dict[Demand, dict[int, float]] = defaultdict(dict)
     node_index = topology.node_index()
     link_index = _link_indices(topology)
-    for line, row in enumerate(_rows(file), 2):
+    for line, row in enumerate(_read_rows(file), 2):
         location = f"{file}, row {line}"
-        demand = _demand_of_row(row, topology, node_index, location)
+        demand = _parse_demand(row, topology, node_index, location)
         amount = amount_of(row.get("flow"), location, "flow", "a number >= 0, Gbit/s")
-        path = _links_of_row(row, topology, link_index, location)
+        path = _parse_links(row, topology, link_index, location)
         if "links" in row:
             require_path(path, topology, demand, location)
             flows[demand][path] = flows[demand].get(path, 0.0) + amount
         else:
-            on_links[demand][path[0]] = on_links[demand].get(path[0], 0.0) + amount
+            link_flows[demand][path[0]] = link_flows[demand].get(path[0], 0.0) + amount
     # Decompose flows on links into paths.
-    for demand, of_demand in on_links.items():
-        for path, amount in _decomposed(of_demand, topology, demand, str(file)).items():
+    for demand, link_flow in link_flows.items():
+        for path, amount in _decompose(link_flow, topology, demand, str(file)).items():
             flows[demand][path] = flows[demand].get(path, 0.0) + amount
     return dict(flows)
 
 
-def _demand_of_row(
+def _parse_demand(
     row: dict[str, Any], topology: Topology, node_index: dict[str, int], location: str
 ) -> Demand:
-    """Source, target and class of a row.
+    """Return the source, target and class of a row.
 
     Args:
         row: row of the table.
@@ -102,10 +106,10 @@ def _demand_of_row(
     return ends[0], ends[1], str(row.get("class") or "")
 
 
-def _links_of_row(
+def _parse_links(
     row: dict[str, Any], topology: Topology, link_index: dict[str, int], location: str
 ) -> tuple[int, ...]:
-    """Link indices of a row: those of a path, or one link.
+    """Return the link indices of a row: those of a path, or one link.
 
     Args:
         row: row of the table, with the column links or link.
@@ -116,7 +120,7 @@ def _links_of_row(
     Raises:
         InputError: an unknown link, no link, or several in the column link.
     """
-    names = _links(row.get("links") if "links" in row else row.get("link"), location)
+    names = _split_link_names(row.get("links") if "links" in row else row.get("link"), location)
     unknown = [name for name in names if name not in link_index]
     if unknown or not names:
         raise InputError(
@@ -124,16 +128,16 @@ def _links_of_row(
         )
     if "links" not in row and len(names) > 1:
         raise InputError(
-            location, "link", "one link; the column of paths is links", ", ".join(names)
+            location, "link", "one link (the column for paths is links)", ", ".join(names)
         )
     return tuple(link_index[name] for name in names)
 
 
 def read_prices(file: Path, topology: Topology) -> FloatArray:
-    """(E,) prices of a table with the columns link and price; 0 for links that it does not have.
+    """Return (E,) link prices from a table with the columns link and price; 0 for other links.
 
     Raises:
-        InputError: no such file or columns; an unknown link; no number of at least 0.
+        InputError: no such file or columns; an unknown link; a price that is no number >= 0.
     """
     link_index = _link_indices(topology)
     prices = np.zeros(topology.num_links)
@@ -143,7 +147,9 @@ def read_prices(file: Path, topology: Topology) -> FloatArray:
             rows = list(reader)
             columns = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(str(file), "", "a CSV file of link prices", error) from None
+        raise InputError.invalid(
+            str(file), "", f"the file cannot be read as a CSV file of link prices: {error}"
+        ) from None
     if not {"link", "price"} <= set(columns):
         raise InputError(str(file), "columns", "link, price", ", ".join(columns) or "none")
     for line, row in enumerate(rows, 2):
@@ -156,13 +162,13 @@ def read_prices(file: Path, topology: Topology) -> FloatArray:
 
 
 def _link_indices(topology: Topology) -> dict[str, int]:
-    """Index of each link by its name, and by its index as text unless a link has that name."""
+    """Return the index of each link by its name, and by its index as text if that is no name."""
     indices = {str(link): link for link in range(topology.num_links)}
     return indices | {name: link for link, name in enumerate(topology.link_names())}
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
-    """Rows of a table with the columns of the module."""
+def _read_rows(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a table of flows on paths or links, after a check of its columns."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
@@ -178,11 +184,15 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         else:
             table = pa.parquet.read_table(file)
     except (OSError, pa.ArrowInvalid) as error:
-        raise InputError(str(file), "", "a table of flows", error) from None
+        raise InputError.invalid(
+            str(file), "", f"the file cannot be read as a table of flows: {error}"
+        ) from None
     # Check the columns.
     columns = set(table.column_names)
     if len(columns) < len(table.column_names):
-        raise InputError(str(file), "columns", "each column once", ", ".join(table.column_names))
+        raise InputError.invalid(
+            str(file), "columns", f"a column occurs twice: {', '.join(table.column_names)}"
+        )
     if not ({"source", "target", "flow"} <= columns and columns & {"links", "link"}):
         raise InputError(
             str(file),
@@ -194,8 +204,8 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _links(value: Any, location: str) -> list[str]:
-    """Names of links, from a list, a JSON list, or text with semicolons."""
+def _split_link_names(value: Any, location: str) -> list[str]:
+    """Return link names from a list, a JSON list, or text with semicolons."""
     if isinstance(value, list):
         return [str(link) for link in value]
     text = str(value if value is not None else "").strip()
@@ -203,32 +213,51 @@ def _links(value: Any, location: str) -> list[str]:
         try:
             return [str(link) for link in json.loads(text)]
         except ValueError as error:
-            raise InputError(location, "links", "a JSON list", error) from None
+            raise InputError.invalid(
+                location, "links", f"the text is not a JSON list: {error}"
+            ) from None
     return [part.strip() for part in text.split(";") if part.strip()]
 
 
-def _decomposed(
-    on_links: dict[int, float], topology: Topology, demand: Demand, location: str
+def _decompose(
+    link_flow: dict[int, float], topology: Topology, demand: Demand, location: str
 ) -> PathFlows:
-    """Paths whose flows add up to those of the links, less cycles."""
+    """Decompose a demand's flow on links into flows on paths, without cycles.
+
+    Each step takes a path with the fewest links among those with residual flow, and its smallest
+    residual flow.
+
+    Args:
+        link_flow: Gbit/s on each link.
+        topology: network.
+        demand: source, target and class.
+        location: file, for messages.
+
+    Raises:
+        InputError: flow that is not conserved at a node other than source and target.
+    """
     source, target, _ = demand
     names = topology.node_names
+    # Outgoing less incoming flow of each node; the total is the surplus of the source.
     balance: dict[int, float] = defaultdict(float)
-    for link, amount in on_links.items():
+    for link, amount in link_flow.items():
         balance[int(topology.link_source[link])] += amount
         balance[int(topology.link_target[link])] -= amount
     total = max(balance[source], 0.0)
     for node, surplus in balance.items():
         if node not in (source, target) and abs(surplus) > _ROUNDING * max(
-            total, max(on_links.values())
+            total, max(link_flow.values())
         ):
-            expected = (
-                f"flow from {names[source]} to {names[target]} that is conserved at {names[node]}"
+            raise InputError.invalid(
+                location,
+                "link, flow",
+                f"the flow from {names[source]} to {names[target]} is not conserved at "
+                f"{names[node]}: outgoing less incoming flow is {surplus:+.9g} Gbit/s",
             )
-            raise InputError(location, "link, flow", expected, f"{surplus:+.9g} Gbit/s")
-    residual = dict(on_links)
+    # Flow decomposition.
+    residual = dict(link_flow)
     paths = PathFlows()
-    while path := _path(residual, topology, source, target):
+    while path := _shortest_flow_path(residual, topology, source, target):
         amount = min(residual[link] for link in path)
         for link in path:
             residual[link] -= amount
@@ -237,20 +266,25 @@ def _decomposed(
     return paths
 
 
-def _path(flows: dict[int, float], topology: Topology, source: int, target: int) -> tuple[int, ...]:
-    """A path with the fewest links that have flow; empty where there is none."""
-    leaving: dict[int, list[int]] = defaultdict(list)
+def _shortest_flow_path(
+    flows: dict[int, float], topology: Topology, source: int, target: int
+) -> tuple[int, ...]:
+    """Return a path with the fewest links over links with flow; () for none.
+
+    Breadth-first search from the source.
+    """
+    links_from: dict[int, list[int]] = defaultdict(list)
     for link in flows:
-        leaving[int(topology.link_source[link])].append(link)
-    reached: dict[int, tuple[int, ...]] = {source: ()}
+        links_from[int(topology.link_source[link])].append(link)
+    path_to: dict[int, tuple[int, ...]] = {source: ()}
     queue = [source]
     for node in queue:
-        for link in leaving[node]:
+        for link in links_from[node]:
             head = int(topology.link_target[link])
-            if head not in reached:
-                reached[head] = (*reached[node], link)
+            if head not in path_to:
+                path_to[head] = (*path_to[node], link)
                 queue.append(head)
-    return reached.get(target, ())
+    return path_to.get(target, ())
 
 
 def splits_over(
@@ -261,13 +295,12 @@ def splits_over(
     classes: DemandClasses | None,
     location: str,
 ) -> tuple[PathSet, FloatArray]:
-    """Candidate paths with those of the flows that are none of them yet, and (D, K) shares of the
-    demands on them.
+    """Return candidate paths that include those of the flows, and the splits (D, K) on them.
 
     Args:
-        flows: flows of :func:`read_flows`.
-        topology: gives the names of nodes.
-        paths: candidate paths.
+        flows: flow of each demand on each path, Gbit/s.
+        topology: network, for the names of nodes.
+        paths: candidate paths; missing paths of the flows are added.
         demand: (D,) Gbit/s.
         classes: classes of the demands; None for none.
         location: name of the file, for messages.
@@ -275,28 +308,37 @@ def splits_over(
     Raises:
         InputError: flow of a demand that the matrix does not have.
     """
-    number = demand_numbers(paths, classes)
-    demand_flows = {number[key]: of_demand for key, of_demand in flows.items() if key in number}
-    for key, of_demand in flows.items():
-        if sum(of_demand.values()) > 0 and (key not in number or demand[number[key]] <= 0):
-            names_of = topology.node_names
-            flow = f"flow from {names_of[key[0]]} to {names_of[key[1]]}" + (
-                f" of class {key[2]}" if key[2] else ""
-            )
-            raise InputError(location, "source and target", "demands of the matrix", flow)
-    more = {
-        d: list(of_demand.keys() - _candidates(paths, d).keys())
-        for d, of_demand in demand_flows.items()
+    demand_index = demand_numbers(paths, classes)
+    demand_flows = {
+        demand_index[demand_key]: path_flow
+        for demand_key, path_flow in flows.items()
+        if demand_key in demand_index
     }
-    paths = with_listed_paths(paths, more)
+    for demand_key, path_flow in flows.items():
+        if sum(path_flow.values()) > 0 and (
+            demand_key not in demand_index or demand[demand_index[demand_key]] <= 0
+        ):
+            names_of = topology.node_names
+            flow = f"flow from {names_of[demand_key[0]]} to {names_of[demand_key[1]]}" + (
+                f" of class {demand_key[2]}" if demand_key[2] else ""
+            )
+            raise InputError.invalid(
+                location, "source and target", f"the matrix has no demand for the {flow}"
+            )
+    # Paths with flow that are no candidate paths, by demand.
+    new_paths = {
+        d: list(path_flow.keys() - _path_columns(paths, d).keys())
+        for d, path_flow in demand_flows.items()
+    }
+    paths = with_listed_paths(paths, new_paths)
     splits = np.zeros(paths.leaf.shape)
-    for d, of_demand in demand_flows.items():
-        column = _candidates(paths, d)
-        for path, amount in of_demand.items():
+    for d, path_flow in demand_flows.items():
+        column = _path_columns(paths, d)
+        for path, amount in path_flow.items():
             splits[d, column[path]] = amount / demand[d] if amount else 0.0
     return paths, splits
 
 
-def _candidates(paths: PathSet, d: int) -> dict[tuple[int, ...], int]:
-    """Column of each candidate path of a demand, by its links."""
+def _path_columns(paths: PathSet, d: int) -> dict[tuple[int, ...], int]:
+    """Return the column k of each candidate path of demand ``d``, by its links."""
     return {tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0}

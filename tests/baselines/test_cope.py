@@ -40,7 +40,7 @@ def _measured(problem: Problem, splits: torch.Tensor) -> float:
 
 def test_the_penalty_is_kept_and_buys_a_better_ratio_for_what_was_measured(past: Past) -> None:
     problem = past.last(6)
-    least = float(RatioProgram.of(past.network).least_ratio(LpSettings())[-1])
+    least = float(RatioProgram.of(past.network).solve_min_ratio(LpSettings())[-1])
     ratios = []
     for penalty in (1.0, 1.2, 2.0, 100.0):
         splits = Cope(6, penalty, 1, LpSettings()).allocate(past)

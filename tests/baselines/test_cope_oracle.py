@@ -100,7 +100,7 @@ class Oracle:
         )
         return float(result.fun), np.asarray(result.x[:-1])
 
-    def least_ratio(self) -> float:
+    def solve_min_ratio(self) -> float:
         """Over all matrices."""
         for _ in range(200):
             ratio, splits = self._least(np.zeros((0, 0)), 0.0)
@@ -152,7 +152,7 @@ def test_both_programs_have_the_optimum_of_the_cutting_planes(
     monkeypatch.setattr(cope, "_OPTIMUM_GAP", 1e-6)
     past = make_past(seed, 4, failed)
     oracle, measured = Oracle(past.network), past.traffic.read(np.arange(4))
-    least = oracle.least_ratio()
+    least = oracle.solve_min_ratio()
     oblivious = Oblivious(LpSettings())
     splits = path_splits(past, oblivious.allocate(past))
     assert oblivious.ratio == pytest.approx(least, rel=1e-5)
@@ -170,7 +170,7 @@ def test_the_optima_of_the_matrices_are_known_to_a_thousandth() -> None:
     for seed in (1, 2):
         past = make_past(seed, 3)
         oracle, measured = Oracle(past.network), past.traffic.read(np.arange(3))
-        least = oracle.least_ratio()
+        least = oracle.solve_min_ratio()
         splits = path_splits(past, Cope(3, 1.2, 1, LpSettings()).allocate(past))
         best = oracle.least_measured(measured, 1.2 * least * (1 + 2e-6))
         assert best * (1 - 1e-4) <= oracle.ratio(splits, measured) <= best * (1 + 1.2e-3)
@@ -181,7 +181,7 @@ def test_the_matrices_of_the_window_are_evenly_spread_over_the_past() -> None:
     these."""
     past = make_past(1, 9)
     oracle = Oracle(past.network)
-    least = oracle.least_ratio()
+    least = oracle.solve_min_ratio()
     rates, excess = past.traffic.read(np.arange(9)), []
     splits = path_splits(past, Cope(2, 1.3, 4, LpSettings()).allocate(past))
     for chosen in ([1, 8], [7, 8], [0, 8], [5, 6]):

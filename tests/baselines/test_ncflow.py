@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from baselines import arc_form
 from baselines.clusters import METHODS, partition
 from baselines.matrix import matrices
-from baselines.ncflow import NcFlow, _joined
+from baselines.ncflow import NcFlow, _join_segments
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic
 from teal.network import Topology, compute_paths
@@ -165,7 +165,7 @@ def test_joined_paths_use_every_alternative_in_its_share() -> None:
         [((3,), 0.2), ((4,), 0.3), ((5,), 0.5)],
         [((6,), 1.0)],
     ]
-    joined = _joined(parts)
+    joined = _join_segments(parts)
     assert sum(share for _, share in joined) == pytest.approx(1.0)
     for alternatives in parts:
         for part_links, share in alternatives:

@@ -49,7 +49,7 @@ def test_the_ratio_is_that_of_the_worst_matrix_and_no_splits_are_better(
 ) -> None:
     problem = random_problem(seed, objective=MLU, batch=1, failed=failed)
     program = RatioProgram.of(problem)
-    variables = program.least_ratio(LpSettings())
+    variables = program.solve_min_ratio(LpSettings())
     splits = program.splits(variables, problem)
     assert variables[-1] == pytest.approx(worst_ratio(problem, splits), rel=1e-6)
     rng = np.random.default_rng(seed)

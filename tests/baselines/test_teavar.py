@@ -12,7 +12,7 @@ import torch
 
 from baselines.lp_all import LpAll
 from baselines.matrix import Matrix, PathArrays
-from baselines.teavar import Teavar, likeliest
+from baselines.teavar import Teavar, most_likely_scenarios
 from teal.errors import InputError
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
@@ -34,7 +34,7 @@ def test_scenarios_of_teavar_are_the_likeliest_and_cover_the_required_probabilit
     for failed in product([False, True], repeat=4):
         failed_cables = tuple(np.flatnonzero(failed).tolist())
         exact[failed_cables] = float(np.prod(np.where(failed, chance, 1 - chance)))
-    scenarios = likeliest(chance, 0.97)
+    scenarios = most_likely_scenarios(chance, 0.97)
     assert sum(probability for probability, _ in scenarios) >= 0.97
     assert scenarios[0][1] == ()
     probabilities = {tuple(sorted(failed)): probability for probability, failed in scenarios}

@@ -135,7 +135,7 @@ def test_a_sequence_of_programs_is_refused() -> None:
 
 
 def test_only_highs_keeps_a_basis() -> None:
-    with pytest.raises(InputError, match="highs with warm=true"):
+    with pytest.raises(InputError, match="warm=true does not support"):
         make_scheme("lp-all:solver=gurobi,warm=true")
     with pytest.raises(InputError, match="crossover"):
         make_scheme("lp-all:crossover=false,warm=true")

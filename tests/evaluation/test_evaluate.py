@@ -116,7 +116,10 @@ def test_a_failing_scheme_fails_only_its_row_and_the_note_gives_the_reason(b4: I
     failed = {(row.scheme, row.index): row.note for row in rows if not row.usable}
     assert failed.pop(("a", 1)) == "no licence"
     assert failed.pop(("b", 0)) == "ZeroDivisionError: oh"
-    assert failed.pop(("c", 2)) == "ValueError: splits must be (1, 132, 4), are (1, 131, 4)"
+    assert failed.pop(("c", 2)) == (
+        "ValueError: splits must be an array of shape (1, 132, 4) (matrices, demands, paths), "
+        "not (1, 131, 4)"
+    )
     assert failed.pop(("d", 2)) == "d: expected x, found y"
     assert not failed
     assert len(notices) == 4

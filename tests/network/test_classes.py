@@ -72,7 +72,7 @@ def test_limits_and_names_are_checked() -> None:
         teal.priority_problem(topology, paths, {"gold": demand}, latency_limit_ms={"gold": 0.0})
     with pytest.raises(InputError, match="each once"):
         DemandClasses(("a", "a"), np.array([0, 1, 2]))
-    with pytest.raises(InputError, match="demands with classes"):
+    with pytest.raises(InputError, match="demands have no classes"):
         teal.Problem.create(topology, paths, teal.Objective(teal.ObjectiveName.PRIORITY), demand)
     assert within_latency(paths, topology, 1e-9).mask.sum() == 0
 

@@ -84,7 +84,7 @@ def _sharded(objective: ObjectiveName, demand: np.ndarray | None = None) -> Shar
 
 
 def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(InputError, match="at least one matrix"):
+    with pytest.raises(InputError, match="there is no matrix"):
         Problem.create(
             _PLAIN.topology, _PLAIN.paths, Objective(), np.zeros((0, _PLAIN.paths.num_demands))
         )
@@ -95,7 +95,7 @@ def test_a_matrix_that_is_not_there_is_refused() -> None:
     for wrong in (3, 7, -4):
         with pytest.raises(IndexError):
             problem.row(wrong)
-    with pytest.raises(InputError, match=r"row\(0\) is one matrix"):
+    with pytest.raises(InputError, match=r"use row\(0\) for one matrix"):
         problem.rows(torch.tensor(1))
     with pytest.raises(
         (InputError, TypeError)

@@ -281,22 +281,22 @@ def test_promises_over_paths_that_share_links() -> None:
 def test_names_columns_and_demands_are_checked() -> None:
     problem = random_problem(1, batch=1)
     group = GroupShare((0,), 0.1)
-    with pytest.raises(InputError, match="no rule or condition"):
+    with pytest.raises(InputError, match="rule or condition of this name"):
         problem.under(group).under(GroupShare((1,), 0.2))
     for rule in ("demand", "capacity", "sign", "mask"):
-        with pytest.raises(InputError, match="no rule or condition"):
+        with pytest.raises(InputError, match="rule or condition of this name"):
             problem.under(type("Named", (GroupShare,), {"name": rule})((0,), 0.1))
     for protected in (lambda: problem.with_protection().under(group), lambda: problem.under(group).with_protection()):
         with pytest.raises(InputError, match="no further condition"):
             protected()
     mixing = type("Mixing", (GroupShare,), {"name": "mixing", "changes_columns": True})
-    with pytest.raises(InputError, match="changes columns"):
+    with pytest.raises(InputError, match="may change columns"):
         problem.with_churn_limit(problem.even_splits, 0.1).under(mixing((0,), 0.1))
 
     def halve(self: GroupShare, program: Program) -> Rewritten:
         return Rewritten.of(dataclasses.replace(program, demand=program.demand / 2))
 
-    with pytest.raises(InputError, match="other demands or values"):
+    with pytest.raises(InputError, match="changes demands or values"):
         teal.solve(problem.under(type("Halving", (GroupShare,), {"rewrite": halve})((0,), 0.1)))
 
 

@@ -241,7 +241,7 @@ def test_shares_under_conditions_are_those_of_clarabel(
 def test_a_limit_that_leaves_a_demand_without_a_share_is_refused() -> None:
     base = random_problem(1, batch=1, idle=0.0)
     problem = Problem.create(base.topology, base.paths, "proportional_fair", base.demand.numpy())
-    with pytest.raises(InputError, match="every demand may have a share"):
+    with pytest.raises(InputError, match="a share of every demand"):
         solve(problem.with_churn_limit(torch.zeros_like(problem.even_splits[0]), 0.0), gap=0.01)
 
 

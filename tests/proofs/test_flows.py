@@ -100,7 +100,7 @@ def test_wrong_rows_are_named(row: str, words: str, tmp_path: Path) -> None:
 
 def test_flow_that_is_not_conserved_is_named_with_its_node(tmp_path: Path) -> None:
     text = "source,target,link,flow\nn0,n3,0,3\nn0,n3,1,1\n"
-    with pytest.raises(InputError, match=r"conserved at n1, found -2 Gbit/s"):
+    with pytest.raises(InputError, match=r"conserved at n1: .* -2 Gbit/s"):
         read_flows(_write(tmp_path / "x.csv", text), _DIAMOND)
 
 
@@ -129,7 +129,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
         (
             "x.csv",
             "source,target,links,flow,flow\nn0,n1,0,4,1\n",
-            "columns: expected each column once",
+            "columns: a column occurs twice",
         ),
         ("x.csv", "source,target,link,flow\nn0,n1,0;1,1\n", "row 2: link: expected one link"),
         (
@@ -159,6 +159,6 @@ def test_paths_that_are_no_candidates_are_added(tmp_path: Path) -> None:
         (3, 4): 0.5,
     }
     with pytest.raises(
-        InputError, match="demands of the matrix, found flow from n0 to n3 of class gold"
+        InputError, match="the matrix has no demand for the flow from n0 to n3 of class gold"
     ):
         splits_over({(0, 3, "gold"): {(0, 1): 1.0}}, _DIAMOND, paths, demand, None, "x.csv")

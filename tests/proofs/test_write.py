@@ -17,7 +17,7 @@ from teal.problem import Allocation, Problem
 from teal.problem.assessment import assess
 from teal.problem.priority import priority_problem
 from teal.proofs import check
-from teal.proofs.write import GROUPS, MATRIX, NETWORK, PROOF, claims_of, write_proof
+from teal.proofs.write import GROUPS, MATRIX, NETWORK, PROOF, make_claims, write_proof
 from teal.solvers.pdhg.solver import solve
 from teal.testing import make_topology, random_problem
 from tests.proofs.cases import CASES, Case, problem_of
@@ -97,7 +97,7 @@ def test_flow_on_a_failed_link_is_refused_with_its_link(tmp_path: Path) -> None:
     full = torch.where(problem.path_mask, 0.5, 0.0).to(torch.float64)
     with pytest.raises(
         InputError,
-        match=r"link n.->n.: expected no flow: its capacity is 0, found 0.25 Gbit/s of the",
+        match=r"link n.->n.: the link has capacity 0, but carries 0.25 Gbit/s of the",
     ):
         write_proof(
             tmp_path, failed, Allocation.of_batch(full, torch.zeros_like(problem.capacity), 0.0)
@@ -129,13 +129,13 @@ def test_what_cannot_be_proved_says_so(tmp_path: Path) -> None:
     problem = random_problem(2, batch=1)
     result = solve(problem, gap=1e-2)
     calm = problem.with_churn_limit(result.splits[0], 0.5)
-    with pytest.raises(InputError, match="no side condition but promises"):
+    with pytest.raises(InputError, match="do not support the condition churn"):
         write_proof(tmp_path, calm, result.allocation)
     problem = problem_of(Case(ObjectiveName.MAX_MIN), 0)
-    with pytest.raises(InputError, match="candidate paths, for classes and levels"):
+    with pytest.raises(InputError, match="max_min cannot be proved over all paths"):
         write_proof(tmp_path, problem, solve(problem, gap=1e-2).allocation, over_all=True)
     problem = problem_of(Case(ObjectiveName.WEIGHTED_FLOW, protected=True), 0)
-    with pytest.raises(InputError, match="one program over the candidate paths, for promises"):
+    with pytest.raises(InputError, match="promises cannot be proved over all paths"):
         write_proof(tmp_path, problem, solve(problem, gap=1e-2).allocation, over_all=True)
 
 
@@ -202,7 +202,7 @@ def test_prices_that_were_multiplied_prove_as_much() -> None:
     result = solve(problem, gap=1e-4)
     halved = dataclasses.replace(result.allocation, prices=result.prices / 2)
     own, other = (
-        claims_of(problem, result.splits, allocation, over_all=False)[0]
+        make_claims(problem, result.splits, allocation, over_all=False)[0]
         for allocation in (result.allocation, halved)
     )
     assert other.bound == pytest.approx(own.bound, rel=1e-6)

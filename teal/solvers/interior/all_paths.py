@@ -18,22 +18,23 @@ from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.kernel_cache import is_interpreting
-from teal.solvers.interior.columns import columns_of, with_columns_of
+from teal.solvers.interior.columns import add_columns, path_columns
 from teal.solvers.interior.engine import accepts as accepts_program
 from teal.solvers.interior.master import Demands, Master, Round
 
-# Price of an unserved Gbit/s over the cost of the longest shortest path; the factor by which it is
-# raised while demand is unserved, and how often.
+# Cost of an unserved Gbit/s over the cost of the most expensive shortest path; the factor by which
+# it is raised while demand is unserved, and the largest number of raises.
 UNSERVED_COST = 3.0
 UNSERVED_COST_FACTOR = 10.0
 _MAX_RAISES = 2
-# Rounds of multiplicative weights, by whether all demand is served: 12 for problems with few
-# initial paths, none for the others (cost266 to 0.1%: 49 ms with 12, 35 ms with none).
+# Rounds of multiplicative weights, by whether all demand must be served at the least cost; without
+# that requirement none is faster (cost266 to 0.1%: 49 ms with 12 rounds, 35 ms with none).
 _WEIGHT_ROUNDS = {False: 0, True: 12}
 # Range of the number of candidate paths in which this master is faster than PDHG, with shedding.
 _MIN_PATHS = 2_000
 _MAX_PATHS = 16_000
-# Parts of the target gap to which rounds run, until a nearby solution serves all demand.
+# Rounds run to the target gap times these factors, one after the other, until the master with all
+# demand served reaches the target.
 _TARGET_FACTORS = (1.0, 0.3, 0.1)
 
 
@@ -44,7 +45,8 @@ class AllPathsSolution(NamedTuple):
         paths: paths of the problem, and those that carry traffic.
         splits: (D, K) splits over these.
         prices: (E,) dual prices, value per Gbit/s.
-        bound: bound on the optimum over all paths, as a score of the program.
+        bound: upper bound on the optimum over all paths: value less cost, minus the cost of serving
+            all demand, or minus the largest link utilisation.
         iterations: interior-point iterations.
         reached: whether the target gap was reached.
     """
@@ -72,37 +74,43 @@ def is_faster(problem: Problem) -> bool:
 
 
 def has_few_paths(problem: Problem) -> bool:
-    """Return whether a problem has too few paths for the interior-point master to be used."""
+    """Return whether :func:`is_faster` rejects a problem because it has too few candidate paths."""
     return int(problem.paths.mask.sum()) < _MIN_PATHS
 
 
-def demands_of(problem: Problem) -> Demands:
-    """Return the program over all paths of a problem that :func:`accepts` allows.
+def _master_demands(problem: Problem) -> Demands:
+    """Return the program over all paths of a problem of one matrix that :func:`accepts` allows.
 
-    Under least_cost an unserved Gbit/s costs three times the longest shortest path.
+    Under least_cost an unserved Gbit/s costs three times the cost of the most expensive shortest
+    path.
     """
     rules = problem.objective.rules
-    is_whole = rules.may_have_no_allocation
+    serves_all = rules.may_have_no_allocation
     rate = problem.routable_demand[0] if rules.carries_all else problem.demand[0]
-    cost = problem.link_cost.numpy()
+    link_cost = problem.link_cost.numpy()
     unit_value = problem.demand_value.numpy()
-    if is_whole:
-        max_cost = _max_shortest_path_cost(problem, cost)
+    if serves_all:
+        max_cost = _max_shortest_path_cost(problem, link_cost)
         unit_value = np.full(len(rate), UNSERVED_COST * (max_cost if max_cost > 0 else 1.0))
     return Demands(
         problem.topology,
         problem.paths.pairs,
         np.ascontiguousarray(rate.numpy()),
         np.ascontiguousarray(unit_value),
-        np.ascontiguousarray(cost),
+        np.ascontiguousarray(link_cost),
         np.ascontiguousarray(problem.capacity[0].numpy()),
-        is_whole=is_whole,
+        serves_all=serves_all,
         balances=rules.balances,
     )
 
 
 def _max_shortest_path_cost(problem: Problem, cost: FloatArray) -> float:
-    """Return the largest cost of a demand's shortest path."""
+    """Return the largest cost of a demand's shortest path.
+
+    Args:
+        problem: problem of one matrix.
+        cost: (E,) cost of a Gbit/s on each link.
+    """
     topology = problem.topology
     pairs = problem.paths.pairs
     weight = np.where(problem.capacity[0].numpy() > 0, cost, np.inf)
@@ -127,48 +135,52 @@ def improving(
     report: Callable[[Round], None] | None = None,
     unit_value: float = 0.0,
 ) -> Steps[AllPathsSolution]:
-    """Run rounds until the gap to the optimum over all paths is at most ``target``.
+    """Run rounds of column generation to a gap of at most ``target`` over all paths.
 
-    Under least_cost the price of unserved demand is raised up to twice while some is unserved.
+    Under least_cost the cost of unserved demand is raised up to twice while some is unserved.
 
     Args:
-        problem: float64 problem that :func:`accepts` allows.
+        problem: float64 problem of one matrix that :func:`accepts` allows.
         target: target gap.
         deadline: time after which no round begins.
         max_rounds: largest number of rounds.
         report: called after each round.
-        unit_value: least price of an unserved Gbit/s.
+        unit_value: smallest cost of an unserved Gbit/s.
     """
-    demands = demands_of(problem)
-    if demands.is_whole:
+    demands = _master_demands(problem)
+    if demands.serves_all:
         demands = dataclasses.replace(
             demands, unit_value=np.maximum(demands.unit_value, unit_value)
         )
-    master = Master(demands, columns_of(problem.paths), _WEIGHT_ROUNDS[demands.is_whole])
+    master = Master(demands, path_columns(problem.paths), _WEIGHT_ROUNDS[demands.serves_all])
     num_raises = 0
-    latest = yield from master.improving(target, deadline, max_rounds, report)
-    if demands.is_whole:
+    last_round = yield from master.run_rounds(target, deadline, max_rounds, report)
+    # Least cost: the last master must serve all demand.  Raise the cost of unserved demand until it
+    # can, and repeat at a smaller gap if the result misses the target.
+    if demands.serves_all:
         for factor in _TARGET_FACTORS:
             if factor < 1:
-                latest = yield from master.improving(factor * target, deadline, max_rounds, report)
-            latest = master.carrying_all(target, deadline)
-            while not latest.is_whole and num_raises < _MAX_RAISES and not deadline.is_over:
-                master.raise_worth(UNSERVED_COST_FACTOR)
+                last_round = yield from master.run_rounds(
+                    factor * target, deadline, max_rounds, report
+                )
+            last_round = master.serve_all(target, deadline)
+            while not last_round.serves_all and num_raises < _MAX_RAISES and not deadline.is_over:
+                master.raise_unserved_cost(UNSERVED_COST_FACTOR)
                 num_raises += 1
-                yield from master.improving(factor * target, deadline, max_rounds, report)
-                latest = master.carrying_all(target, deadline)
-            if latest.gap <= target or not latest.is_whole or deadline.is_over:
+                yield from master.run_rounds(factor * target, deadline, max_rounds, report)
+                last_round = master.serve_all(target, deadline)
+            if last_round.gap <= target or not last_round.serves_all or deadline.is_over:
                 break
-    paths, splits = with_columns_of(problem.paths, latest.columns, latest.share)
-    # Value of serving all demand at no cost.
-    base = 0.0
-    if demands.is_whole:
-        base = UNSERVED_COST_FACTOR**num_raises * float(demands.rate @ demands.unit_value)
+    paths, splits = add_columns(problem.paths, last_round.columns, last_round.share)
+    # Value of serving all demand at no cost: bound less this is minus a lower bound on the cost.
+    full_value = 0.0
+    if demands.serves_all:
+        full_value = UNSERVED_COST_FACTOR**num_raises * float(demands.rate @ demands.unit_value)
     return AllPathsSolution(
         paths,
         splits,
-        latest.price,
-        latest.bound - base,
+        last_round.price,
+        last_round.bound - full_value,
         master.iterations,
-        latest.gap <= target and (latest.is_whole or not demands.is_whole),
+        last_round.gap <= target and (last_round.serves_all or not demands.serves_all),
     )

@@ -16,12 +16,12 @@ from teal.network.shortest import walk_back
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel
 
-# A new path must be cheaper by this part of its price.
+# A new path must be cheaper than the present ones by this part of its price.
 _MIN_RELATIVE_SAVING = 1e-9
 
 
-def columns_of(paths: PathSet) -> PathLinks:
-    """Return the paths of a path set as columns, links from source to target."""
+def path_columns(paths: PathSet) -> PathLinks:
+    """Return the paths of a path set as columns, the links of each from source to target."""
     layout = _source_to_target(paths)
     return layout._replace(slot=np.arange(len(layout.slot)))
 
@@ -36,7 +36,12 @@ def _source_to_target(paths: PathSet) -> PathLinks:
 
 @kernel
 def path_sums(columns: PathLinks, weight: FloatArray) -> FloatArray:
-    """Return the sum (P,) of the weights (E,) of the links of each column."""
+    """Return (P,) the sum of link weights along each column.
+
+    Args:
+        columns: P columns in CSR form: links of column p are link[link_ptr[p]:link_ptr[p + 1]].
+        weight: (E,) weight of each link.
+    """
     out = np.zeros(len(columns.slot))
     for p in range(len(out)):
         for i in range(columns.link_ptr[p], columns.link_ptr[p + 1]):
@@ -45,9 +50,18 @@ def path_sums(columns: PathLinks, weight: FloatArray) -> FloatArray:
 
 
 @kernel
-def column_loads(columns: PathLinks, rate: FloatArray, share: FloatArray, links: int) -> FloatArray:
-    """Return the load (E,), Gbit/s, of shares (P,) of demands (D,)."""
-    out = np.zeros(links)
+def column_loads(
+    columns: PathLinks, rate: FloatArray, share: FloatArray, num_links: int
+) -> FloatArray:
+    """Return the load (E,) of each link, Gbit/s.
+
+    Args:
+        columns: P columns of D demands in CSR form.
+        rate: (D,) Gbit/s.
+        share: (P,) share of its demand on each column.
+        num_links: E.
+    """
+    out = np.zeros(num_links)
     for d in range(len(rate)):
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):
             flow = rate[d] * share[p]
@@ -60,25 +74,27 @@ def column_loads(columns: PathLinks, rate: FloatArray, share: FloatArray, links:
 def tree_loads(
     pairs: IntArray,
     source_row: Int64Array,
-    into: IntArray,
+    pred_link: IntArray,
     tail: IntArray,
     rate: FloatArray,
-    links: int,
+    num_links: int,
 ) -> FloatArray:
     """Return the load (E,), Gbit/s, with every demand on its path in a shortest-path tree.
 
     Args:
         pairs: (D, 2) source and target of each demand.
-        source_row: (D,) row of each demand's source in ``into``.
-        into: (S, N) link into each node on a path from each source, -1 for none.
+        source_row: (D,) row of each demand's source in ``pred_link``.
+        pred_link: (sources, N) last link of the shortest path from each source to each node, -1 for
+            none.
         tail: (E,) node where each link starts.
         rate: (D,) Gbit/s.
-        links: E.
+        num_links: E.
     """
-    out = np.zeros(links)
+    out = np.zeros(num_links)
     for d in range(len(pairs)):
+        # Walk back from the target to the source.
         node = pairs[d, 1]
-        tree = into[source_row[d]]
+        tree = pred_link[source_row[d]]
         while node != pairs[d, 0] and tree[node] >= 0:
             link = tree[node]
             out[link] += rate[d]
@@ -92,71 +108,86 @@ def cheaper_paths(
     pairs: IntArray,
     source_row: Int64Array,
     distance: FloatArray,
-    into: IntArray,
+    pred_link: IntArray,
     tail: IntArray,
     weight: FloatArray,
-    limit: FloatArray,
+    max_length: FloatArray,
 ) -> tuple[Int64Array, IntArray]:
-    """Return the shortest path of each demand that is cheaper than its columns and its limit.
+    """Return the shortest path of each demand if it is cheaper than its columns and short enough.
 
     Args:
-        columns: present columns.
-        pairs, source_row, into, tail: as in :func:`tree_loads`.
-        distance: (S, N) length of the shortest path from each source to each node.
+        columns: P present columns of D demands in CSR form: columns of demand d are
+            path_ptr[d]:path_ptr[d + 1], links of column p are link[link_ptr[p]:link_ptr[p + 1]].
+        pairs: (D, 2) source and target of each demand.
+        source_row: (D,) row of each demand's source in ``distance`` and ``pred_link``.
+        distance: (sources, N) length of the shortest path from each source to each node.
+        pred_link: (sources, N) last link of that path, -1 for none.
+        tail: (E,) node where each link starts.
         weight: (E,) dual price and cost of each link, infinite where it has failed.
-        limit: (D,) largest length of a new path; -inf for a demand that needs none.
+        max_length: (D,) largest length of a new path; -inf for a demand that needs none.
 
     Returns:
-        Pointers (D + 1,) into an array of links, and that array.
+        pointers (D + 1,) and links: the new path of demand d is links[pointers[d]:pointers[d + 1]],
+        empty for none.
     """
     ptr = np.zeros(len(pairs) + 1, np.int64)
-    path = np.empty(into.shape[1], np.int32)
+    # (N,) links of one path.
+    scratch = np.empty(pred_link.shape[1], np.int32)
     for d in range(len(pairs)):
         shortest = distance[source_row[d], pairs[d, 1]]
-        max_price = limit[d]
+        # Price to beat: the cheapest present column, at most the largest length.
+        max_price = max_length[d]
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):
             price = 0.0
             for i in range(columns.link_ptr[p], columns.link_ptr[p + 1]):
                 price += weight[columns.link[i]]
             max_price = min(max_price, price)
         if shortest < max_price - _MIN_RELATIVE_SAVING * shortest:
-            ptr[d + 1] = walk_back(pairs[d, 0], pairs[d, 1], into[source_row[d]], tail, path)
+            ptr[d + 1] = walk_back(
+                pairs[d, 0], pairs[d, 1], pred_link[source_row[d]], tail, scratch
+            )
+    # Counts become pointers; then write the paths.
     for d in range(len(pairs)):
         ptr[d + 1] += ptr[d]
     links = np.empty(ptr[-1], np.int32)
     for d in range(len(pairs)):
         if ptr[d + 1] > ptr[d]:
-            walk_back(pairs[d, 0], pairs[d, 1], into[source_row[d]], tail, links[ptr[d] :])
+            walk_back(pairs[d, 0], pairs[d, 1], pred_link[source_row[d]], tail, links[ptr[d] :])
     return ptr, links
 
 
 @kernel
 def replace_columns(
-    columns: PathLinks, share: FloatArray, keep: BoolArray, ptr: Int64Array, links: IntArray
+    columns: PathLinks, share: FloatArray, keep: BoolArray, new_ptr: Int64Array, new_links: IntArray
 ) -> tuple[PathLinks, FloatArray]:
-    """Return columns without dropped and with new ones, and their shares.
+    """Return the columns that stay and the new ones, and the share of each.
 
     Args:
-        columns: present columns.
-        share: (P,) share of each.
+        columns: P present columns of D demands in CSR form: columns of demand d are
+            path_ptr[d]:path_ptr[d + 1], links of column p are link[link_ptr[p]:link_ptr[p + 1]].
+        share: (P,) share of its demand on each.
         keep: (P,) columns that stay.
-        ptr: (D + 1,) pointers of the new columns, whose share is 0.
-        links: links of these.
+        new_ptr: (D + 1,) the new column of demand d has the links new_links[new_ptr[d]:new_ptr[d +
+            1]], empty for none; its share is 0.
+        new_links: links of all new columns.
     """
-    demands = len(ptr) - 1
+    demands = len(new_ptr) - 1
+    # Sizes of the result.
     num_columns = 0
-    num_entries = len(links)
+    num_entries = len(new_links)
     for p in range(len(keep)):
         if keep[p]:
             num_columns += 1
             num_entries += columns.link_ptr[p + 1] - columns.link_ptr[p]
     for d in range(demands):
-        num_columns += ptr[d + 1] > ptr[d]
+        num_columns += new_ptr[d + 1] > new_ptr[d]
+    # CSR arrays of the result; slots are numbered consecutively.
     path_ptr = np.zeros(demands + 1, np.int64)
     link_ptr = np.zeros(num_columns + 1, np.int64)
     link = np.empty(num_entries, np.int32)
     new_share = np.zeros(num_columns)
     slot = np.arange(num_columns)
+    # Copy the columns that stay, then append the new one of each demand.
     q = entry = 0
     for d in range(demands):
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):
@@ -168,9 +199,9 @@ def replace_columns(
             new_share[q] = share[p]
             q += 1
             link_ptr[q] = entry
-        if ptr[d + 1] > ptr[d]:
-            for i in range(ptr[d], ptr[d + 1]):
-                link[entry] = links[i]
+        if new_ptr[d + 1] > new_ptr[d]:
+            for i in range(new_ptr[d], new_ptr[d + 1]):
+                link[entry] = new_links[i]
                 entry += 1
             q += 1
             link_ptr[q] = entry
@@ -179,12 +210,17 @@ def replace_columns(
 
 
 @kernel
-def _column_at(columns: PathLinks, position: int) -> tuple[Int64Array, IntArray]:
-    """Return one column of each demand, by its position: pointers (D + 1,) and links."""
+def _nth_columns(columns: PathLinks, n: int) -> tuple[Int64Array, IntArray]:
+    """Return the n-th column of each demand in CSR form.
+
+    Returns:
+        pointers (D + 1,) and links: the column of demand d is links[pointers[d]:pointers[d + 1]],
+        empty for a demand with fewer columns.
+    """
     demands = len(columns.path_ptr) - 1
     ptr = np.zeros(demands + 1, np.int64)
     for d in range(demands):
-        p = columns.path_ptr[d] + position
+        p = columns.path_ptr[d] + n
         length = 0
         if p < columns.path_ptr[d + 1]:
             length = columns.link_ptr[p + 1] - columns.link_ptr[p]
@@ -192,30 +228,31 @@ def _column_at(columns: PathLinks, position: int) -> tuple[Int64Array, IntArray]
     links = np.empty(ptr[-1], np.int32)
     for d in range(demands):
         if ptr[d + 1] > ptr[d]:
-            first = columns.link_ptr[columns.path_ptr[d] + position]
+            first = columns.link_ptr[columns.path_ptr[d] + n]
             for i in range(ptr[d + 1] - ptr[d]):
                 links[ptr[d] + i] = columns.link[first + i]
     return ptr, links
 
 
-def with_columns_of(
+def add_columns(
     paths: PathSet, columns: PathLinks, share: FloatArray
 ) -> tuple[PathSet, FloatArray]:
     """Return ``paths`` with the columns that carry traffic added, and the splits (D, K) over all.
 
     Args:
-        paths: paths of D demands, at most MAX_PATHS for each in the end.
-        columns: columns of the demands.
-        share: (P,) share of each column.
+        paths: paths of D demands; columns are added up to MAX_PATHS paths of a demand.
+        columns: P columns of the demands.
+        share: (P,) share of its demand on each column.
     """
+    # Columns that carry traffic, added one of each demand at a time.
     no_columns = np.zeros(paths.num_demands + 1, np.int64), np.zeros(0, np.int32)
-    carrying, shares = replace_columns(columns, share, share > 0, *no_columns)
-    for position in range(int(np.diff(carrying.path_ptr).max(initial=0))):
+    carrying, carrying_share = replace_columns(columns, share, share > 0, *no_columns)
+    for n in range(int(np.diff(carrying.path_ptr).max(initial=0))):
         if paths.num_paths >= MAX_PATHS:
             break
-        paths = with_more_paths(paths, *_column_at(carrying, position))
+        paths = with_more_paths(paths, *_nth_columns(carrying, n))
     splits = np.zeros(paths.mask.size)
-    _write_splits(carrying, shares, _source_to_target(paths), splits)
+    _write_splits(carrying, carrying_share, _source_to_target(paths), splits)
     return paths, splits.reshape(paths.mask.shape)
 
 
@@ -223,11 +260,19 @@ def with_columns_of(
 def _write_splits(
     columns: PathLinks, share: FloatArray, layout: PathLinks, splits: FloatArray
 ) -> None:
-    """Write the share of each column to the slot of the same path."""
+    """Write the share of each column to the slot of the same path.
+
+    Args:
+        columns: P columns of D demands in CSR form, links from source to target.
+        share: (P,) share of its demand on each column.
+        layout: paths of a path set in CSR form, links from source to target.
+        splits: (D K,) share on each path, at its slot d K + k (written).
+    """
     for d in range(len(columns.path_ptr) - 1):
         for p in range(columns.path_ptr[d], columns.path_ptr[d + 1]):
             first = columns.link_ptr[p]
             length = columns.link_ptr[p + 1] - columns.link_ptr[p]
+            # Find the path with the same links.
             for q in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
                 begin = layout.link_ptr[q]
                 is_same = layout.link_ptr[q + 1] - begin == length

@@ -50,10 +50,10 @@ from teal.solvers.interior.stops import ends_at
 from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, Stop
 
-# Largest number of iterations of a matrix; most take 5 to 30.
+# Largest number of iterations of a matrix; most matrices take 5 to 30.
 MAX_ITERATIONS = 200
-# The kernel's target is slightly below the requested gap, since the projection afterwards rounds
-# and sums in another order; and at least what float64 can resolve.
+# The kernel's target gap is slightly below the requested one, since the projection afterwards
+# rounds and sums in another order; it is at least what float64 can resolve.
 _KERNEL_GAP_FACTOR = 0.99
 _ROUNDING = 1e-12
 _MIN_KERNEL_GAP = 1e-14
@@ -75,12 +75,12 @@ def accepts(problem: Problem) -> bool:
 
 
 class Size(NamedTuple):
-    """Size of the program of one matrix.
+    """Size of the presolved program of one matrix.
 
     Attributes:
         rows: number of links that can bind.
         paths: number of columns.
-        updates: entries of S that an iteration updates.
+        updates: entries of the Schur complement that an iteration updates.
     """
 
     rows: int
@@ -108,7 +108,7 @@ class FirstProgram:
 
     @functools.cached_property
     def presolved(self) -> tuple[PresolvedProgram, FloatArray]:
-        """The program, and the splits (D K,) of the demands without a block."""
+        """The presolved program, and the splits (D K,) of the demands that it serves in full."""
         problem = self._problem
         first = (problem if problem.batch == 1 else problem.row(0)).to(torch.float64)
         splits = np.zeros((1, self._problem.ops.mask.numel()))
@@ -122,7 +122,7 @@ class FirstProgram:
 
 
 def is_candidate(problem: Problem) -> bool:
-    """Return whether :func:`is_faster` can be true for paths of this size."""
+    """Return whether a path set is small enough for :func:`is_faster` to be true."""
     is_small = problem.paths.scan_size <= _MAX_SCAN
     return is_small and accepts(problem) and not is_interpreting()
 
@@ -130,27 +130,28 @@ def is_candidate(problem: Problem) -> bool:
 def is_faster(
     problem: Problem, gap: float, max_s: float = math.inf, first: FirstProgram | None = None
 ) -> bool:
-    """Return whether the engine is predicted to reach a target before PDHG.
+    """Return whether the engine is predicted to reach a target gap before PDHG.
 
     Args:
         problem: B matrices, the first of which stands for all.
         gap: target gap.
-        max_s: seconds that all matrices may take.
+        max_s: seconds that all matrices may take; the prediction must be at most half of them.
         first: the program of the first matrix; None to build it.
     """
     first = first or FirstProgram(problem)
     if not accepts(problem) or is_interpreting():
         return False
-    scan = problem.paths.scan_size
-    if scan > _MAX_SCAN:
+    scan_size = problem.paths.scan_size
+    if scan_size > _MAX_SCAN:
         return False
-    digits = _digits_of(gap)
-    # PDHG's compiled engines accept plain paths only.
+    digits = _gap_digits(gap)
+    # PDHG's compiled engines accept plain paths only: otherwise only the time limit counts.
     if not problem.ops.is_over_paths:
         seconds = problem.batch * _predicted_s(problem, first.size, digits)
         return seconds <= max_s / 2
+    # PDHG solves matrices side by side, which makes each one cheaper.
     batch_penalty = max(1, min(problem.batch, _MAX_LANES)) ** _LANES_EXPONENT
-    if scan <= _SMALL_SCAN:
+    if scan_size <= _SMALL_SCAN:
         return batch_penalty * float(np.interp(digits, _DIGITS, _TIME_RATIO_IF_SMALL)) <= 1
     seconds = _predicted_s(problem, first.size, digits)
     if problem.batch * seconds > max_s / 2:
@@ -162,13 +163,24 @@ def is_faster(
 
 
 def _min_pdhg_s(problem: Problem, digits: float) -> float:
-    """Return the least seconds that PDHG takes for one matrix."""
+    """Return the least seconds that PDHG takes for one matrix: iterations times seconds of each.
+
+    Args:
+        problem: problem of the matrix.
+        digits: -log10 of the target gap.
+    """
     iteration_s = _PDHG_S_PER_ENTRY * problem.paths.scan_size + _MIN_PDHG_ITERATION_S
     return float(np.interp(digits, _DIGITS, _PDHG_ITERATIONS)) * iteration_s
 
 
 def _predicted_s(problem: Problem, size: Size, digits: float) -> float:
-    """Return the predicted seconds of one matrix; arguments as in :func:`_time_ratio`."""
+    """Return the predicted seconds of one matrix: its iterations and the presolve.
+
+    Args:
+        problem: problem of the matrix.
+        size: size of its program.
+        digits: -log10 of the target gap.
+    """
     iterations = np.interp(digits, _DIGITS, _ITERATIONS[problem.demand_set.carries_all])
     return float(iterations) * size.iteration_s + _PRESOLVE_S_PER_ENTRY * problem.paths.scan_size
 
@@ -176,29 +188,37 @@ def _predicted_s(problem: Problem, size: Size, digits: float) -> float:
 def _time_ratio(problem: Problem, size: Size, digits: float) -> float:
     """Return the predicted time of this engine over that of PDHG, for one matrix.
 
-    It holds for networks that are not small.
+    exp of a linear model of the logarithms of rows, scan size and seconds of an iteration, and of
+    the digits of the gap.  It holds for networks that are not small.
 
     Args:
         problem: problem of the matrix.
         size: size of its program.
-        digits: -log10 of the gap.
+        digits: -log10 of the target gap.
     """
-    kind = type(problem.demand_set)
+    demand_set_type = type(problem.demand_set)
     carries_all = problem.demand_set.carries_all
-    if kind is Capped:
-        return _TIME_RATIO_OF_BOUNDS
+    if demand_set_type is Capped:
+        return _TIME_RATIO_WITH_BOUNDS
     log_iteration_s = math.log(size.iteration_s + _MIN_ITERATION_S)
-    rows = math.log(max(1, size.rows))
-    scan = math.log(problem.paths.scan_size)
-    linear = sum(
-        map(operator.mul, _LOG_TIME_RATIO[carries_all], (1.0, rows, scan, log_iteration_s, digits))
+    log_rows = math.log(max(1, size.rows))
+    log_scan_size = math.log(problem.paths.scan_size)
+    linear_model = sum(
+        map(
+            operator.mul,
+            _LOG_TIME_RATIO[carries_all],
+            (1.0, log_rows, log_scan_size, log_iteration_s, digits),
+        )
     )
-    if kind in (AtMostOne, ExactlyOne):
-        return math.exp(linear)
+    if demand_set_type in (AtMostOne, ExactlyOne):
+        return math.exp(linear_model)
+    # Concave utilities have a model of their own; stepped values take the larger ratio.
     alpha = 1.0 if problem.utility is None else problem.utility.curve.alpha
     utility_features = (1.0, log_iteration_s, digits, math.log(max(1.0, alpha)))
-    concave = sum(map(operator.mul, _LOG_TIME_RATIO_OF_UTILITIES, utility_features))
-    return math.exp(max(concave, linear) if kind is Stepped else concave)
+    utility_model = sum(map(operator.mul, _LOG_TIME_RATIO_WITH_UTILITIES, utility_features))
+    return math.exp(
+        max(utility_model, linear_model) if demand_set_type is Stepped else utility_model
+    )
 
 
 def pdhg_iterations_before(
@@ -206,7 +226,7 @@ def pdhg_iterations_before(
 ) -> int | None:
     """Return how many iterations PDHG may take before this engine solves the problem.
 
-    How much a warm start saves PDHG differs by a factor of ten between programs.  PDHG is therefore
+    A warm start saves PDHG ten times more work on some programs than on others.  PDHG is therefore
     given the predicted time of this engine, so that the two together take at most twice that time.
 
     Args:
@@ -219,30 +239,32 @@ def pdhg_iterations_before(
     Returns:
         0 where this engine is predicted to be faster; None where it is not to be used.
     """
-    scan = problem.paths.scan_size
-    if not accepts(problem) or is_interpreting() or scan > _MAX_SCAN:
+    scan_size = problem.paths.scan_size
+    if not accepts(problem) or is_interpreting() or scan_size > _MAX_SCAN:
         return None
-    is_one_small = scan <= _SMALL_SCAN and problem.batch == 1
+    # Where PDHG gains little from a warm start, the faster engine runs at once.
+    is_one_small = scan_size <= _SMALL_SCAN and problem.batch == 1
     gains_little = is_one_small or not problem.ops.is_over_paths
     if (gains_little or not is_warm) and is_faster(problem, gap, max_s, first):
         return 0
-    seconds = _predicted_s(problem, first.size, _digits_of(gap))
+    seconds = _predicted_s(problem, first.size, _gap_digits(gap))
     if problem.batch * seconds > max_s / 2:
         return None
+    # Seconds of a PDHG iteration over all matrices side by side.
     lanes = max(1, min(problem.batch, _MAX_LANES))
-    pdhg_iteration_s = (_PDHG_S_PER_ENTRY * scan + _MIN_PDHG_ITERATION_S) * lanes ** (
+    pdhg_iteration_s = (_PDHG_S_PER_ENTRY * scan_size + _MIN_PDHG_ITERATION_S) * lanes ** (
         1 - _LANES_EXPONENT
     )
     return max(_MIN_PDHG_ITERATIONS, int(lanes * seconds / pdhg_iteration_s))
 
 
-def _digits_of(gap: float) -> float:
+def _gap_digits(gap: float) -> float:
     """Return -log10 of a gap, clamped to the range that was measured."""
     return min(max(-math.log10(max(gap, 1e-12)), _DIGITS[0]), _DIGITS[-1])
 
 
 def gains_from_model(problem: Problem, gap: float, first: FirstProgram | None = None) -> bool:
-    """Return whether a PriceGNN's start saves more time than the model takes.
+    """Return whether a start from a PriceGNN saves more time than the model takes.
 
     Args:
         problem: B matrices of a problem that :func:`accepts` allows.
@@ -253,15 +275,21 @@ def gains_from_model(problem: Problem, gap: float, first: FirstProgram | None = 
 
 
 def is_faster_from_model(problem: Problem, gap: float, max_s: float, first: FirstProgram) -> bool:
-    """Return whether this engine from a PriceGNN's start is predicted to be the fastest.
+    """Return whether this engine, started from a PriceGNN, is predicted to be the fastest.
 
-    It is compared with cold starts of both engines.  Arguments: :func:`pdhg_iterations_before`.
+    It is compared with cold starts of this engine and of PDHG.
+
+    Args:
+        problem: one matrix; batches are refused.
+        gap: target gap.
+        max_s: seconds that the matrix may take; the prediction must be at most half of them.
+        first: the program of the matrix.
     """
     if not accepts(problem) or is_interpreting() or not problem.ops.is_over_paths:
         return False
     if not _SMALL_SCAN < problem.paths.scan_size <= _MAX_SCAN or problem.batch > 1:
         return False
-    digits = _digits_of(gap)
+    digits = _gap_digits(gap)
     without_model_s = _predicted_s(problem, first.size, digits)
     if without_model_s > max_s / 2:
         return False
@@ -274,9 +302,9 @@ def is_faster_from_model(problem: Problem, gap: float, max_s: float, first: Firs
 
 
 def _saved_by_model_s(problem: Problem, gap: float, first: FirstProgram) -> float:
-    """Return the predicted seconds that a PriceGNN's start saves in one matrix, net of the model.
+    """Return the predicted seconds that a start from a PriceGNN saves, less the time of the model.
 
-    To a gap of d digits over r links that can bind, a cold solve takes about
+    To a gap of d digits over r links that can bind, a cold solve of one matrix takes about
 
         3 + d / 2 + (0.022 + 0.0055 d) r
 
@@ -289,24 +317,25 @@ def _saved_by_model_s(problem: Problem, gap: float, first: FirstProgram) -> floa
     return _SAVED_BY_MODEL * iterations * size.iteration_s - model_s
 
 
-# Start from a PriceGNN: saved part of the iterations; time of the model, fixed and for each entry
-# of a scan; least saved part of the time for which it is used; speed-up of PDHG by digits of the
-# gap.
+# Start from a PriceGNN: saved part of the iterations; seconds of the model, fixed and for each scan
+# entry; smallest saved part of the time for which the model is used; speed-up of PDHG to gaps of
+# 1%, 0.1% and 0.01%.  Scan entries are the nodes of the trie of all paths, and the path slots.
 _SAVED_BY_MODEL = 0.5
 _MIN_MODEL_S = 1.9e-3
 _MODEL_S_PER_ENTRY = 1.1e-7
 _MIN_SAVED = 0.1
 _PDHG_SPEEDUP_FROM_MODEL = (2.0, 1.2, 1.0)
-# Scan entries of a small network, and of the largest one that is solved by interior points.
+# Scan entries of the largest small network, and of the largest network that is solved by interior
+# points.
 _SMALL_SCAN = 7_000
 _MAX_SCAN = 400_000
-# Seconds of a PDHG iteration, for each entry of a scan and at least; least number of PDHG
-# iterations before this engine is used.
+# Seconds of a PDHG iteration: for each scan entry, and at least; smallest number of PDHG iterations
+# before this engine is used.
 _PDHG_S_PER_ENTRY = 8e-9
 _MIN_PDHG_ITERATION_S = 5e-5
 _MIN_PDHG_ITERATIONS = 32
-# PDHG iterations to gaps of 1%, 0.1% and 0.01%; with binding links it seldom takes fewer: 264 cases
-# on networks of 50 to 136 nodes.
+# Least PDHG iterations to gaps of 1%, 0.1% and 0.01%; with binding links PDHG seldom takes fewer:
+# 264 cases on networks of 50 to 136 nodes.
 _PDHG_ITERATIONS = (20.0, 30.0, 40.0)
 # Scan entries of all matrices from which threads save time.
 _MIN_PARALLEL_SCAN = 20_000
@@ -317,12 +346,13 @@ _TIME_RATIO_IF_SMALL = (0.6, 0.42, 0.26)
 # PDHG solves matrices side by side: n of them, up to 16, take n^0.4 times as long as one.
 _MAX_LANES = 16
 _LANES_EXPONENT = 0.6
-# Factor of the prices in a dual bound.
+# The dual bound is computed at the prices times this factor.
 _UNSCALED = np.ones(1)
-# Gap to which small networks are solved at least, since an iteration takes microseconds.
+# Small networks are solved at least to this gap, since an iteration takes microseconds.
 _SMALL_NETWORK_GAP = 1e-7
-# Seconds of an iteration: for each updated entry of S, each path, each cubed row of the Cholesky
-# factor, and at least; seconds of the presolve for each entry of a scan.
+# Seconds of an iteration: for each updated entry of the Schur complement, for each path, at least,
+# and for the Cholesky factor times the cube of the rows; seconds of the presolve for each scan
+# entry.
 _S_PER_UPDATE = 3.5e-9
 _S_PER_PATH = 6e-8
 _MIN_ITERATION_S = 1e-6
@@ -331,20 +361,20 @@ _PRESOLVE_S_PER_ENTRY = 4e-8
 # Iterations to gaps of 1%, 0.1% and 0.01%, by whether all demand is served.
 _ITERATIONS = {False: (7.0, 9.0, 11.0), True: (4.5, 6.0, 7.0)}
 _DIGITS = (2.0, 3.0, 4.0)
-# With upper bounds on columns; the largest ratio of 75 cases with a limit on churn was 0.92.
-_TIME_RATIO_OF_BOUNDS = 0.5
+# Ratio with upper bounds on columns; the largest of 75 cases with a limit on churn was 0.92.
+_TIME_RATIO_WITH_BOUNDS = 0.5
 # Larger networks: log(time of this engine / time of PDHG), linear in 1, log(links that can bind),
 # log(scan entries), log(seconds of an iteration) and digits of the gap; least squares on 96 cases,
-# by whether all demand is served.  On a network left out of the fit it is right in 92% of the
+# by whether all demand is served.  Cross-validated by network, the sign is right in 92% of the
 # cases.
 _LOG_TIME_RATIO = {
     False: (15.792, -1.798, 0.0, 0.925, -0.583),
     True: (-11.217, 0.554, 0.668, -0.360, -0.176),
 }
 # Concave utilities: linear in 1, log(seconds of an iteration), digits of the gap and log(alpha);
-# 132 cases, right in 97%, and in 96% on networks left out of the fit.  Values in steps take the
-# larger of both.
-_LOG_TIME_RATIO_OF_UTILITIES = (4.767, 0.513, -0.672, -0.509)
+# 132 cases, the sign right in 97%, and in 96% when cross-validated by network.  Values in steps
+# take the larger of both models.
+_LOG_TIME_RATIO_WITH_UTILITIES = (4.767, 0.513, -0.672, -0.509)
 
 
 def solving(
@@ -355,7 +385,7 @@ def solving(
     deadline: Deadline,
     first: FirstProgram | None = None,
 ) -> Steps[PdhgResult]:
-    """Solve B matrices.
+    """Solve B matrices: presolve, interior-point search, projection onto capacities, certificate.
 
     Args:
         problem: B matrices of a problem that :func:`accepts` allows.
@@ -366,28 +396,30 @@ def solving(
         first: the program of the first matrix, if it has been built.
     """
     begin = time.perf_counter()
-    double = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
+    problem64 = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
     yield
     stop = np.zeros(1, np.bool_)
     # Starting a timer thread takes as long as solving such a network.
     is_short = (
         problem.batch * problem.paths.scan_size <= _SMALL_SCAN and deadline.remaining_s > _SHORT_S
     )
+    # Splits (B, D, K), dual prices (B, E) and iterations (B,).
     with contextlib.nullcontext() if is_short else ends_at(deadline, stop):
-        shares, prices, iterations = _solve_batch(
-            double, state, gap, min(max_iterations, MAX_ITERATIONS), stop, first
+        solution, prices, iterations = _solve_batch(
+            problem64, state, gap, min(max_iterations, MAX_ITERATIONS), stop, first
         )
     dual_prices = torch.from_numpy(prices)
-    if small.is_small(double):
-        splits = small.projected(double, shares.reshape(double.batch, -1))
-        measured = small.measured(double, splits, dual_prices, _UNSCALED)
-        value = torch.from_numpy(measured.value)
-        bound = from_score(double, torch.from_numpy(measured.score), dual_prices)
+    # Project the splits onto the capacities; certify with the Lagrangian bound of the prices.
+    if small.is_small(problem64):
+        splits = small.projected(problem64, solution.reshape(problem64.batch, -1))
+        metrics = small.measured(problem64, splits, dual_prices, _UNSCALED)
+        value = torch.from_numpy(metrics.value)
+        bound = from_score(problem64, torch.from_numpy(metrics.score), dual_prices)
     else:
-        splits = project(double, torch.from_numpy(shares), refill=0)
-        value = double.value(splits)
-        bound = dual_bound(double, dual_prices)
-    gaps = certified_gap(double, value, bound)
+        splits = project(problem64, torch.from_numpy(solution), refill=0)
+        value = problem64.value(splits)
+        bound = dual_bound(problem64, dual_prices)
+    gaps = certified_gap(problem64, value, bound)
     dtype = problem.demand.dtype
     max_iterations_taken = int(iterations.max(initial=0))
     other_stop = Stop.ITERATIONS if max_iterations_taken >= max_iterations else Stop.STALLED
@@ -417,11 +449,24 @@ def _solve_batch(
     stop: BoolArray,
     first: FirstProgram | None,
 ) -> tuple[FloatArray, FloatArray, Int64Array]:
-    """Return shares (B, D, K), dual prices (B, E) and iterations (B,) of all matrices."""
+    """Solve all matrices, side by side or one after the other.
+
+    Args:
+        problem: B matrices in float64.
+        state: warm start; None for a cold one.
+        gap: target gap.
+        max_iterations: largest number of iterations of a matrix.
+        stop: (1,) flag at which the searches end.
+        first: the program of the first matrix, if it has been built.
+
+    Returns:
+        splits (B, D, K), dual prices (B, E) and iterations (B,).
+    """
     mask = problem.ops.mask
     sheds = not problem.price_set.on_simplex
     splits = np.zeros((problem.batch, mask.numel()))
     prices = np.zeros((problem.batch, problem.capacity.shape[1]))
+    # Warm start: splits projected onto the capacities, and prices.
     if state is not None:
         feasible_splits = project(problem, state.splits.to(torch.float64), refill=0)
         splits[:] = feasible_splits.reshape(problem.batch, -1).numpy()
@@ -443,26 +488,28 @@ def _solve_batch(
     is_parallel_by_matrix = is_parallel_by_matrix and problem.batch >= threads
     solve_one = solve if is_parallel_by_matrix else solve_on_threads
 
-    def solve_row(row: int, program: PresolvedProgram) -> None:
-        iterations[row] = solve_one(
-            program, sheds, False, kernel_gap, max_iterations, splits[row], prices[row], start, stop
+    def solve_row(b: int, program: PresolvedProgram) -> None:
+        iterations[b] = solve_one(
+            program, sheds, False, kernel_gap, max_iterations, splits[b], prices[b], start, stop
         )
 
     if first is not None and problem.batch == 1:
-        program, unconstrained_splits = first.presolved
+        # The program is there already: demands outside it take its splits, the others the warm
+        # start.
+        program, fixed_splits = first.presolved
         block_slots = program.slot[program.slot >= 0]
         block_splits = splits[0, block_slots]
-        splits[0] = unconstrained_splits
+        splits[0] = fixed_splits
         splits[0, block_slots] = block_splits
-        numbered_programs = enumerate([program])
+        indexed_programs = enumerate([program])
     else:
-        numbered_programs = enumerate(_programs(problem, splits))
+        indexed_programs = enumerate(_programs(problem, splits))
     if not is_parallel_by_matrix:
-        for row, program in numbered_programs:
-            solve_row(row, program)
+        for b, program in indexed_programs:
+            solve_row(b, program)
     else:
         with ThreadPoolExecutor(threads) as pool:
-            while chunk := list(itertools.islice(numbered_programs, 4 * threads)):
+            while chunk := list(itertools.islice(indexed_programs, 4 * threads)):
                 list(pool.map(solve_row, *zip(*chunk, strict=True)))
     return splits.reshape(problem.batch, *mask.shape), prices, iterations
 
@@ -470,33 +517,42 @@ def _solve_batch(
 def _programs(problem: Problem, splits: FloatArray) -> Iterator[PresolvedProgram]:
     """Yield the presolved program of each matrix.
 
-    ``splits`` (B, D K) receives the shares of demands without a block.
+    Args:
+        problem: B matrices in float64.
+        splits: (B, D K) share of its demand on each path; receives those of demands that are served
+            in full because no link limits them.
     """
     sheds = not problem.price_set.on_simplex
     layout, coefficient = columns_of_ops(problem.ops, problem.capacity.shape[1])
     demand = problem.demand.contiguous().numpy()
     capacity = problem.capacity.contiguous().numpy()
     value = problem.path_value.contiguous().numpy().reshape(-1)
-    for row in range(problem.batch):
-        terms = _terms_of(problem, coefficient, row)
-        yield presolve(layout, terms, demand[row], capacity[row], value, sheds, 0.0, splits[row])
+    for b in range(problem.batch):
+        terms = _demand_terms(problem, coefficient, b)
+        yield presolve(layout, terms, demand[b], capacity[b], value, sheds, 0.0, splits[b])
 
 
-def _terms_of(problem: Problem, coefficient: FloatArray, row: int) -> DemandTerms:
-    """Return the terms of the demands of one matrix."""
+def _demand_terms(problem: Problem, coefficient: FloatArray, b: int) -> DemandTerms:
+    """Return the coefficients, upper bounds, steps and utilities of the demands of one matrix.
+
+    Args:
+        problem: B matrices in float64.
+        coefficient: load that a Gbit/s of a path puts on each of its links; empty if all are 1.
+        b: index of the matrix.
+    """
     terms = NO_TERMS._replace(coefficient=coefficient)
     demand_set = problem.demand_set
     if isinstance(demand_set, Stepped):
         level = demand_set.steps.level.expand(problem.demand.shape[1], -1)
-        end = demand_set.steps.end[row].expand_as(level)
+        end = demand_set.steps.end[b].expand_as(level)
         terms = terms._replace(level=_array(level), end=_array(end))
     if isinstance(demand_set, Concave):
         terms = terms._replace(
-            utility_weight=_array(demand_set.unit_value[row]), alpha=demand_set.curve.alpha
+            utility_weight=_array(demand_set.unit_value[b]), alpha=demand_set.curve.alpha
         )
     max_share = getattr(demand_set, "max_share", None)
     if max_share is not None:
-        terms = terms._replace(max_share=_array(max_share[row]).reshape(-1))
+        terms = terms._replace(max_share=_array(max_share[b]).reshape(-1))
     return terms
 
 
@@ -506,7 +562,7 @@ def _array(values: torch.Tensor) -> FloatArray:
 
 @functools.cache
 def warm_up(*, is_large: bool = False) -> None:
-    """Compile or load the kernels, and those of bounds and projections in float64, on three nodes.
+    """Compile or load the kernels, with those of bounds and projections, on three nodes.
 
     Args:
         is_large: load the kernels of programs that run on all threads, instead of the others.

@@ -41,8 +41,8 @@ from teal.solvers.interior.search import solve_on_threads
 from teal.solvers.interior.starts import COLD, Start
 from teal.solvers.interior.stops import ends_at
 
-# Multiplicative weights: rounds, and the price expm1(steepness (load - free load)) of a link's
-# utilisation, with a largest exponent.
+# Multiplicative weights: number of rounds, and the price expm1(steepness (utilisation - free load))
+# of a link, with a largest exponent.
 _WEIGHT_ROUNDS = 12
 _STEEPNESS = 4.0
 _FREE_LOAD = 0.9
@@ -54,7 +54,8 @@ _JOIN_LOAD = 0.95
 # target.
 _GAP_FACTOR = 0.1
 _TARGET_FACTOR = 0.25
-# Warm start of a master: initial mu and mix over the present gap, and their largest values.
+# Warm start of a master: initial mu, and weight of the central shares (mix), over the present gap;
+# their largest values.
 _MU_PER_GAP = 5.0
 _MIX_PER_GAP = 20.0
 _MAX_MU = 0.03
@@ -63,9 +64,10 @@ _MAX_MIX = 0.15
 _MIN_SHARE = 1e-2
 # Smallest gap that counts for a warm start.
 _MIN_START_GAP = 1e-9
-# Gaps of costs are relative to at least this part of the cost of leaving all demand unserved.
+# The gap of a cost is relative to the cost, but at least to this part of the cost of shedding all
+# demand.
 _MIN_RELATIVE_COST = 1e-9
-# Columns are dropped after a round that has reduced the gap to this part.
+# Columns are dropped only after a round that has reduced the gap to at most this part.
 _FAST_DECREASE = 0.6
 # Relative overload of a link that counts as rounding.
 _ROUNDING = 1e-9
@@ -81,12 +83,13 @@ class Demands:
         topology: the network.
         pairs: (D, 2) source and target of each demand.
         rate: (D,) Gbit/s; 0 for a demand to ignore.
-        unit_value: (D,) value of a Gbit/s over a path that costs nothing.
+        unit_value: (D,) value of a Gbit/s over a path that costs nothing; where all demand must be
+            served, the cost of an unserved Gbit/s.
         cost: (E,) cost of a Gbit/s on each link.
         capacity: (E,) Gbit/s; 0 where a link has failed.
-        is_whole: whether all demand is served, at the least cost.
-        balances: whether all demand is served, at the least maximum link utilisation; unit_value
-            and cost are then unused.
+        serves_all: whether all demand must be served, at the least cost.
+        balances: whether all demand must be served, at the smallest maximum link utilisation;
+            unit_value and cost are then unused.
     """
 
     topology: Topology
@@ -95,13 +98,13 @@ class Demands:
     unit_value: FloatArray
     cost: FloatArray
     capacity: FloatArray
-    is_whole: bool = False
+    serves_all: bool = False
     balances: bool = False
 
     @property
-    def carries_all(self) -> bool:
-        """Whether every demand needs a path, at any price."""
-        return self.is_whole or self.balances
+    def needs_paths(self) -> bool:
+        """Whether every demand needs a path at any price, because all must be served."""
+        return self.serves_all or self.balances
 
 
 class Round(NamedTuple):
@@ -109,14 +112,14 @@ class Round(NamedTuple):
 
     Attributes:
         columns: paths of the master.
-        share: (P,) share of its demand on each; loads fit the capacities at the end.
+        share: (P,) share of its demand on each path; the loads of the last round fit the
+            capacities.
         price: (E,) dual prices of the best bound, value per Gbit/s.
-        bound: least upper bound so far, over all paths, on the sum of value less cost over the
+        bound: smallest upper bound so far, over all paths: on the sum of value less cost over the
             flow, or on minus the largest link utilisation.
-        gap: difference of bound and value, over the bound; over cost or utilisation where all
-            demand is served.
+        gap: (bound - value) / bound; where all demand is served, over the cost or the utilisation.
         added: number of new paths in the next round.
-        is_whole: whether all demand is served.
+        serves_all: whether all demand is served.
     """
 
     columns: PathLinks
@@ -125,21 +128,28 @@ class Round(NamedTuple):
     bound: float
     gap: float
     added: int
-    is_whole: bool
+    serves_all: bool
 
 
 class _Trees(NamedTuple):
+    """Shortest-path trees from each source of a demand, in the order of the source nodes.
+
+    Attributes:
+        distance: (sources, N) length of the shortest path to each node, infinite for none.
+        pred_link: (sources, N) last link of that path, -1 for none.
+    """
+
     distance: FloatArray
-    into: IntArray
+    pred_link: IntArray
 
 
 class Master:
-    """Column generation of one program.
+    """Column generation of one program over all paths, with an interior-point master.
 
     Args:
         demands: the program.
         columns: first paths; a demand may have none.
-        weight_rounds: rounds of multiplicative weights.
+        weight_rounds: rounds of multiplicative weights before the first master.
 
     Attributes:
         iterations: interior-point iterations so far.
@@ -151,28 +161,41 @@ class Master:
         self._demands = demands
         self._columns = columns
         self._sources, self._source_row = np.unique(demands.pairs[:, 0], return_inverse=True)
+        # (P,) share of its demand on each column, and (E,) dual price of each link.
         self._share = np.zeros(len(columns.slot))
         self._price = np.zeros(len(demands.cost))
         self._best_price = self._price
+        # (E,) whether each link has a capacity row in the master.
         self._is_row = np.full(len(demands.cost), weight_rounds == 0)
         self._weight_rounds = weight_rounds
         self._bound = math.inf
         self.iterations = 0
         self._last_round: Round | None = None
         self._may_drop_columns = True
-        # Mean load and price unit of the multiplicative weights.
+        # Multiplicative weights: (E,) mean load so far, Gbit/s, and factor of the prices.
         self._mean_load = np.zeros(len(demands.cost))
-        self._unit = 0.0
-        self._last_trees: tuple[FloatArray, _Trees] | None = None
+        self._price_unit = 0.0
+        # (E,) link weights of the last pricing, and their shortest-path trees.
+        self._priced_trees: tuple[FloatArray, _Trees] | None = None
 
-    def improving(
+    def run_rounds(
         self,
         target: float,
         deadline: Deadline,
         max_rounds: int = _MAX_ROUNDS,
         report: Callable[[Round], None] | None = None,
     ) -> Steps[Round]:
-        """Run rounds until the gap is at most ``target``, or time or rounds are used up."""
+        """Run rounds of column generation until the gap is at most ``target``.
+
+        The first call begins with rounds of multiplicative weights.  Each round solves the master,
+        prices new paths and exchanges columns.
+
+        Args:
+            target: target gap.
+            deadline: time after which no round begins.
+            max_rounds: largest number of rounds.
+            report: called after each round.
+        """
         if self._last_round is None:
             for index in range(self._weight_rounds):
                 self._multiplicative_weights_round(index)
@@ -181,58 +204,66 @@ class Master:
                     break
         gap = 1.0
         previous_gap = math.inf
-        latest = None
+        last_round = None
         if self._last_round is not None:
             gap = self._last_round.gap
         for index in range(max_rounds):
             master_gap = max(_TARGET_FACTOR * target, _GAP_FACTOR * gap)
-            value = self._solve(master_gap, False, deadline)
+            value = self._solve_master(master_gap, False, deadline)
             yield
-            is_over = deadline.is_over or index == max_rounds - 1
-            latest = self._last_round = self._certified_round(value)
-            gap = latest.gap
-            is_feasible = self._add_filled_rows(latest.share)
-            # A gap that grows shows that dropped columns are missing.
+            is_out_of_budget = deadline.is_over or index == max_rounds - 1
+            last_round = self._last_round = self._certified_round(value)
+            gap = last_round.gap
+            # Links filled by the solution get rows; overloaded links without a row make it
+            # infeasible.
+            is_feasible = self._add_filled_rows(last_round.share)
+            # If the gap grows, dropped columns are missing: drop no more.
             self._may_drop_columns &= gap <= previous_gap
             is_fast = index > 0 and gap < _FAST_DECREASE * previous_gap
             previous_gap = gap
-            ends = is_over or (gap <= target and is_feasible)
-            if not ends:
-                latest = latest._replace(
+            is_last = is_out_of_budget or (gap <= target and is_feasible)
+            if not is_last:
+                last_round = last_round._replace(
                     added=self._exchange_columns(is_fast and self._may_drop_columns)
                 )
             if report is not None:
-                report(latest)
-            is_finest = master_gap <= _TARGET_FACTOR * target
-            if ends or (is_finest and is_feasible and not latest.added):
+                report(last_round)
+            is_final_target = master_gap <= _TARGET_FACTOR * target
+            if is_last or (is_final_target and is_feasible and not last_round.added):
                 break
-        assert latest is not None
-        return latest
+        assert last_round is not None
+        return last_round
 
-    def carrying_all(self, target: float, deadline: Deadline) -> Round:
-        """Return a round that serves all demand over the present paths, if these allow it."""
+    def serve_all(self, target: float, deadline: Deadline) -> Round:
+        """Solve the master with all demand served over the present paths, as far as these allow it.
+
+        Returns:
+            the certified round; ``serves_all`` says whether all demand is served within the
+            capacities.
+        """
         for _ in range(_MAX_ROUNDS):
-            # The shares of the last round stay as they are.
+            # The last round keeps its shares: the solver overwrites a copy.
             self._share = self._share.copy()
-            value = self._solve(_TARGET_FACTOR * target, True, deadline)
+            value = self._solve_master(_TARGET_FACTOR * target, True, deadline)
             if self._add_filled_rows(self._share) or deadline.is_over:
                 break
-        final = self._certified_round(value)
-        carried = np.add.reduceat(np.append(self._share, 0.0), self._columns.path_ptr[:-1])
-        is_whole = bool((carried[self._demands.rate > 0] > 1 - _ROUNDING).all())
-        return final._replace(is_whole=is_whole and self._is_within(self._share))
+        certified = self._certified_round(value)
+        # (D,) carried share of each demand.
+        carried_share = np.add.reduceat(np.append(self._share, 0.0), self._columns.path_ptr[:-1])
+        all_served = bool((carried_share[self._demands.rate > 0] > 1 - _ROUNDING).all())
+        return certified._replace(serves_all=all_served and self._is_feasible(self._share))
 
-    def raise_worth(self, factor: float) -> None:
-        """Multiply the price of unserved demand by a factor.
+    def raise_unserved_cost(self, factor: float) -> None:
+        """Multiply the cost of unserved demand by a factor.
 
-        The bound is raised by the cost of all demand, so that it stays valid.
+        The value of serving all demand rises by the same amount as the bound, which stays valid.
         """
         unit_value = self._demands.unit_value * factor
         self._bound += float(self._demands.rate @ (unit_value - self._demands.unit_value))
         self._demands = dataclasses.replace(self._demands, unit_value=unit_value)
 
     def _trees(self, weight: FloatArray) -> _Trees:
-        """Return the shortest-path trees from all sources over links that work."""
+        """Return shortest-path trees from all sources for link weights (E,), over working links."""
         demands = self._demands
         usable_weight = np.where(demands.capacity > 0, weight, np.inf)
         return _Trees(
@@ -250,69 +281,100 @@ class Master:
         """Return the length (D,) of the shortest path of each demand."""
         return np.asarray(trees.distance[self._source_row, self._demands.pairs[:, 1]])
 
-    def _bound_of(self, distance: FloatArray, price: FloatArray) -> float:
-        """Return the Lagrangian bound of prices over all paths (:class:`Round`)."""
+    def _lagrangian_bound(self, distance: FloatArray, price: FloatArray) -> float:
+        """Return the Lagrangian bound of the link prices y over all paths.
+
+        Value less cost: c' y + sum of rate * max(0, unit value - distance), without max(0, ...)
+        where all demand must be served.  Utilisation: -sum of rate * distance / c' y.  Demands
+        without a path do not count.
+
+        Args:
+            distance: (D,) length of the shortest path of each demand by cost and price, or by price
+                for the utilisation.
+            price: (E,) dual price y of each link, value per Gbit/s.
+        """
         demands = self._demands
         if demands.balances:
             capacity_price = float(demands.capacity @ price)
             paid = demands.rate @ np.where(np.isfinite(distance), distance, 0.0)
             return -float(paid) / capacity_price if capacity_price > 0 else 0.0
         profit = np.where(np.isfinite(distance), demands.unit_value - distance, 0.0)
-        if not demands.is_whole:
+        if not demands.serves_all:
             profit = np.maximum(profit, 0.0)
         return float(demands.capacity @ price + demands.rate @ profit)
 
     def _update_bound(self, distance: FloatArray) -> None:
-        """Update the best bound and its prices from the present prices."""
-        bound = self._bound_of(distance, self._price)
+        """Update the best bound and its prices from the present prices.
+
+        Args:
+            distance: (D,) length of each demand's shortest path at these prices.
+        """
+        bound = self._lagrangian_bound(distance, self._price)
         if bound <= self._bound:
             self._bound = bound
             self._best_price = self._price.copy()
 
     def _multiplicative_weights_round(self, index: int) -> None:
-        """Run one round of multiplicative weights."""
+        """Run one round of multiplicative weights.
+
+        Every demand takes its shortest path by cost and price; with the mean utilisation u of all
+        rounds, a link then has the price unit * max(0, expm1(4 (u - 0.9))).
+
+        Args:
+            index: number of earlier rounds.
+        """
         demands = self._demands
+        # Shortest paths give a bound and new columns.
         weight = demands.cost + self._price
         trees = self._trees(weight)
         distance = self._distance(trees)
         self._update_bound(distance)
         self._add_columns(trees, weight, distance)
+        # Load if every demand with a path takes its shortest one.
         rate = np.where(np.isfinite(distance), demands.rate, 0.0)
         load = tree_loads(
             demands.pairs,
             self._source_row,
-            trees.into,
+            trees.pred_link,
             demands.topology.link_source,
             rate,
             len(demands.cost),
         )
+        # Factor of the prices: mean value of a Gbit/s on a link.
         if index == 0:
             unit_value = np.where(
-                rate > 0, distance if demands.is_whole else demands.unit_value, 0.0
+                rate > 0, distance if demands.serves_all else demands.unit_value, 0.0
             )
-            self._unit = float(rate @ unit_value) / max(float(load.sum()), 1e-300)
+            self._price_unit = float(rate @ unit_value) / max(float(load.sum()), 1e-300)
+        # Running mean of the loads, and the prices of the mean utilisation.
         self._mean_load += (load - self._mean_load) / (index + 1)
         utilisation = _utilisation(self._mean_load, demands.capacity)
         self._is_row = utilisation > _INITIAL_JOIN_LOAD
         exponent = np.minimum(_STEEPNESS * (utilisation - _FREE_LOAD), _MAX_EXPONENT)
-        self._price = np.maximum(self._unit * np.expm1(exponent), 0.0)
+        self._price = np.maximum(self._price_unit * np.expm1(exponent), 0.0)
 
     def _add_columns(self, trees: _Trees, weight: FloatArray, distance: FloatArray) -> int:
         """Add to each demand its shortest path, if it is cheaper than its columns.
+
+        Args:
+            trees: shortest-path trees of the link weights.
+            weight: (E,) cost and dual price of each link.
+            distance: (D,) length of each demand's shortest path, infinite for none.
 
         Returns:
             number of new columns.
         """
         demands = self._demands
+        # A new path must cost less than its value, unless all demand must be served.
         max_price = np.where(
-            demands.rate > 0, np.inf if demands.carries_all else demands.unit_value, -np.inf
+            demands.rate > 0, np.inf if demands.needs_paths else demands.unit_value, -np.inf
         )
         ptr, links = cheaper_paths(
             self._columns,
             demands.pairs,
             self._source_row,
             trees.distance,
-            trees.into,
+            trees.pred_link,
             demands.topology.link_source,
             np.where(demands.capacity > 0, weight, np.inf),
             np.where(np.isfinite(distance), max_price, -np.inf),
@@ -321,63 +383,76 @@ class Master:
         self._columns, self._share = replace_columns(self._columns, self._share, keep, ptr, links)
         return int((np.diff(ptr) > 0).sum())
 
-    def _solve(self, target_gap: float, must_carry_all: bool, deadline: Deadline) -> float:
-        """Solve the master; :attr:`_share` and :attr:`_price` receive the solution.
+    def _solve_master(self, target_gap: float, must_serve_all: bool, deadline: Deadline) -> float:
+        """Solve the master; ``self._share`` (P,) and ``self._price`` (E,) receive the solution.
+
+        Args:
+            target_gap: target of the certified gap over the present columns.
+            must_serve_all: whether all demand must be served.
+            deadline: time after which no iteration begins.
 
         Returns:
-            value of the shares.
+            value less cost of the shares, or minus the largest link utilisation.
         """
         demands = self._demands
         columns = self._columns
-        value = np.zeros(len(columns.slot))
+        # (P,) value of a Gbit/s on each column: unit value less the cost of its links.
+        column_value = np.zeros(len(columns.slot))
         if not demands.balances:
-            value = np.repeat(demands.unit_value, np.diff(columns.path_ptr)) - path_sums(
+            column_value = np.repeat(demands.unit_value, np.diff(columns.path_ptr)) - path_sums(
                 columns, demands.cost
             )
+        # Links without a row have infinite capacity in the master.
         capacity = np.where(self._is_row | (demands.capacity <= 0), demands.capacity, np.inf)
-        unit_value = float(demands.unit_value.max(initial=0.0)) if demands.is_whole else 0.0
+        unit_value = float(demands.unit_value.max(initial=0.0)) if demands.serves_all else 0.0
         sheds = not demands.balances
         program = presolve(
-            columns, NO_TERMS, demands.rate, capacity, value, sheds, unit_value, self._share
+            columns, NO_TERMS, demands.rate, capacity, column_value, sheds, unit_value, self._share
         )
         stop = np.zeros(1, np.bool_)
         with ends_at(deadline, stop):
             self.iterations += solve_on_threads(
                 program,
                 sheds,
-                must_carry_all,
+                must_serve_all,
                 target_gap,
                 _MAX_ITERATIONS,
                 self._share,
                 self._price,
-                self._start(),
+                self._warm_start(),
                 stop,
             )
         if demands.balances:
             return -float(self._link_utilisation(self._share).max(initial=0.0))
         rates = np.repeat(demands.rate, np.diff(columns.path_ptr))
-        return float((rates * self._share) @ value)
+        return float((rates * self._share) @ column_value)
 
-    def _start(self) -> Start:
-        """Return the warm start: the smaller the last gap, the nearer to the last solution."""
+    def _warm_start(self) -> Start:
+        """Return the warm start of a master: mu and mix shrink with the gap of the last round."""
         if self._last_round is None:
             return COLD
         gap = max(self._last_round.gap, _MIN_START_GAP)
         return Start(True, min(_MAX_MU, _MU_PER_GAP * gap), min(_MAX_MIX, _MIX_PER_GAP * gap))
 
     def _certified_round(self, value: float) -> Round:
-        """Return the state of a round: bound and gap of the present prices."""
+        """Return the state of a round: bound and gap of the present prices and shares.
+
+        Args:
+            value: value of the shares, value less cost or minus the largest utilisation.
+        """
         demands = self._demands
+        # Pricing: shortest paths by cost and price give the Lagrangian bound.
         weight = self._price if demands.balances else demands.cost + self._price
         trees = self._trees(weight)
-        self._last_trees = weight, trees
+        self._priced_trees = weight, trees
         self._update_bound(self._distance(trees))
+        # The gap is relative to the bound, to the cost, or to the utilisation.
         reference = self._bound
-        if demands.carries_all:
+        if demands.needs_paths:
             reference = (
-                float(demands.rate @ demands.unit_value) if demands.is_whole else 0.0
+                float(demands.rate @ demands.unit_value) if demands.serves_all else 0.0
             ) - value
-        if demands.is_whole:
+        if demands.serves_all:
             reference = max(
                 reference, _MIN_RELATIVE_COST * float(demands.rate @ demands.unit_value)
             )
@@ -393,7 +468,11 @@ class Master:
         )
 
     def _add_filled_rows(self, share: FloatArray) -> bool:
-        """Add rows for links that shares fill; return whether no link outside is overloaded."""
+        """Add rows for nearly full links; return whether no link without a row was overloaded.
+
+        Args:
+            share: (P,) share of its demand on each column.
+        """
         utilisation = self._link_utilisation(share)
         overloaded = (utilisation > 1 + _ROUNDING) & ~self._is_row
         self._is_row |= utilisation > _JOIN_LOAD
@@ -403,23 +482,26 @@ class Master:
         load = column_loads(self._columns, self._demands.rate, share, len(self._demands.cost))
         return _utilisation(load, self._demands.capacity)
 
-    def _is_within(self, share: FloatArray) -> bool:
+    def _is_feasible(self, share: FloatArray) -> bool:
         return bool((self._link_utilisation(share) <= 1 + _ROUNDING).all())
 
     def _exchange_columns(self, may_drop: bool) -> int:
-        """Drop columns with negligible shares if allowed, and add cheaper ones.
+        """Drop columns with negligible shares if allowed, and add cheaper paths.
+
+        Args:
+            may_drop: whether columns may be dropped.
 
         Returns:
             number of new columns.
         """
-        assert self._last_trees is not None
+        assert self._priced_trees is not None
         if may_drop:
             no_columns = np.zeros(len(self._demands.rate) + 1, np.int64), np.zeros(0, np.int32)
             keep = self._share > _MIN_SHARE
             self._columns, self._share = replace_columns(
                 self._columns, self._share, keep, *no_columns
             )
-        weight, trees = self._last_trees
+        weight, trees = self._priced_trees
         return self._add_columns(trees, weight, self._distance(trees))
 
 

@@ -23,25 +23,26 @@ from teal.solvers.interior.starts import (
     copy_into,
     fill,
     path_prices,
-    power_of,
+    real_power,
 )
 
 # Fraction-to-the-boundary rule.  Short steps stay further away: a component next to 0 stops every
 # later step; long ones occur near the end.
 _FRACTION_TO_BOUNDARY = 0.995
 _SHORT_STEP_FRACTION = 0.9
-# Gondzio's correctors.  Each one costs a part of an iteration; none is needed after a long step.
+# Gondzio's correctors: largest number in an iteration, and the step length above which none is
+# computed.  Each one costs another solve with the Cholesky factor.
 _MAX_CORRECTORS = 2
 _LONG_STEP = 0.9
-# Correctors aim at steps this much longer (Gondzio's delta_alpha), and must gain at least this much
-# of both steps together.
+# Correctors aim at steps this much longer (Gondzio's delta_alpha).  A corrector is rejected if the
+# sum of the primal and the dual step length grows by less than the minimum gain.
 _CORRECTOR_STEP_GAIN = 0.3
 _MIN_CORRECTOR_GAIN = 0.05
-# Symmetric neighbourhood of the central path, over mu: products inside do not stop a step.
+# Neighbourhood of the central path: complementarity products between these multiples of mu.
 _NEIGHBOURHOOD_LOW = 0.1
 _NEIGHBOURHOOD_HIGH = 10.0
-# Recentring: products below this part of the mean are raised to it, a share to at most a part of
-# the largest one of its block, and by at most a factor.
+# Recentring raises a share until its complementarity product is this part of the mean product, but
+# to at most this part of the largest share of its block, and by at most this factor.
 _RECENTRED_PRODUCT = 0.1
 _MAX_RAISED_SHARE = 0.01
 _MAX_RAISE_FACTOR = 10.0
@@ -59,28 +60,31 @@ _MIN_CARRIED = 0.25
 
 
 class Work(NamedTuple):
-    """Preallocated workspace of a search, and its incumbents.
+    """Preallocated workspace of a search.
+
+    Q columns are paths, G blocks are demands, n rows are links that can bind.
 
     Attributes:
         step: Newton direction.
-        complementarity: complementarity target less the present products, for each pair.
-        previous_step: direction before a centrality corrector.
-        scaling: (Q,) D.
-        delta: (G,) sum of D over each block.
+        complementarity: right-hand side of the complementarity equations, in the layout of a point:
+            target less present product of each pair (share, slack, bound_slack, unserved).
+        previous_step: Newton direction before a centrality corrector, to return to.
+        scaling: (Q,) D = x / z; 1 / (z / x + w / (u - x)) with an upper bound u.
+        delta: (G,) sum of D over each block, with the term of the unserved share.
         carried: (G,) carried share of each demand, where utilities are concave.
         dual_residual: (G,) unserved cost less multiplier and reduced cost; 0 unless utilities are
             concave.
-        curvature: (G,) derivative of the unserved cost.
+        curvature: (G,) derivative of the unserved cost with respect to the unserved share.
         column_scratch: (Q,) scratch space.
-        path_price: (Q,) A' y.
-        load: (n,) A x.
-        primal_residual: (n,) capacity less load and slack.
+        path_price: (Q,) A' y, price of carrying all of the demand on a path.
+        load: (n,) A x, Gbit/s.
+        primal_residual: (n,) capacity less load and slack, Gbit/s.
         schur_inv_capacity: (n,) S^-1 c, with c the capacities.
-        schur: (n, n) S, then its Cholesky factor.
-        penalty: (1,) rho of :func:`regularise`; 0 where demand may be shed.
-        incumbent_share: (Q,) shares of the best value.
-        incumbent_price: (n,) dual prices of the best bound.
-        incumbent: (2,) best value and best bound.
+        schur: (n, n) Schur complement S, then its Cholesky factor, both in the lower triangle.
+        penalty: (1,) rho of the augmentation S + rho c c'; 0 where demand may be shed.
+        incumbent_share: (Q,) shares of the best value so far.
+        incumbent_price: (n,) dual prices of the best bound so far.
+        incumbent: (2,) best value and best bound so far.
     """
 
     step: Iterate
@@ -104,94 +108,121 @@ class Work(NamedTuple):
 
 
 @inner_kernel
-def update_utility_terms(program: PresolvedProgram, at: Iterate, work: Work) -> None:
+def update_utility_terms(program: PresolvedProgram, point: Iterate, work: Work) -> None:
     """Update the dual residuals and curvatures of concave utilities at the start of an iteration.
 
-    At the carried share r the unserved cost is W (r^-alpha - 1), and its derivative with respect to
-    the unserved share is W alpha r^(-alpha - 1).
+    At the carried share r of a demand, with W the value of all of it, the marginal utility of the
+    unserved share (its cost) is W (r^-alpha - 1).  Its derivative with respect to the unserved
+    share is W alpha r^(-alpha - 1).
+
+    Args:
+        program: presolved program with G blocks (demands).
+        point: present point.
+        work: workspace; carried, curvature and dual_residual, each (G,), are written.
     """
     if len(program.utility_weight) == 0:
         return
     alpha = program.alpha
     carried = work.carried
-    carried_shares(program, at.share, carried)
+    carried_shares(program, point.share, carried)
     for g in range(len(program.utility_weight)):
-        power = power_of(carried[g], -alpha)
+        power = real_power(carried[g], -alpha)
         work.curvature[g] = program.utility_weight[g] * alpha * power / carried[g]
         cost = program.utility_weight[g] * (power - 1)
-        work.dual_residual[g] = cost - at.multiplier[g] - at.unserved_dual[g]
+        work.dual_residual[g] = cost - point.multiplier[g] - point.unserved_dual[g]
 
 
 @inner_kernel
-def init_schur(at: Iterate, schur: FloatArray) -> None:
-    """Set S (n, n) to the diagonal t / y."""
+def init_schur(point: Iterate, schur: FloatArray) -> None:
+    """Set the Schur complement S (n, n, written) to diag(slack / price) of the n link rows."""
     for r in range(len(schur)):
         fill(0.0, schur[r])
-        schur[r, r] = at.slack[r] / at.price[r]
+        schur[r, r] = point.slack[r] / point.price[r]
 
 
 @inner_kernel
 def accumulate_schur(
     program: PresolvedProgram,
     sheds: bool,
-    at: Iterate,
+    point: Iterate,
     work: Work,
     schur: FloatArray,
     first_block: int,
     end_block: int,
 ) -> None:
-    """Compute D and delta of some blocks, and add their terms to the lower triangle of S (n, n).
+    """Add the terms of some blocks to the lower triangle of the Schur complement S.
 
-    Each path adds D[p] A[:, p] A[:, p]'; each block subtracts v[d] v[d]' / delta[d].
+    A[r, q] = rate * coefficient is the load of link row r if column q carries its whole demand.
+    With the scaling D[q] = 1 / (z / x + w / (u - x)), where the second term exists only with an
+    upper bound u, and with v = sum over the block of D[q] A[:, q] and delta = sum over the block of
+    D[q],
+
+        S += sum over the block of D[q] A[:, q] A[:, q]' - v v' / delta.
+
+    Args:
+        program: presolved program of Q columns (paths) in G blocks (demands), n rows (links).
+        sheds: whether demand may be shed: delta then has a term of the unserved share.
+        point: present point, read.
+        work: workspace; ``scaling`` (Q,) and ``delta`` (G,) of these blocks are written.
+        schur: (n, n) S, added to.
+        first_block: first block.
+        end_block: block after the last one.
     """
     rows = len(program.capacity)
     scaling = work.scaling
     block_delta = work.delta
-    has_limits = len(program.bound_index) > 0
+    has_bounds = len(program.bound_index) > 0
     coefficient = program.coefficient
+    # (n,) sum over the block of D[q] * coefficient by link row, which is v / rate; zero between
+    # blocks.
     scaled_column_sum = np.zeros(rows)
+    # (n,) these sums in the order of the block's rows, packed at the front.
     block_sum = np.empty(rows)
     for g in range(first_block, end_block):
+        # delta starts with the term of the unserved share s: s / (z_s + s * curvature).
         squared_rate = program.rate[g] * program.rate[g]
         delta = (
-            at.unserved[g] / (at.unserved_dual[g] + at.unserved[g] * work.curvature[g])
+            point.unserved[g] / (point.unserved_dual[g] + point.unserved[g] * work.curvature[g])
             if sheds
             else 0.0
         )
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
-            scaling[q] = at.share[q] / at.reduced_cost[q]
-            if has_limits and program.bound_index[q] >= 0:
-                c = program.bound_index[q]
-                scaling[q] /= 1 + scaling[q] * at.bound_dual[c] / at.bound_slack[c]
+            # D[q], with the term of an upper bound.
+            scaling[q] = point.share[q] / point.reduced_cost[q]
+            if has_bounds and program.bound_index[q] >= 0:
+                bound = program.bound_index[q]
+                scaling[q] /= 1 + scaling[q] * point.bound_dual[bound] / point.bound_slack[bound]
             delta += scaling[q]
-            scaled = squared_rate * scaling[q]
+            # Rank-one update D[q] A[:, q] A[:, q]' over the rows of the column, which ascend.
+            update_factor = squared_rate * scaling[q]
             begin = program.row_ptr[q]
             end = program.row_ptr[q + 1]
             if len(coefficient) > 0:
                 for i in range(begin, end):
                     row = schur[program.row[i]]
-                    of_row = scaled * coefficient[i]
+                    row_factor = update_factor * coefficient[i]
                     scaled_column_sum[program.row[i]] += scaling[q] * coefficient[i]
                     for j in range(begin, i + 1):
-                        row[program.row[j]] += of_row * coefficient[j]
+                        row[program.row[j]] += row_factor * coefficient[j]
             else:
                 for i in range(begin, end):
                     row = schur[program.row[i]]
                     scaled_column_sum[program.row[i]] += scaling[q]
                     for j in range(begin, i + 1):
-                        row[program.row[j]] += scaled
+                        row[program.row[j]] += update_factor
+        # Rank-one update -v v' / delta over the rows of the block, which ascend.
         block_delta[g] = delta
         factor = squared_rate / delta
-        begin_row = program.block_row_ptr[g]
-        count = program.block_row_ptr[g + 1] - program.block_row_ptr[g]
-        for i in range(count):
-            r = program.block_row[begin_row + i]
+        first_row = program.block_row_ptr[g]
+        num_block_rows = program.block_row_ptr[g + 1] - program.block_row_ptr[g]
+        for i in range(num_block_rows):
+            r = program.block_row[first_row + i]
             row = schur[r]
             block_sum[i] = scaled_column_sum[r]
             scaled_column_sum[r] = 0.0
-            scaled = factor * block_sum[i]
+            update_factor = factor * block_sum[i]
             for j in range(i + 1):
-                row[program.block_row[begin_row + j]] -= scaled * block_sum[j]
+                row[program.block_row[first_row + j]] -= update_factor * block_sum[j]
 
 
 @inner_kernel
@@ -205,13 +236,18 @@ def regularise(program: PresolvedProgram, sheds: bool, work: Work) -> None:
 
     has the same solution as (S + rho c c') dy + c dtheta = r + rho g c, c' dy = g, whose matrix
     stays well-conditioned (Golub and Greif, SIAM J. Scientific Computing 24, 2003).
+
+    Args:
+        program: presolved program of n link rows.
+        sheds: whether demand may be shed; S then stays as it is.
+        work: workspace; schur (n, n) is added to, penalty (1,) receives rho.
     """
     schur = work.schur
     capacity = program.capacity
     work.penalty[0] = 0.0
     if sheds:
         return
-    # rho has the scale of S, so that neither term is lost to rounding.
+    # rho = trace(S) / c'c gives both terms the same scale, so that neither is lost to rounding.
     trace = 0.0
     squared_capacity = 0.0
     for r in range(len(capacity)):
@@ -228,38 +264,50 @@ def regularise(program: PresolvedProgram, sheds: bool, work: Work) -> None:
 
 @summing_kernel
 def cholesky(schur: FloatArray) -> None:
-    """Compute the Cholesky factor in place, lower triangle.
+    """Replace the lower triangle of S (n, n) by its Cholesky factor L, S = L L'.
 
     A pivot that rounding has made negligible (a dependent row) is replaced by a huge number, which
     makes the row's solution 0.
+
+    Args:
+        schur: (n, n) symmetric matrix S; its lower triangle receives L.
     """
     size = len(schur)
     for i in range(size):
         row = schur[i]
-        before = row[i]
+        diagonal = row[i]
+        # L[i, j] = (S[i, j] - sum over k < j of L[i, k] L[j, k]) / L[j, j].
         for j in range(i):
             row_j = schur[j]
             total = 0.0
             for k in range(j):
                 total += row[k] * row_j[k]
             row[j] = (row[j] - total) / row_j[j]
+        # L[i, i] = sqrt(S[i, i] - sum over k < i of L[i, k]^2).
         total = 0.0
         for k in range(i):
             total += row[k] * row[k]
-        pivot = before - total
-        row[i] = np.sqrt(pivot) if pivot > _MIN_PIVOT * before else _DROPPED_PIVOT
+        pivot = diagonal - total
+        row[i] = np.sqrt(pivot) if pivot > _MIN_PIVOT * diagonal else _DROPPED_PIVOT
 
 
 @summing_kernel
 def _solve_cholesky(factor: FloatArray, x: FloatArray) -> None:
-    """Solve with the Cholesky factor, in place."""
+    """Solve L L' x = b in place.
+
+    Args:
+        factor: (n, n) Cholesky factor L, lower triangle.
+        x: (n,) b; receives the solution.
+    """
     size = len(factor)
+    # Forward substitution: L u = b.
     for i in range(size):
         row = factor[i]
         total = 0.0
         for k in range(i):
             total += row[k] * x[k]
         x[i] = (x[i] - total) / row[i]
+    # Back substitution: L' x = u.
     for i in range(size - 1, -1, -1):
         row = factor[i]
         x[i] /= row[i]
@@ -268,41 +316,63 @@ def _solve_cholesky(factor: FloatArray, x: FloatArray) -> None:
 
 
 @inner_kernel
-def _newton_direction(program: PresolvedProgram, sheds: bool, at: Iterate, work: Work) -> None:
+def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> None:
     """Compute the Newton direction for the complementarity targets of ``work``.
 
-    Forward elimination of columns and blocks gives the right-hand side of the Schur complement; its
-    solution is the step of the prices, from which back substitution gives all other components.
+    With r_x, r_s, r_t and r_w the targets less the present products of the pairs (x, z), (s, z_s),
+    (t, y) and (u - x, w), c the link capacities and p the primal residual, the direction solves
+
+        z dx + x dz = r_x,    z_s ds + s dz_s = r_s,    y dt + t dy = r_t,
+        (u - x) dw - w dx = r_w,    dz - dw = A' dy - dlambda,    sum of dx over a block + ds = 0,
+        A dx + dt - c dtheta = p,    c' (y + dy) = 1,
+
+    where dtheta and the last equation exist only if all demand is served, s only if demand may be
+    shed.  Elimination of all but the price step leaves S dy + c dtheta = rhs; back substitution
+    then gives the other components.
+
+    Args:
+        program: presolved program of Q columns (paths) in G blocks (demands), n rows (links), C
+            upper bounds u on columns.
+        sheds: whether demand may be shed.
+        point: present point.
+        work: workspace.  Read: complementarity (r_x, r_s, r_t, r_w), scaling (Q,) D, delta (G,) sum
+            of D over a block, dual_residual and curvature (G,) of concave utilities,
+            primal_residual (n,), schur (n, n) Cholesky factor of S, schur_inv_capacity (n,) S^-1 c.
+            Written: step, the direction, and column_scratch (Q,).
     """
     step = work.step
     complementarity = work.complementarity
     scaling = work.scaling
     delta = work.delta
+    # (Q,) step of each share at fixed prices and multipliers.
     free_step = work.column_scratch
     primal_residual = work.primal_residual
     schur_inv_capacity = work.schur_inv_capacity
     factor = work.schur
     rows = len(program.capacity)
-    # Right-hand side of the Schur complement; the step of the prices takes its place.
+    # rhs = r_t / y - p + A (free step - D * block step / delta); the solve replaces it by dy.
     rhs = step.price
     for r in range(rows):
-        rhs[r] = complementarity.slack[r] / at.price[r] - primal_residual[r]
+        rhs[r] = complementarity.slack[r] / point.price[r] - primal_residual[r]
+    # Free steps: r_x / z; D (r_x / x - r_w / (u - x)) for columns with an upper bound.
     for q in range(len(program.column_value)):
-        free_step[q] = complementarity.share[q] / at.reduced_cost[q]
-    for c in range(len(program.bounded)):
-        q = program.bounded[c]
+        free_step[q] = complementarity.share[q] / point.reduced_cost[q]
+    for bound in range(len(program.bounded)):
+        q = program.bounded[bound]
         free_step[q] = scaling[q] * (
-            complementarity.share[q] / at.share[q]
-            - complementarity.bound_slack[c] / at.bound_slack[c]
+            complementarity.share[q] / point.share[q]
+            - complementarity.bound_slack[bound] / point.bound_slack[bound]
         )
+    # Eliminate the multiplier of each block.  step.unserved keeps the sum of the block's free steps
+    # for the back substitution.
     for g in range(len(program.rate)):
         first = program.block_ptr[g]
         end = program.block_ptr[g + 1]
         block_step = 0.0
         if sheds:
-            block_step = (complementarity.unserved[g] - at.unserved[g] * work.dual_residual[g]) / (
-                at.unserved_dual[g] + at.unserved[g] * work.curvature[g]
-            )
+            block_step = (
+                complementarity.unserved[g] - point.unserved[g] * work.dual_residual[g]
+            ) / (point.unserved_dual[g] + point.unserved[g] * work.curvature[g])
         for q in range(first, end):
             block_step += free_step[q]
         step.unserved[g] = block_step
@@ -311,12 +381,13 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, at: Iterate, work:
     add_link_loads(program, step.share, rhs)
     price_sum_residual = 0.0
     if not sheds:
-        # Prices are on the simplex: capacities times prices sum to 1.
+        # Residual g of the normalisation c' y = 1; rho g c belongs to the augmented S + rho c c'.
         price_sum_residual = 1.0
         for r in range(rows):
-            price_sum_residual -= program.capacity[r] * at.price[r]
+            price_sum_residual -= program.capacity[r] * point.price[r]
         axpy(work.penalty[0] * price_sum_residual, program.capacity, rhs)
     _solve_cholesky(factor, rhs)
+    # Eliminate dtheta: dtheta = (c' S^-1 rhs - g) / (c' S^-1 c), dy = S^-1 rhs - S^-1 c dtheta.
     if not sheds:
         numerator = 0.0
         denominator = 0.0
@@ -326,8 +397,10 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, at: Iterate, work:
         step.theta[0] = (numerator - price_sum_residual) / denominator
         for r in range(rows):
             rhs[r] -= schur_inv_capacity[r] * step.theta[0]
+    # Back substitution: dt, then for each block dlambda, dz = A' dy - dlambda, dx = free - D dz and
+    # the step of the unserved share.
     for r in range(rows):
-        step.slack[r] = (complementarity.slack[r] - at.slack[r] * rhs[r]) / at.price[r]
+        step.slack[r] = (complementarity.slack[r] - point.slack[r] * rhs[r]) / point.price[r]
     path_prices(program, rhs, step.reduced_cost)
     for g in range(len(program.rate)):
         first = program.block_ptr[g]
@@ -341,31 +414,33 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, at: Iterate, work:
             step.reduced_cost[q] -= multiplier_step
             step.share[q] = free_step[q] - scaling[q] * step.reduced_cost[q]
         if sheds:
-            scaled_curvature = at.unserved[g] * work.curvature[g]
+            scaled_curvature = point.unserved[g] * work.curvature[g]
             step.unserved[g] = (
                 complementarity.unserved[g]
-                + at.unserved[g] * (multiplier_step - work.dual_residual[g])
-            ) / (at.unserved_dual[g] + scaled_curvature)
+                + point.unserved[g] * (multiplier_step - work.dual_residual[g])
+            ) / (point.unserved_dual[g] + scaled_curvature)
             step.unserved_dual[g] = -multiplier_step
             if len(program.utility_weight) > 0:
                 step.unserved_dual[g] += (
                     work.curvature[g] * step.unserved[g] + work.dual_residual[g]
                 )
-    for c in range(len(program.bounded)):
-        q = program.bounded[c]
+    # Columns with an upper bound: dz from the pair (x, z), dw from the pair (u - x, w).
+    for bound in range(len(program.bounded)):
+        q = program.bounded[bound]
         share_step = step.share[q]
-        step.bound_slack[c] = -share_step
+        step.bound_slack[bound] = -share_step
         step.reduced_cost[q] = (
-            complementarity.share[q] - at.reduced_cost[q] * share_step
-        ) / at.share[q]
-        step.bound_dual[c] = (
-            complementarity.bound_slack[c] + at.bound_dual[c] * share_step
-        ) / at.bound_slack[c]
+            complementarity.share[q] - point.reduced_cost[q] * share_step
+        ) / point.share[q]
+        step.bound_dual[bound] = (
+            complementarity.bound_slack[bound] + point.bound_dual[bound] * share_step
+        ) / point.bound_slack[bound]
 
 
 @inner_kernel
 def _max_step(value: FloatArray, step: FloatArray, max_length: float) -> float:
-    """Return the ratio test: the longest step up to ``max_length`` that keeps values >= 0."""
+    """Return the longest step up to ``max_length`` with value + length * step >= 0."""
+    # Ratio test.
     for i in range(len(value)):
         if step[i] < 0:
             max_length = min(max_length, -value[i] / step[i])
@@ -374,23 +449,31 @@ def _max_step(value: FloatArray, step: FloatArray, max_length: float) -> float:
 
 @inner_kernel
 def _step_lengths(
-    program: PresolvedProgram, at: Iterate, work: Work, sheds: bool
+    program: PresolvedProgram, point: Iterate, work: Work, sheds: bool
 ) -> tuple[float, float]:
     """Return the longest primal and dual steps to the boundary.
 
-    They are equal where utilities are concave.
+    They are equal where utilities are concave, since their dual residual depends on the shares.
+
+    Args:
+        program: presolved program of G blocks (demands).
+        point: present point.
+        work: workspace; step is the direction, carried (G,) the carried share of each demand.
+        sheds: whether demand may be shed.
     """
     step = work.step
+    # Stands for infinity.
     no_limit = 1e30
-    primal_length = _max_step(at.slack, step.slack, _max_step(at.share, step.share, no_limit))
+    primal_length = _max_step(point.slack, step.slack, _max_step(point.share, step.share, no_limit))
     dual_length = _max_step(
-        at.price, step.price, _max_step(at.reduced_cost, step.reduced_cost, no_limit)
+        point.price, step.price, _max_step(point.reduced_cost, step.reduced_cost, no_limit)
     )
-    primal_length = _max_step(at.bound_slack, step.bound_slack, primal_length)
-    dual_length = _max_step(at.bound_dual, step.bound_dual, dual_length)
+    primal_length = _max_step(point.bound_slack, step.bound_slack, primal_length)
+    dual_length = _max_step(point.bound_dual, step.bound_dual, dual_length)
     if sheds:
-        primal_length = _max_step(at.unserved, step.unserved, primal_length)
-        dual_length = _max_step(at.unserved_dual, step.unserved_dual, dual_length)
+        primal_length = _max_step(point.unserved, step.unserved, primal_length)
+        dual_length = _max_step(point.unserved_dual, step.unserved_dual, dual_length)
+    # Concave utilities: keep a part of each carried share, at which the marginal utility is finite.
     if len(program.utility_weight) > 0:
         for g in range(len(program.rate)):
             if step.unserved[g] > 0:
@@ -401,7 +484,7 @@ def _step_lengths(
 
 
 @inner_kernel
-def _complementarity_of(
+def _pair_complementarity(
     value: FloatArray,
     value_step: FloatArray,
     primal_length: float,
@@ -409,7 +492,17 @@ def _complementarity_of(
     price_step: FloatArray,
     dual_length: float,
 ) -> float:
-    """Return the sum of the products of values and their duals after a step."""
+    """Return the sum of the complementarity products of one kind of pairs after a step.
+
+    Each is (value + primal_length * value_step) (price + dual_length * price_step).
+
+    Args:
+        value: primal variables of the pairs, such as shares; ``value_step`` is their direction.
+        primal_length: length of the primal step.
+        price: dual variables of the pairs, such as reduced costs; ``price_step`` is their
+            direction.
+        dual_length: length of the dual step.
+    """
     total = 0.0
     for i in range(len(value)):
         total += (value[i] + primal_length * value_step[i]) * (
@@ -420,32 +513,37 @@ def _complementarity_of(
 
 @inner_kernel
 def complementarity_sum(
-    at: Iterate, step: Iterate, sheds: bool, primal_length: float, dual_length: float
+    point: Iterate, step: Iterate, sheds: bool, primal_length: float, dual_length: float
 ) -> float:
-    """Return the sum of all products x z, s z_s, t y and those of upper bounds after a step.
+    """Return the sum of all complementarity products x z, s z_s, t y and (u - x) w after a step.
 
     Args:
-        at: the point.
-        step: the direction.
-        sheds: whether demand may be shed.
+        point: present point.
+        step: direction.
+        sheds: whether demand may be shed; s z_s counts only then.
         primal_length: length of the primal step.
         dual_length: length of the dual step.
     """
-    total = _complementarity_of(
-        at.share, step.share, primal_length, at.reduced_cost, step.reduced_cost, dual_length
+    total = _pair_complementarity(
+        point.share, step.share, primal_length, point.reduced_cost, step.reduced_cost, dual_length
     )
-    total += _complementarity_of(
-        at.slack, step.slack, primal_length, at.price, step.price, dual_length
+    total += _pair_complementarity(
+        point.slack, step.slack, primal_length, point.price, step.price, dual_length
     )
-    total += _complementarity_of(
-        at.bound_slack, step.bound_slack, primal_length, at.bound_dual, step.bound_dual, dual_length
+    total += _pair_complementarity(
+        point.bound_slack,
+        step.bound_slack,
+        primal_length,
+        point.bound_dual,
+        step.bound_dual,
+        dual_length,
     )
     if sheds:
-        total += _complementarity_of(
-            at.unserved,
+        total += _pair_complementarity(
+            point.unserved,
             step.unserved,
             primal_length,
-            at.unserved_dual,
+            point.unserved_dual,
             step.unserved_dual,
             dual_length,
         )
@@ -453,7 +551,7 @@ def complementarity_sum(
 
 
 @inner_kernel
-def _complementarity_target_of(
+def _pair_complementarity_target(
     value: FloatArray,
     value_step: FloatArray,
     price: FloatArray,
@@ -462,36 +560,56 @@ def _complementarity_target_of(
     second_order: float,
     out: FloatArray,
 ) -> None:
-    """Compute the target less the present products, of one kind of pairs."""
+    """Write mu - value * price - second_order * value_step * price_step of each pair to ``out``.
+
+    Args:
+        value: primal variables of the pairs; ``value_step`` is their direction.
+        price: dual variables of the pairs; ``price_step`` is their direction.
+        mu: target of the products.
+        second_order: 1 to subtract Mehrotra's second-order term; 0 for the predictor.
+        out: target less present product of each pair (written).
+    """
     for i in range(len(value)):
         out[i] = mu - value[i] * price[i] - second_order * value_step[i] * price_step[i]
 
 
 @inner_kernel
 def _complementarity_target(
-    at: Iterate, step: Iterate, sheds: bool, mu: float, second_order: float, out: Iterate
+    point: Iterate, step: Iterate, sheds: bool, mu: float, second_order: float, out: Iterate
 ) -> None:
-    """Compute mu - x z - second_order dx dz for all pairs (Mehrotra's target)."""
-    _complementarity_target_of(
-        at.share, step.share, at.reduced_cost, step.reduced_cost, mu, second_order, out.share
+    """Write mu - x z - second_order dx dz of all pairs to ``out`` (Mehrotra's right-hand side).
+
+    The pairs are (share, reduced_cost), (slack, price), (bound_slack, bound_dual) and, where demand
+    may be shed, (unserved, unserved_dual).
+
+    Args:
+        point: present point.
+        step: affine-scaling direction dx, dz.
+        sheds: whether demand may be shed.
+        mu: target of the products, sigma mu for the corrector, 0 for the predictor.
+        second_order: 1 for the corrector, 0 for the predictor.
+        out: values of the pairs in the fields share, slack, bound_slack, unserved (written).
+    """
+    _pair_complementarity_target(
+        point.share, step.share, point.reduced_cost, step.reduced_cost, mu, second_order, out.share
     )
-    _complementarity_target_of(
-        at.slack, step.slack, at.price, step.price, mu, second_order, out.slack
+    _pair_complementarity_target(
+        point.slack, step.slack, point.price, step.price, mu, second_order, out.slack
     )
-    _complementarity_target_of(
-        at.bound_slack,
+    _pair_complementarity_target(
+        point.bound_slack,
         step.bound_slack,
-        at.bound_dual,
+        point.bound_dual,
         step.bound_dual,
         mu,
         second_order,
         out.bound_slack,
     )
     if sheds:
-        _complementarity_target_of(
-            at.unserved,
+        _pair_complementarity_target(
+            point.unserved,
             step.unserved,
-            at.unserved_dual,
+            point.unserved_dual,
             step.unserved_dual,
             mu,
             second_order,
@@ -501,7 +619,7 @@ def _complementarity_target(
 
 @inner_kernel
 def _clamp_to_neighbourhood(product: float, mu: float) -> float:
-    """Return the change that moves a product to the neighbourhood of mu."""
+    """Return the change that moves a complementarity product into [0.1 mu, 10 mu], >= -10 mu."""
     if product < _NEIGHBOURHOOD_LOW * mu:
         return _NEIGHBOURHOOD_LOW * mu - product
     if product > _NEIGHBOURHOOD_HIGH * mu:
@@ -510,7 +628,7 @@ def _clamp_to_neighbourhood(product: float, mu: float) -> float:
 
 
 @inner_kernel
-def _add_corrector_of(
+def _add_pair_corrector(
     value: FloatArray,
     value_step: FloatArray,
     primal_length: float,
@@ -520,7 +638,16 @@ def _add_corrector_of(
     mu: float,
     out: FloatArray,
 ) -> None:
-    """Add the centrality corrector of one kind of pairs to its targets."""
+    """Add Gondzio's centrality corrector of one kind of pairs to its right-hand side.
+
+    Args:
+        value: primal variables of the pairs; ``value_step`` is their direction.
+        primal_length: length of the primal step at which the products are examined.
+        price: dual variables of the pairs; ``price_step`` is their direction.
+        dual_length: length of the dual step.
+        mu: centring target of the products.
+        out: target less present product of each pair (added to).
+    """
     for i in range(len(value)):
         out[i] += _clamp_to_neighbourhood(
             (value[i] + primal_length * value_step[i]) * (price[i] + dual_length * price_step[i]),
@@ -530,7 +657,7 @@ def _add_corrector_of(
 
 @inner_kernel
 def _add_centrality_corrector(
-    at: Iterate,
+    point: Iterate,
     step: Iterate,
     sheds: bool,
     mu: float,
@@ -540,40 +667,50 @@ def _add_centrality_corrector(
 ) -> None:
     """Add Gondzio's centrality corrector to the complementarity targets.
 
-    Products that leave the neighbourhood of mu after a step longer by ``_CORRECTOR_STEP_GAIN`` are
-    moved back to its edge (Gondzio, Computational Optimization and Applications 6, 1996).
+    Products that leave the neighbourhood [0.1 mu, 10 mu] after a step longer by
+    ``_CORRECTOR_STEP_GAIN`` are moved back to its edge (Gondzio, Computational Optimization and
+    Applications 6, 1996).
+
+    Args:
+        point: present point.
+        step: present direction.
+        sheds: whether demand may be shed.
+        mu: centring target of the products.
+        primal_length: longest primal step along the direction.
+        dual_length: longest dual step along the direction.
+        out: complementarity targets in the fields share, slack, bound_slack, unserved (added to).
     """
     longer_primal = min(1.0, primal_length + _CORRECTOR_STEP_GAIN)
     longer_dual = min(1.0, dual_length + _CORRECTOR_STEP_GAIN)
-    _add_corrector_of(
-        at.share,
+    _add_pair_corrector(
+        point.share,
         step.share,
         longer_primal,
-        at.reduced_cost,
+        point.reduced_cost,
         step.reduced_cost,
         longer_dual,
         mu,
         out.share,
     )
-    _add_corrector_of(
-        at.slack, step.slack, longer_primal, at.price, step.price, longer_dual, mu, out.slack
+    _add_pair_corrector(
+        point.slack, step.slack, longer_primal, point.price, step.price, longer_dual, mu, out.slack
     )
-    _add_corrector_of(
-        at.bound_slack,
+    _add_pair_corrector(
+        point.bound_slack,
         step.bound_slack,
         longer_primal,
-        at.bound_dual,
+        point.bound_dual,
         step.bound_dual,
         longer_dual,
         mu,
         out.bound_slack,
     )
     if sheds:
-        _add_corrector_of(
-            at.unserved,
+        _add_pair_corrector(
+            point.unserved,
             step.unserved,
             longer_primal,
-            at.unserved_dual,
+            point.unserved_dual,
             step.unserved_dual,
             longer_dual,
             mu,
@@ -597,71 +734,80 @@ def copy_iterate(source: Iterate, target: Iterate) -> None:
 
 
 @inner_kernel
-def _take_step(at: Iterate, step: Iterate, primal_length: float, dual_length: float) -> None:
-    """Add a direction to a point, with separate primal and dual lengths."""
-    axpy(primal_length, step.share, at.share)
-    axpy(primal_length, step.unserved, at.unserved)
-    axpy(primal_length, step.slack, at.slack)
-    axpy(primal_length, step.theta, at.theta)
-    axpy(dual_length, step.reduced_cost, at.reduced_cost)
-    axpy(dual_length, step.unserved_dual, at.unserved_dual)
-    axpy(dual_length, step.price, at.price)
-    axpy(primal_length, step.bound_slack, at.bound_slack)
-    axpy(dual_length, step.bound_dual, at.bound_dual)
-    axpy(dual_length, step.multiplier, at.multiplier)
+def _take_step(point: Iterate, step: Iterate, primal_length: float, dual_length: float) -> None:
+    """Add primal_length or dual_length times ``step`` to the primal or dual fields of ``point``."""
+    axpy(primal_length, step.share, point.share)
+    axpy(primal_length, step.unserved, point.unserved)
+    axpy(primal_length, step.slack, point.slack)
+    axpy(primal_length, step.theta, point.theta)
+    axpy(dual_length, step.reduced_cost, point.reduced_cost)
+    axpy(dual_length, step.unserved_dual, point.unserved_dual)
+    axpy(dual_length, step.price, point.price)
+    axpy(primal_length, step.bound_slack, point.bound_slack)
+    axpy(dual_length, step.bound_dual, point.bound_dual)
+    axpy(dual_length, step.multiplier, point.multiplier)
 
 
 @inner_kernel
 def _recentre(
-    program: PresolvedProgram, sheds: bool, at: Iterate, mean_complementarity: float
+    program: PresolvedProgram, sheds: bool, point: Iterate, mean_complementarity: float
 ) -> None:
     """Raise shares whose product with the reduced cost is far below the mean.
 
-    Such shares stop every later step.  A share is raised to a part of mu / z, still close to 0; the
-    largest share of its block is lowered by as much.
+    Such a share would limit the length of every later step.  It is raised to at most 0.1 mu / z,
+    still close to 0; the largest share of its block is lowered by as much, so that the sum stays 1.
+
+    Args:
+        program: presolved program of Q columns (paths) in G blocks (demands).
+        sheds: whether demand may be shed: the unserved share is then one of the block's shares.
+        point: present point; share, unserved and bound_slack are changed.
+        mean_complementarity: mean of all complementarity products.
     """
     min_complementarity = _RECENTRED_PRODUCT * mean_complementarity
-    has_limits = len(program.bound_index) > 0
+    has_bounds = len(program.bound_index) > 0
     for g in range(len(program.rate)):
         first = program.block_ptr[g]
         end = program.block_ptr[g + 1]
+        # Largest share of the block; column -1 stands for the unserved share.
         largest_column = -1
-        largest_share = at.unserved[g] if sheds else 0.0
+        largest_share = point.unserved[g] if sheds else 0.0
         for q in range(first, end):
-            if at.share[q] > largest_share:
+            if point.share[q] > largest_share:
                 largest_column = q
-                largest_share = at.share[q]
+                largest_share = point.share[q]
+        # Raise each share whose product is too small, within its upper bound.
         max_raised_share = _MAX_RAISED_SHARE * largest_share
         raised_total = 0.0
         for q in range(first, end):
             raised_share = min(
                 max_raised_share,
-                min_complementarity / at.reduced_cost[q],
-                _MAX_RAISE_FACTOR * at.share[q],
+                min_complementarity / point.reduced_cost[q],
+                _MAX_RAISE_FACTOR * point.share[q],
             )
-            bound = program.bound_index[q] if has_limits else -1
+            bound = program.bound_index[q] if has_bounds else -1
             if bound >= 0:
                 raised_share = min(raised_share, _MAX_BOUND_FRACTION * program.upper_bound[bound])
-            if at.share[q] < raised_share:
-                raised_total += raised_share - at.share[q]
-                at.share[q] = raised_share
+            if point.share[q] < raised_share:
+                raised_total += raised_share - point.share[q]
+                point.share[q] = raised_share
                 if bound >= 0:
-                    at.bound_slack[bound] = program.upper_bound[bound] - raised_share
+                    point.bound_slack[bound] = program.upper_bound[bound] - raised_share
         if sheds:
             raised_share = min(
                 max_raised_share,
-                min_complementarity / at.unserved_dual[g],
-                _MAX_RAISE_FACTOR * at.unserved[g],
+                min_complementarity / point.unserved_dual[g],
+                _MAX_RAISE_FACTOR * point.unserved[g],
             )
-            if at.unserved[g] < raised_share:
-                raised_total += raised_share - at.unserved[g]
-                at.unserved[g] = raised_share
+            if point.unserved[g] < raised_share:
+                raised_total += raised_share - point.unserved[g]
+                point.unserved[g] = raised_share
+        # Lower the largest share by the sum of the increases.
         if largest_column < 0:
-            at.unserved[g] -= raised_total
+            point.unserved[g] -= raised_total
         else:
-            at.share[largest_column] -= raised_total
-            if has_limits and program.bound_index[largest_column] >= 0:
-                at.bound_slack[program.bound_index[largest_column]] += raised_total
+            point.share[largest_column] -= raised_total
+            if has_bounds and program.bound_index[largest_column] >= 0:
+                point.bound_slack[program.bound_index[largest_column]] += raised_total
 
 
 @inner_kernel
@@ -677,64 +823,90 @@ def _max_imbalance(program: PresolvedProgram, sheds: bool, step: Iterate) -> flo
 
 
 @inner_kernel
-def iterate(program: PresolvedProgram, sheds: bool, at: Iterate, work: Work) -> bool:
-    """Take one iteration; false where the step has length 0."""
-    update_utility_terms(program, at, work)
-    init_schur(at, work.schur)
-    accumulate_schur(program, sheds, at, work, work.schur, 0, len(program.rate))
+def iterate(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> bool:
+    """Compute one interior-point iteration, and move ``point`` by its step.
+
+    Args:
+        program: presolved program.
+        sheds: whether demand may be shed.
+        point: present point (updated).
+        work: workspace (overwritten); load must hold the link loads of the point.
+
+    Returns:
+        False if the step has length 0 or rounding errors dominate it; the point then stays.
+    """
+    update_utility_terms(program, point, work)
+    init_schur(point, work.schur)
+    accumulate_schur(program, sheds, point, work, work.schur, 0, len(program.rate))
     regularise(program, sheds, work)
     cholesky(work.schur)
-    return predict_and_correct(program, sheds, at, work)
+    return predict_and_correct(program, sheds, point, work)
 
 
 @inner_kernel
-def predict_and_correct(program: PresolvedProgram, sheds: bool, at: Iterate, work: Work) -> bool:
+def predict_and_correct(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> bool:
     """Take a step with a factored Schur complement: predictor, correctors, step.
 
+    Mehrotra's predictor-corrector: the affine-scaling direction gives the centring parameter sigma
+    = (mu after the affine step / mu)^3.  The corrector aims at products sigma mu and includes the
+    second-order term; up to two centrality correctors of Gondzio lengthen the step.
+
+    Args:
+        program: presolved program of Q columns (paths), G blocks (demands), n rows (links).
+        sheds: whether demand may be shed.
+        point: present point (updated).
+        work: workspace; schur (n, n) is the Cholesky factor of S, load (n,) the link loads of the
+            point, scaling (Q,) and delta (G,) the terms of S.  The other buffers are overwritten.
+
     Returns:
-        false where the step has length 0, or rounding errors dominate it.
+        False if the step has length 0 or rounding errors dominate it; the point then stays.
     """
     step = work.step
     complementarity = work.complementarity
     rows = len(program.capacity)
-    count = (
+    num_pairs = (
         len(program.column_value)
         + rows
         + len(program.bounded)
         + (len(program.rate) if sheds else 0)
     )
-    mu = complementarity_sum(at, step, sheds, 0.0, 0.0) / count
+    # Mean complementarity mu, and the primal residual: capacity (times theta) less load and slack.
+    mu = complementarity_sum(point, step, sheds, 0.0, 0.0) / num_pairs
     for r in range(rows):
-        capacity = program.capacity[r] if sheds else program.capacity[r] * at.theta[0]
-        work.primal_residual[r] = capacity - work.load[r] - at.slack[r]
+        capacity = program.capacity[r] if sheds else program.capacity[r] * point.theta[0]
+        work.primal_residual[r] = capacity - work.load[r] - point.slack[r]
     if not sheds:
         copy_into(program.capacity, work.schur_inv_capacity)
         _solve_cholesky(work.schur, work.schur_inv_capacity)
-    _complementarity_target(at, step, sheds, 0.0, 0.0, complementarity)
-    _newton_direction(program, sheds, at, work)
-    primal_length, dual_length = _step_lengths(program, at, work, sheds)
+    # Predictor: affine-scaling direction.
+    _complementarity_target(point, step, sheds, 0.0, 0.0, complementarity)
+    _newton_direction(program, sheds, point, work)
+    primal_length, dual_length = _step_lengths(program, point, work, sheds)
     primal_length = min(1.0, primal_length)
     dual_length = min(1.0, dual_length)
-    affine_mu = complementarity_sum(at, step, sheds, primal_length, dual_length) / count
+    affine_mu = complementarity_sum(point, step, sheds, primal_length, dual_length) / num_pairs
     sigma = (affine_mu / mu) ** 3
-    _complementarity_target(at, step, sheds, sigma * mu, 1.0, complementarity)
-    _newton_direction(program, sheds, at, work)
-    primal_length, dual_length = _step_lengths(program, at, work, sheds)
+    # Corrector: centring and the second-order term.
+    _complementarity_target(point, step, sheds, sigma * mu, 1.0, complementarity)
+    _newton_direction(program, sheds, point, work)
+    primal_length, dual_length = _step_lengths(program, point, work, sheds)
+    # Centrality correctors, each kept only if it lengthens the step enough.
     for _ in range(_MAX_CORRECTORS):
         if min(primal_length, dual_length) > _LONG_STEP:
             break
         copy_iterate(step, work.previous_step)
         _add_centrality_corrector(
-            at, step, sheds, sigma * mu, primal_length, dual_length, complementarity
+            point, step, sheds, sigma * mu, primal_length, dual_length, complementarity
         )
-        _newton_direction(program, sheds, at, work)
-        longer_primal, longer_dual = _step_lengths(program, at, work, sheds)
+        _newton_direction(program, sheds, point, work)
+        longer_primal, longer_dual = _step_lengths(program, point, work, sheds)
         total_length = min(1.0, longer_primal) + min(1.0, longer_dual)
         if total_length < min(1.0, primal_length) + min(1.0, dual_length) + _MIN_CORRECTOR_GAIN:
             copy_iterate(work.previous_step, step)
             break
         primal_length = longer_primal
         dual_length = longer_dual
+    # Step length: a fraction of the distance to the boundary, at most 1.
     is_long = min(primal_length, dual_length) > _LONG_STEP
     fraction = _FRACTION_TO_BOUNDARY if is_long else _SHORT_STEP_FRACTION
     primal_length = min(1.0, fraction * primal_length)
@@ -744,9 +916,11 @@ def predict_and_correct(program: PresolvedProgram, sheds: bool, at: Iterate, wor
     if not primal_length * _max_imbalance(program, sheds, step) < _MAX_IMBALANCE:
         # Rounding errors dominate.
         return False
-    _take_step(at, step, primal_length, dual_length)
-    # Under concave utilities a share and its reduced cost may both end at 0, and a raised share
-    # then overloads its links.
+    _take_step(point, step, primal_length, dual_length)
+    # Recentring.  Under concave utilities a share and its reduced cost may both end at 0, and a
+    # raised share then overloads its links.
     if len(program.utility_weight) == 0:
-        _recentre(program, sheds, at, complementarity_sum(at, step, sheds, 0.0, 0.0) / count)
+        _recentre(
+            program, sheds, point, complementarity_sum(point, step, sheds, 0.0, 0.0) / num_pairs
+        )
     return True

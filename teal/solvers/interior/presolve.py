@@ -1,7 +1,7 @@
 """Presolve: the program of one matrix over the links that can bind.
 
-A link whose load is at most its capacity even if every demand that can use it does cannot bind; it
-leaves the program, exactly.  Demands whose best path has no such link are served in full.
+A link cannot bind if its capacity exceeds the sum of all demands that can use it; removing it does
+not change the optimum.  Demands whose best path has only such links are served in full.
 
 Where values fall in steps, a block also has shedding columns.  With r[c] the unserved share of step
 c, and v level[c] the value of a Gbit/s in it,
@@ -30,16 +30,16 @@ _MIN_SHARE = 1e-9
 
 
 class DemandTerms(NamedTuple):
-    """Coefficients, upper bounds, steps and utilities of demands; empty arrays stand for none.
+    """Coefficients, upper bounds, steps and utilities of D demands; empty arrays stand for none.
 
     Attributes:
-        coefficient: load that a Gbit/s of a path puts on each of its links, in the order of
-            ``PathLinks.link``; empty for 1.
-        max_share: (D K,) largest share of its demand on each path.
-        level: (D, C) value of a Gbit/s in each step over that in the first one, falling.
+        coefficient: load that a Gbit/s of a path puts on each of its links, one entry for each
+            entry of ``PathLinks.link``; empty if all are 1.
+        max_share: (D K,) largest share of its demand on each path, at index d K + k.
+        level: (D, C) value of a Gbit/s in each of C steps over the value in the first one, falling.
         end: (D, C) share of the demand at which each step ends.
         utility_weight: (D,) value of a Gbit/s at the share 1, for concave utilities.
-        alpha: exponent of the utilities (:mod:`teal.problem.curves`).
+        alpha: exponent of the utilities u(s) = (s^(1 - alpha) - 1) / (1 - alpha).
     """
 
     coefficient: FloatArray
@@ -58,24 +58,29 @@ NO_TERMS = DemandTerms(
 class PresolvedProgram(NamedTuple):
     """Program of one matrix: G blocks, Q columns, n rows (links that can bind), C upper bounds.
 
+    A block is a demand; a column is one of its paths, or a shedding column: the unserved share in
+    one step of stepped values.
+
     Attributes:
         block_ptr: (G + 1,) columns of block g are ``block_ptr[g]:block_ptr[g + 1]``.
         rate: (G,) demand, Gbit/s.
-        slot: (Q,) index d K + k of each path; -1 for a shedding column.
+        slot: (Q,) index d K + k of path k of demand d; -1 for a shedding column.
         column_value: (Q,) c, value of all of the demand on the column, over ``scale``.
         row_ptr: (Q + 1,) rows of column q are ``row[row_ptr[q]:row_ptr[q + 1]]``, ascending.
         row: rows of all columns.
-        coefficient: load that a Gbit/s of a path puts on each of its rows; empty for 1.
+        coefficient: load that a Gbit/s of a path puts on each of its rows, one entry for each entry
+            of ``row``; empty if all are 1.
         bounded: (C,) columns with an upper bound below 1.
         upper_bound: (C,) that bound.
-        bound_index: (Q,) index of each column's bound, -1 for none; empty where no column has one.
+        bound_index: (Q,) index of each column's bound in ``upper_bound``, -1 for none; empty if no
+            column has one.
         utility_weight: (G,) W, value of all of the demand at the share 1, over ``scale``, for
             concave utilities; else empty.
         alpha: exponent of the utilities.
         block_row_ptr: (G + 1,) rows of block g are ``block_row[block_row_ptr[g]:block_row_ptr[g +
             1]]``, ascending.
         block_row: rows of all blocks.
-        link: (n,) link of each row.
+        link: (n,) link of the network for each row.
         capacity: (n,) capacity of each row, Gbit/s.
         scale: unit of values.
         fixed_value: value of the demands without a block, over ``scale``.
@@ -115,28 +120,37 @@ def _usable_paths(
     value: FloatArray,
     sheds: bool,
 ) -> BoolArray:
-    """Return (P,) whether a path can carry traffic.
+    """Return (P,) whether each path can carry traffic.
 
-    Its demand is above 0, its links work, and its value is above 0 where demand may be shed.
+    Its demand is above 0, its links have capacity, its largest share is not negligible, and its
+    value is above 0 where demand may be shed.
+
+    Args:
+        layout: P paths of D demands in CSR form.
+        terms: upper bounds and utilities of the demands.
+        demand: (D,) Gbit/s.
+        capacity: (E,) Gbit/s; 0 for failed links.
+        value: (D K,) value of a Gbit/s on each path, at its slot d K + k.
+        sheds: whether demand may be shed.
     """
     is_usable = np.zeros(len(layout.slot), np.bool_)
     for d in range(len(demand)):
         if not demand[d] > 0:
             continue
         for p in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
-            is_path_usable = not sheds or value[layout.slot[p]] > 0
+            can_carry = not sheds or value[layout.slot[p]] > 0
             if len(terms.max_share) > 0:
-                is_path_usable = is_path_usable and terms.max_share[layout.slot[p]] > _MIN_SHARE
+                can_carry = can_carry and terms.max_share[layout.slot[p]] > _MIN_SHARE
             if len(terms.utility_weight) > 0:
-                is_path_usable = is_path_usable and terms.utility_weight[d] > 0
+                can_carry = can_carry and terms.utility_weight[d] > 0
             for i in range(layout.link_ptr[p], layout.link_ptr[p + 1]):
-                is_path_usable = is_path_usable and capacity[layout.link[i]] > 0
-            is_usable[p] = is_path_usable
+                can_carry = can_carry and capacity[layout.link[i]] > 0
+            is_usable[p] = can_carry
     return is_usable
 
 
 @inner_kernel
-def _row_of_link(
+def _link_rows(
     layout: PathLinks,
     terms: DemandTerms,
     demand: FloatArray,
@@ -144,83 +158,114 @@ def _row_of_link(
     is_usable: BoolArray,
     sheds: bool,
 ) -> Int64Array:
-    """Return the row (E,) of each link that can bind, -1 for the others.
+    """Return (E,) the row of each link that can bind, -1 for the others.
 
-    A link can bind only where the demands that can use it exceed its capacity; for the largest
-    utilisation, where they exceed its capacity times the utilisation that forced loads alone cause.
+    Value maximisation: a link can bind if the demands that can use it exceed its capacity.  Largest
+    utilisation: a link can bind if they exceed its capacity times a lower bound on the optimum.
+    The bound comes from forced loads: all paths of a demand use the link.
+
+    Args:
+        layout: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d + 1],
+            links of path p are link[link_ptr[p]:link_ptr[p + 1]].
+        terms: load coefficients of the paths.
+        demand: (D,) Gbit/s.
+        capacity: (E,) Gbit/s.
+        is_usable: (P,) whether each path can carry traffic.
+        sheds: whether demand may be shed; else the largest utilisation is minimised.
     """
-    links = len(capacity)
-    is_plain = len(terms.coefficient) == 0
-    max_load = np.zeros(links)
-    forced_load = np.zeros(links)
-    max_coefficient = np.zeros(links)
-    num_paths_over = np.zeros(links, np.int64)
-    last_demand = np.full(links, -1)
+    num_links = len(capacity)
+    has_unit_coefficients = len(terms.coefficient) == 0
+    # (E,) Gbit/s: load if every demand used the link, with its largest coefficient; load of the
+    # demands all of whose paths use the link.
+    max_load = np.zeros(num_links)
+    forced_load = np.zeros(num_links)
+    # (E,) of the demand that used the link last: its largest coefficient, its number of paths over
+    # the link, and its index.
+    max_coefficient = np.zeros(num_links)
+    num_demand_paths = np.zeros(num_links, np.int64)
+    last_demand = np.full(num_links, -1)
     for d in range(len(demand)):
         num_usable = 0
         for p in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
             if not is_usable[p]:
                 continue
             num_usable += 1
+            # Count the demand once for each link, at the largest coefficient of its paths.
             for i in range(layout.link_ptr[p], layout.link_ptr[p + 1]):
                 e = layout.link[i]
                 if last_demand[e] != d:
                     last_demand[e] = d
-                    num_paths_over[e] = 0
+                    num_demand_paths[e] = 0
                     max_coefficient[e] = 0.0
-                coefficient = 1.0 if is_plain else terms.coefficient[i]
+                coefficient = 1.0 if has_unit_coefficients else terms.coefficient[i]
                 if coefficient > max_coefficient[e]:
                     max_load[e] += demand[d] * (coefficient - max_coefficient[e])
                     max_coefficient[e] = coefficient
-                num_paths_over[e] += 1
+                num_demand_paths[e] += 1
         if sheds or num_usable == 0:
             continue
+        # Forced loads: a link of every usable path is a link of the first one.
         for p in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
             if is_usable[p]:
                 for i in range(layout.link_ptr[p], layout.link_ptr[p + 1]):
                     e = layout.link[i]
-                    if num_paths_over[e] == num_usable:
+                    if num_demand_paths[e] == num_usable:
                         forced_load[e] += demand[d]
                 break
+    # Lower bound on the largest utilisation.
     min_utilisation = 1.0
     if not sheds:
         min_utilisation = 0.0
-        for e in range(links):
+        for e in range(num_links):
             if capacity[e] > 0:
                 min_utilisation = max(min_utilisation, forced_load[e] / capacity[e])
-    row = np.full(links, -1)
+    # Number the links that can bind.
+    row = np.full(num_links, -1)
     num_rows = 0
-    for e in range(links):
-        # Loads that round to the capacity fit; a load that rounds to the least utilisation may
-        # bind.
-        limit = (
+    for e in range(num_links):
+        # Rounding errors: a load slightly above the capacity fits, a load slightly below the lower
+        # bound may bind.
+        max_fitting_load = (
             capacity[e] * (1 + _ROUNDING)
             if sheds
             else min_utilisation * capacity[e] * (1 - _ROUNDING)
         )
-        if capacity[e] > 0 and max_load[e] > limit:
+        if capacity[e] > 0 and max_load[e] > max_fitting_load:
             row[e] = num_rows
             num_rows += 1
     return row
 
 
 @inner_kernel
-def _rows_of_blocks(
+def _block_rows(
     block_ptr: Int64Array, row_ptr: Int64Array, row: IntArray, num_links: int
 ) -> tuple[Int64Array, IntArray]:
-    """Return the rows of each block, ascending: pointers (G + 1,), and rows."""
+    """Return the rows of each block in CSR form.
+
+    Args:
+        block_ptr: (G + 1,) columns of block g are block_ptr[g]:block_ptr[g + 1].
+        row_ptr: (Q + 1,) rows of column q are row[row_ptr[q]:row_ptr[q + 1]].
+        row: rows of all columns.
+        num_links: E, an upper bound on the number of rows.
+
+    Returns:
+        pointers (G + 1,) and rows: those of block g are rows[pointers[g]:pointers[g + 1]],
+        ascending.
+    """
     blocks = len(block_ptr) - 1
     block_row_ptr = np.zeros(blocks + 1, np.int64)
     block_row = np.empty(len(row), np.int32)
-    block_of = np.full(num_links, -1)
+    # (E,) last block that has used each row.
+    last_block = np.full(num_links, -1)
     count = 0
     for g in range(blocks):
         begin = count
         for i in range(row_ptr[block_ptr[g]], row_ptr[block_ptr[g + 1]]):
             r = row[i]
-            if block_of[r] == g:
+            if last_block[r] == g:
                 continue
-            block_of[r] = g
+            last_block[r] = g
+            # Insertion sort: the rows of a block ascend.
             position = count
             while position > begin and block_row[position - 1] > r:
                 block_row[position] = block_row[position - 1]
@@ -232,7 +277,7 @@ def _rows_of_blocks(
 
 
 @inner_kernel
-def _write_unserved_columns(
+def _write_shedding_columns(
     terms: DemandTerms,
     d: int,
     value: float,
@@ -240,27 +285,30 @@ def _write_unserved_columns(
     column_value: FloatArray,
     upper_bound: FloatArray,
 ) -> tuple[int, float]:
-    """Write the shedding columns of a demand, those of the last steps first.
+    """Write the shedding columns of a demand, the last step first.
+
+    Shedding all of step c, whose value is value * level[c], saves its difference to the first step:
+    the column has the value value * (1 - level[c]) and the width of the step as its upper bound.
 
     Args:
-        terms: terms of all demands.
+        terms: terms of all demands; level and end (D, C) describe the steps.
         d: index of the demand.
         value: value of all of the demand in the first step.
         num_columns: number of columns so far.
-        column_value: receives the values of the columns.
-        upper_bound: receives their upper bounds.
+        column_value: (Q,) value of each column, over all of the demand; the new ones are written.
+        upper_bound: (Q,) largest share of each column; the new ones are written.
 
     Returns:
-        number of columns, and the constant that the values of the paths omit.
+        number of new columns, and the constant that the values of paths and columns omit.
     """
     count = 0
     omitted_value = -value
-    for c in range(terms.level.shape[1] - 1, -1, -1):
-        step_begin = terms.end[d, c - 1] if c > 0 else 0.0
-        share = terms.end[d, c] - step_begin
-        level = terms.level[d, c]
+    for step in range(terms.level.shape[1] - 1, -1, -1):
+        step_begin = terms.end[d, step - 1] if step > 0 else 0.0
+        share = terms.end[d, step] - step_begin
+        level = terms.level[d, step]
         omitted_value += value * level * share
-        if c > 0 and share > _MIN_SHARE:
+        if step > 0 and share > _MIN_SHARE:
             column_value[num_columns + count] = value * (1 - level)
             upper_bound[num_columns + count] = share
             count += 1
@@ -271,22 +319,26 @@ def _write_unserved_columns(
 def _column_bounds(upper_bound: FloatArray) -> tuple[Int64Array, FloatArray, Int64Array]:
     """Return the columns with an upper bound below 1.
 
+    Args:
+        upper_bound: (Q,) largest share of each column; 1 for none.
+
     Returns:
-        their indices (C,), these bounds (C,), and the index of each column's bound (Q,).
+        their indices (C,), their bounds (C,), and the index of each column's bound (Q,), -1 for
+        none.
     """
-    count = 0
-    for share in upper_bound:
-        count += share < 1
-    bounded = np.empty(count, np.int64)
-    bounds = np.empty(count)
-    bound_index = np.full(len(upper_bound) if count else 0, -1)
-    count = 0
+    num_bounded = 0
+    for bound in upper_bound:
+        num_bounded += bound < 1
+    bounded = np.empty(num_bounded, np.int64)
+    bounds = np.empty(num_bounded)
+    bound_index = np.full(len(upper_bound) if num_bounded else 0, -1)
+    num_bounded = 0
     for q in range(len(upper_bound)):
         if upper_bound[q] < 1:
-            bounded[count] = q
-            bounds[count] = upper_bound[q]
-            bound_index[q] = count
-            count += 1
+            bounded[num_bounded] = q
+            bounds[num_bounded] = upper_bound[q]
+            bound_index[q] = num_bounded
+            num_bounded += 1
     return bounded, bounds, bound_index
 
 
@@ -303,15 +355,31 @@ def _presolve(
 ) -> PresolvedProgram:
     """Return the program over the links that can bind.
 
-    Demands whose best path has no such link are served in full, in ``splits`` (D K,).
+    Demands whose most valuable path has no such link, and no upper bound, are served in full.
+
+    Args:
+        layout: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d + 1],
+            links of path p are link[link_ptr[p]:link_ptr[p + 1]], slot[p] = d K + k.
+        terms: coefficients, upper bounds, steps and utilities of the demands.
+        demand: (D,) Gbit/s.
+        capacity: (E,) Gbit/s; infinite for a link without a row.
+        value: (D K,) value of a Gbit/s on each path; unused where all demand is served.
+        sheds: whether demand may be shed; else the largest utilisation is minimised.
+        cost_base: value of a Gbit/s that costs nothing, where a cost is minimised; else 0.
+        splits: (D K,) share of its demand on each path; receives those of the demands that are
+            served in full.
     """
+    # (P,) paths that can carry traffic; (E,) row of each link that can bind, -1 for the others.
     is_usable = _usable_paths(layout, terms, demand, capacity, value, sheds)
-    row_of = _row_of_link(layout, terms, demand, capacity, is_usable, sheds)
-    is_plain = len(terms.coefficient) == 0
+    link_row = _link_rows(layout, terms, demand, capacity, is_usable, sheds)
+    has_unit_coefficients = len(terms.coefficient) == 0
     has_utility = len(terms.utility_weight) > 0
-    has_limits = len(terms.max_share) > 0
-    steps = terms.level.shape[1]
-    max_columns = len(layout.slot) + len(demand) * max(0, steps - 1)
+    has_bounds = len(terms.max_share) > 0
+    num_steps = terms.level.shape[1]
+    # Buffers of the program, cut to their final lengths at the end.  Block g (at most D) has the
+    # columns block_ptr[g]:block_ptr[g + 1]; column q (a path or a shedding column) has the rows
+    # row[row_ptr[q]:row_ptr[q + 1]] with the load coefficients at the same positions.
+    max_columns = len(layout.slot) + len(demand) * max(0, num_steps - 1)
     block_ptr = np.zeros(len(demand) + 1, np.int64)
     rate = np.empty(len(demand))
     slot = np.empty(max_columns, np.int64)
@@ -319,67 +387,72 @@ def _presolve(
     upper_bound = np.ones(max_columns)
     row_ptr = np.zeros(max_columns + 1, np.int64)
     row = np.empty(len(layout.link), np.int32)
-    coefficient = np.empty(0 if is_plain else len(row))
+    coefficient = np.empty(0 if has_unit_coefficients else len(row))
     utility_weight = np.empty(len(demand) if has_utility else 0)
     num_blocks = num_columns = num_entries = 0
     scale = fixed_value = total_demand = step_offset = 0.0
     for d in range(len(demand)):
+        # The columns of the demand are removed again if it is served in full.
         first_column = num_columns
         first_entry = num_entries
         best_value = 0.0
         best_slot = -1
-        is_free = False
+        is_unconstrained = False
         for p in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
             if not is_usable[p]:
                 continue
+            # Rows of the path: its links that can bind.
             begin = num_entries
             for i in range(layout.link_ptr[p], layout.link_ptr[p + 1]):
-                r = row_of[layout.link[i]]
+                r = link_row[layout.link[i]]
                 if r < 0:
                     continue
                 # Insertion sort: the rows of a path ascend.
                 position = num_entries
                 while position > begin and row[position - 1] > r:
                     row[position] = row[position - 1]
-                    if not is_plain:
+                    if not has_unit_coefficients:
                         coefficient[position] = coefficient[position - 1]
                     position -= 1
                 row[position] = r
-                if not is_plain:
+                if not has_unit_coefficients:
                     coefficient[position] = terms.coefficient[i]
                 num_entries += 1
+            # Value of the column, for all of the demand.
             path_value = value[layout.slot[p]] * demand[d] if sheds else 0.0
             if has_utility:
                 path_value = terms.utility_weight[d] * demand[d]
             slot[num_columns] = layout.slot[p]
             column_value[num_columns] = path_value
-            if has_limits:
+            if has_bounds:
                 upper_bound[num_columns] = terms.max_share[layout.slot[p]]
-            is_whole = upper_bound[num_columns] >= 1
+            can_carry_all = upper_bound[num_columns] >= 1
             num_columns += 1
             row_ptr[num_columns] = num_entries
+            # Most valuable path; among equal values one without rows and bounds.
             is_better = best_slot < 0 or path_value > best_value
-            if is_better or (path_value == best_value and num_entries == begin and is_whole):
+            if is_better or (path_value == best_value and num_entries == begin and can_carry_all):
                 best_value = path_value
                 best_slot = layout.slot[p]
-                is_free = num_entries == begin and is_whole
+                is_unconstrained = num_entries == begin and can_carry_all
         if best_slot < 0:
             continue
         scale += best_value
         total_demand += demand[d]
         demand_step_offset = 0.0
-        if steps > 0:
+        if num_steps > 0:
             # All paths of a demand have the same value where it falls in steps.
-            count, demand_step_offset = _write_unserved_columns(
+            num_shedding, demand_step_offset = _write_shedding_columns(
                 terms, d, best_value, num_columns, column_value, upper_bound
             )
-            for q in range(num_columns, num_columns + count):
+            for q in range(num_columns, num_columns + num_shedding):
                 slot[q] = -1
                 row_ptr[q + 1] = num_entries
-            num_columns += count
-        if is_free:
-            for k in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
-                splits[layout.slot[k]] = 0.0
+            num_columns += num_shedding
+        if is_unconstrained:
+            # Serve the demand in full on its best path, without a block.
+            for path in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
+                splits[layout.slot[path]] = 0.0
             splits[best_slot] = 1.0
             fixed_value += best_value + demand_step_offset
             for q in range(first_column, num_columns):
@@ -393,19 +466,21 @@ def _presolve(
             utility_weight[num_blocks] = best_value
         num_blocks += 1
         block_ptr[num_blocks] = num_columns
-    unit = scale if scale > 0 else 1.0
+    # Scale the values: the unit is the sum of the best values of all demands.
+    value_unit = scale if scale > 0 else 1.0
     for q in range(num_columns):
-        column_value[q] /= unit
+        column_value[q] /= value_unit
     for g in range(len(utility_weight)):
-        utility_weight[g] /= unit
-    block_row_ptr, block_row = _rows_of_blocks(
+        utility_weight[g] /= value_unit
+    block_row_ptr, block_row = _block_rows(
         block_ptr[: num_blocks + 1], row_ptr, row[:num_entries], len(capacity)
     )
+    # Link and capacity of each row.
     num_rows = 0
     link = np.empty(len(capacity), np.int64)
     row_capacity = np.empty(len(capacity))
     for e in range(len(capacity)):
-        if row_of[e] >= 0:
+        if link_row[e] >= 0:
             link[num_rows] = e
             row_capacity[num_rows] = capacity[e]
             num_rows += 1
@@ -417,7 +492,7 @@ def _presolve(
         column_value[:num_columns],
         row_ptr[: num_columns + 1],
         row[:num_entries],
-        coefficient[: 0 if is_plain else num_entries],
+        coefficient[: 0 if has_unit_coefficients else num_entries],
         bounded,
         bounds,
         bound_index,
@@ -427,10 +502,10 @@ def _presolve(
         block_row,
         link[:num_rows],
         row_capacity[:num_rows],
-        unit,
-        fixed_value / unit,
-        step_offset / unit,
-        cost_base * total_demand / unit,
+        value_unit,
+        fixed_value / value_unit,
+        step_offset / value_unit,
+        cost_base * total_demand / value_unit,
     )
 
 
@@ -448,7 +523,8 @@ def presolve(
     """Return the program of one matrix over the links that can bind.
 
     Args:
-        layout: paths of all demands.
+        layout: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d + 1],
+            links of path p are link[link_ptr[p]:link_ptr[p + 1]], slot[p] = d K + k.
         terms: terms of the demands; :data:`NO_TERMS` for none.
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s; infinite for a link to leave out.
@@ -457,14 +533,18 @@ def presolve(
             minimised.
         cost_base: value of a Gbit/s that costs nothing, where the cost of serving all demand is
             minimised: ``value`` is this less the cost of a path; else 0.
-        splits: (D K,) receives the shares of demands whose best path has no link that can bind.
+        splits: (D K,) share of its demand on each path; receives those of demands that no link
+            limits, which are served in full on their best path.
     """
     return _presolve(layout, terms, demand, capacity, value, sheds, cost_base, splits)
 
 
 @kernel
 def num_schur_updates(program: PresolvedProgram) -> int:
-    """Return the number of entries of S that an iteration updates."""
+    """Return the number of entries of the Schur complement that an iteration updates.
+
+    A path over m rows updates m (m + 1) / 2 entries of the lower triangle, and so does each block.
+    """
     updates = 0
     for q in range(len(program.column_value)):
         length = program.row_ptr[q + 1] - program.row_ptr[q]

@@ -40,27 +40,29 @@ from teal.solvers.interior.starts import (
     link_loads,
     new_iterate,
     path_prices,
-    power_of,
+    real_power,
     start_for_gap,
     warm_start,
 )
 
-# An optimum with shedding: the sum of products, over the value, and the unserved share.
+# Optimum of the program with shedding: largest sum of complementarity products, over the value, and
+# smallest unserved share that counts as shed demand.
 _CONVERGED_COMPLEMENTARITY = 1e-9
 _MAX_UNSERVED = 1e-6
-# Gaps of costs are relative to at least this part of the cost of leaving all demand unserved.
+# The gap of a cost is relative to the cost, but at least to this part of the cost of shedding all
+# demand.
 _MIN_RELATIVE_COST = 1e-9
 # Relative overload of a row that counts as rounding, where all demand must be served.
 _ROUNDING = 1e-10
 # Smallest carried share in a utility, whose logarithm is finite.
 _MIN_CARRIED = 1e-300
-# Factor to which a slack may shrink where recentring raised the load.
+# Recentring may raise a load: the slack of its link then shrinks to at least this part.
 _MIN_SLACK_FACTOR = 0.5
 
 
 @inner_kernel
 def _max_utilisation(program: PresolvedProgram, lower: float, load: FloatArray) -> float:
-    """Return the largest utilisation of a row, at least ``lower``."""
+    """Return the largest utilisation of the n link rows, load (n,) over capacity; >= ``lower``."""
     max_utilisation = lower
     for r in range(len(load)):
         max_utilisation = max(max_utilisation, load[r] / program.capacity[r])
@@ -69,7 +71,7 @@ def _max_utilisation(program: PresolvedProgram, lower: float, load: FloatArray) 
 
 @inner_kernel
 def _utility(alpha: float, share: float) -> float:
-    """Return u(s) of :mod:`teal.problem.curves`."""
+    """Return u(s) = (s^(1 - alpha) - 1) / (1 - alpha) of a carried share s; log s for alpha = 1."""
     power = 1 - alpha
     if power == 0:
         return float(np.log(share))
@@ -78,7 +80,10 @@ def _utility(alpha: float, share: float) -> float:
 
 @inner_kernel
 def _utility_inverse(alpha: float, utility: float) -> float:
-    """Return the share of a utility: the inverse of u, at most 1."""
+    """Return the share s <= 1 with u(s) = utility.
+
+    u(s) = (s^(1 - alpha) - 1) / (1 - alpha), and log s for alpha = 1.
+    """
     utility = min(0.0, utility)
     power = 1 - alpha
     if power == 0:
@@ -90,10 +95,17 @@ def _utility_inverse(alpha: float, utility: float) -> float:
 def _primal_value(
     program: PresolvedProgram, share: FloatArray, scale_down: float, work: Work
 ) -> float:
-    """Return the value of shares divided by ``scale_down`` >= 1.
+    """Return the value of shares divided by ``scale_down`` >= 1, in units of the program.
 
-    With concave utilities it is W (u(s) + 1); for values that fall in steps it is a lower bound.
-    Demands outside the blocks are not included.
+    Linear: the sum of column value times share.  Concave utilities: the sum of W (u(s) + 1) over
+    the demands, with the carried share s and the value W of all of a demand.  Stepped values: a
+    lower bound.  Demands outside the blocks are not included.
+
+    Args:
+        program: presolved program of Q columns (paths).
+        share: (Q,) share of its demand on each path.
+        scale_down: factor by which loads exceed the capacities.
+        work: workspace; carried (G,) is overwritten.
     """
     total = program.step_offset
     if len(program.utility_weight) > 0:
@@ -111,16 +123,13 @@ def _primal_value(
 def _fully_served_value(
     program: PresolvedProgram, share: FloatArray, scaled: FloatArray, load: FloatArray
 ) -> float:
-    """Return the value with the shares of each block scaled to a sum of 1.
+    """Return the value with the shares of each block scaled to a sum of 1; -inf on overload.
 
     Args:
-        program: program of the matrix.
-        share: (Q,) shares.
-        scaled: (Q,) receives the scaled shares.
-        load: (n,) receives their loads.
-
-    Returns:
-        value; -inf where a row is overloaded.
+        program: presolved program of Q columns (paths), n rows (links).
+        share: (Q,) share of its demand on each path.
+        scaled: (Q,) scaled shares (written).
+        load: (n,) link loads of the scaled shares, Gbit/s (written).
     """
     total = 0.0
     for g in range(len(program.rate)):
@@ -147,25 +156,25 @@ def _sort_columns(
     profit: FloatArray,
     upper_bound: FloatArray,
 ) -> int:
-    """Sort the columns of a block by falling profit c - A' y.
+    """Sort the columns of a block by falling profit c - A' y, by insertion.
 
     Args:
-        program: program of the matrix.
-        path_price: (Q,) A' y.
+        program: presolved program of Q columns (paths).
+        path_price: (Q,) A' y, price of carrying all of the demand on each path.
         g: index of the block.
-        profit: receives the profits.
-        upper_bound: receives the upper bounds, in the same order.
+        profit: (Q,) scratch; its first entries receive the profits of the block's columns.
+        upper_bound: (Q,) scratch; receives their largest shares, in the order of the profits.
 
     Returns:
-        number of columns.
+        number of columns of the block.
     """
     first = program.block_ptr[g]
-    has_limits = len(program.bound_index) > 0
+    has_bounds = len(program.bound_index) > 0
     count = program.block_ptr[g + 1] - first
     for i in range(count):
         q = first + i
         column_bound = 1.0
-        if has_limits and program.bound_index[q] >= 0:
+        if has_bounds and program.bound_index[q] >= 0:
             column_bound = program.upper_bound[program.bound_index[q]]
         column_profit = program.column_value[q] - path_price[q]
         position = i
@@ -180,9 +189,13 @@ def _sort_columns(
 
 @inner_kernel
 def _write_unconstrained_shares(program: PresolvedProgram, splits: FloatArray) -> None:
-    """Write the shares of a program without rows.
+    """Write the optimal splits of a program without link rows.
 
-    Columns of the largest value come first, each up to its upper bound.
+    Each demand fills its columns by falling value, each up to its upper bound.
+
+    Args:
+        program: presolved program of G blocks (demands).
+        splits: (D K,) share of its demand on each path k of demand d, at index d K + k (written).
     """
     for g in range(len(program.rate)):
         first = program.block_ptr[g]
@@ -192,6 +205,7 @@ def _write_unconstrained_shares(program: PresolvedProgram, splits: FloatArray) -
             if program.slot[q] >= 0:
                 splits[program.slot[q]] = 0.0
         for _ in range(end - first):
+            # Column of the largest value among those not filled yet.
             best = -1
             for q in range(first, end):
                 is_open = program.slot[q] >= 0 and splits[program.slot[q]] == 0
@@ -208,9 +222,17 @@ def _write_unconstrained_shares(program: PresolvedProgram, splits: FloatArray) -
 
 @inner_kernel
 def _bounded_profits(program: PresolvedProgram, path_price: FloatArray) -> float:
-    """Return the sum of the largest profits of blocks whose columns have upper bounds."""
+    """Return the sum over blocks of max sum of (c - A' y) x, with upper bounds on the shares x.
+
+    Each block fills its columns by falling profit, up to a total share of 1 (fractional knapsack).
+
+    Args:
+        program: presolved program of Q columns (paths) in G blocks (demands).
+        path_price: (Q,) A' y, price of carrying all of the demand on each path.
+    """
     total = 0.0
     num_columns = len(program.column_value)
+    # (Q,) profits and upper bounds of the columns of one block, packed at the front.
     profit = np.empty(num_columns)
     upper_bound = np.empty(num_columns)
     for g in range(len(program.rate)):
@@ -226,13 +248,19 @@ def _bounded_profits(program: PresolvedProgram, path_price: FloatArray) -> float
 
 @inner_kernel
 def _utility_profits(program: PresolvedProgram, path_price: FloatArray) -> float:
-    """Return the sum over blocks of max W (u(s) + 1) less the price of the share s.
+    """Return the sum over blocks of max W (u(s) + 1) less the price of the carried share s.
 
-    The cheapest column is filled first, up to the share whose marginal utility is its price.
+    The cheapest column is filled first, up to the share whose marginal utility W s^-alpha equals
+    its price.
+
+    Args:
+        program: presolved program of Q columns (paths) in G blocks (demands).
+        path_price: (Q,) A' y, price of carrying all of the demand on each path.
     """
     total = 0.0
     num_columns = len(program.column_value)
     alpha = program.alpha
+    # (Q,) profits and upper bounds of the columns of one block, packed at the front.
     profit = np.empty(num_columns)
     upper_bound = np.empty(num_columns)
     for g in range(len(program.rate)):
@@ -241,11 +269,12 @@ def _utility_profits(program: PresolvedProgram, path_price: FloatArray) -> float
         carried = 0.0
         paid = 0.0
         for i in range(count):
-            # The value of a column is W.
+            # Price of the column: its value W less its profit W - A' y.
             price = max(weight - profit[i], 0.0)
+            # Share at which W s^-alpha = price, at most 1.
             optimal_share = 1.0
             if price > weight:
-                optimal_share = power_of(price / weight, -1 / alpha) if alpha > 0 else 0.0
+                optimal_share = real_power(price / weight, -1 / alpha) if alpha > 0 else 0.0
             added = min(1.0, carried + upper_bound[i], optimal_share) - carried
             if added <= 0:
                 break
@@ -265,11 +294,23 @@ def _dual_bound(
 ) -> float:
     """Return the Lagrangian dual bound of link prices.
 
-    It is an upper bound on the value, or a lower bound on the largest utilisation.
+    With shedding it is an upper bound on the value: c' y + sum over blocks of the largest profit
+    max(0, value - A' y).  Without, it is a lower bound on the largest utilisation: sum over blocks
+    of min A' y, over c' y.
+
+    Args:
+        program: presolved program of Q columns (paths), n rows (links).
+        sheds: whether demand may be shed.
+        must_serve_all: whether the bound may rely on all demand being served: profits below 0
+            count.
+        price: (n,) dual price y of each link row, value per Gbit/s.
+        path_price: (Q,) A' y, price of carrying all of the demand on each path.
     """
+    # c' y, with the capacities c.
     capacity_term = 0.0
     for r in range(len(price)):
         capacity_term += program.capacity[r] * price[r]
+    # Sum of the largest profits of the blocks.
     profit = 0.0
     if len(program.utility_weight) > 0:
         profit = _utility_profits(program, path_price)
@@ -294,10 +335,14 @@ def _dual_bound(
 
 @inner_kernel
 def _new_work(program: PresolvedProgram, sheds: bool) -> Work:
+    """Return the workspace of a search; the incumbent value and bound are infinite.
+
+    The value starts at -inf and the bound at inf; at inf and -inf where a utilisation is minimised.
+    """
     blocks = len(program.rate)
     paths = len(program.column_value)
     rows = len(program.capacity)
-    # Value and bound before the first point.
+    # Incumbent value and bound before the first point.
     incumbent = np.empty(2)
     incumbent[0], incumbent[1] = (-np.inf, np.inf) if sheds else (np.inf, -np.inf)
     return Work(
@@ -324,20 +369,35 @@ def _new_work(program: PresolvedProgram, sheds: bool) -> Work:
 
 @inner_kernel
 def _update_incumbent(
-    program: PresolvedProgram, sheds: bool, must_serve_all: bool, at: Iterate, work: Work
+    program: PresolvedProgram, sheds: bool, must_serve_all: bool, point: Iterate, work: Work
 ) -> float:
-    """Update the incumbents from the present point, and return their relative gap."""
-    link_loads(program, at.share, work.load)
-    path_prices(program, at.price, work.path_price)
+    """Update the incumbents from the present point, and return the relative gap between them.
+
+    Primal value: the shares scaled down to fit the capacities, or scaled to sums of 1 if all demand
+    must be served; the largest utilisation without shedding.  Bound: the Lagrangian bound of the
+    prices.  The gap is relative to the bound, to the utilisation, or to the cost of serving all.
+
+    Args:
+        program: presolved program of Q columns (paths), n rows (links).
+        sheds: whether demand may be shed; otherwise the largest utilisation is minimised.
+        must_serve_all: whether only points that serve all demand count.
+        point: present point; slacks that exceed capacity less load are reduced.
+        work: workspace; load, path_price and the incumbents are written, scratch is overwritten.
+    """
+    link_loads(program, point.share, work.load)
+    path_prices(program, point.price, work.path_price)
+    # Recentring may have raised loads: reduce the slacks.
     for r in range(len(program.capacity)):
-        capacity = program.capacity[r] if sheds else program.capacity[r] * at.theta[0]
+        capacity = program.capacity[r] if sheds else program.capacity[r] * point.theta[0]
         slack = capacity - work.load[r]
-        if _MIN_SLACK_FACTOR * at.slack[r] < slack < at.slack[r]:
-            at.slack[r] = slack
-    bound = _dual_bound(program, sheds, must_serve_all, at.price, work.path_price)
+        if _MIN_SLACK_FACTOR * point.slack[r] < slack < point.slack[r]:
+            point.slack[r] = slack
+    # Lagrangian bound; sense is 1 where the value is maximised, -1 where it is minimised.
+    bound = _dual_bound(program, sheds, must_serve_all, point.price, work.path_price)
     sense = 1.0 if sheds else -1.0
+    # Primal value.
     if must_serve_all:
-        value = _fully_served_value(program, at.share, work.column_scratch, work.primal_residual)
+        value = _fully_served_value(program, point.share, work.column_scratch, work.primal_residual)
         if work.incumbent[0] == -np.inf or value > work.incumbent[0]:
             work.incumbent[0] = value
             copy_into(work.column_scratch, work.incumbent_share)
@@ -345,22 +405,24 @@ def _update_incumbent(
         # Shares are scaled down to fit the most overloaded row.
         max_utilisation = _max_utilisation(program, 1.0 if sheds else 0.0, work.load)
         value = (
-            _primal_value(program, at.share, max_utilisation, work) + program.fixed_value
+            _primal_value(program, point.share, max_utilisation, work) + program.fixed_value
             if sheds
             else max_utilisation
         )
         if sense * value > sense * work.incumbent[0]:
             work.incumbent[0] = value
             factor = 1.0 / max_utilisation if sheds else 1.0
-            for q in range(len(at.share)):
-                work.incumbent_share[q] = factor * at.share[q]
+            for q in range(len(point.share)):
+                work.incumbent_share[q] = factor * point.share[q]
+    # Keep the better bound and its prices.
     if sense * bound < sense * work.incumbent[1]:
         work.incumbent[1] = bound
-        copy_into(at.price, work.incumbent_price)
+        copy_into(point.price, work.incumbent_price)
+    # Relative gap.
     value = work.incumbent[0]
     bound = work.incumbent[1]
     if len(program.utility_weight) > 0:
-        # Gaps are those of the equivalent common share.
+        # The gap is measured in shares: all demands with this common share have that utility.
         value = _utility_inverse(program.alpha, value - 1)
         bound = _utility_inverse(program.alpha, bound - 1)
     reference = bound if sheds else value
@@ -382,22 +444,33 @@ def _starting_point(
     splits: FloatArray,
     prices: FloatArray,
 ) -> tuple[Iterate, Work, bool]:
-    """Return the starting point, the workspace, and whether the gap is reached already."""
-    at = new_iterate(program)
+    """Return the starting point, the workspace, and whether the gap is reached already.
+
+    Args:
+        program: presolved program.
+        sheds: whether demand may be shed.
+        must_serve_all: whether only points that serve all demand count.
+        gap: target of the certified gap.
+        start: cold or warm start.
+        splits: (D K,) initial share of its demand on each path k of demand d, for a warm start.
+        prices: (E,) initial dual price of each link, value per Gbit/s, for a warm start.
+    """
+    point = new_iterate(program)
     work = _new_work(program, sheds)
     if start.is_warm and start.initial_mu == 0:
-        given_gap = _gap_of_given(program, sheds, must_serve_all, splits, prices, work)
-        if given_gap <= gap:
-            return at, work, True
-        start = start_for_gap(given_gap)
-    cold_start(program, sheds, at)
+        # The certified gap of the initial splits and prices gives mu and mix.
+        initial_gap = _initial_gap(program, sheds, must_serve_all, splits, prices, work)
+        if initial_gap <= gap:
+            return point, work, True
+        start = start_for_gap(initial_gap)
+    cold_start(program, sheds, point)
     if start.is_warm:
-        warm_start(program, sheds, at, splits, prices, start)
-    return at, work, _is_converged(program, sheds, must_serve_all, gap, at, work)
+        warm_start(program, sheds, point, splits, prices, start)
+    return point, work, _is_converged(program, sheds, must_serve_all, gap, point, work)
 
 
 @inner_kernel
-def _gap_of_given(
+def _initial_gap(
     program: PresolvedProgram,
     sheds: bool,
     must_serve_all: bool,
@@ -405,10 +478,19 @@ def _gap_of_given(
     prices: FloatArray,
     work: Work,
 ) -> float:
-    """Return the certified gap of given splits (D K,) and prices (E,), the first incumbents."""
+    """Return the certified gap of initial splits and prices, which become the first incumbents.
+
+    Args:
+        program: presolved program of Q columns (paths), n rows (links).
+        sheds: whether demand may be shed; otherwise the splits are scaled to a sum of 1.
+        must_serve_all: whether only points that serve all demand count.
+        splits: (D K,) share of its demand on each path k of demand d, at index d K + k.
+        prices: (E,) dual price of each link of the network, value per Gbit/s.
+        work: workspace; the incumbents are updated, previous_step is used as scratch.
+    """
     point = work.previous_step
     rows = len(program.capacity)
-    has_limits = len(program.bound_index) > 0
+    has_bounds = len(program.bound_index) > 0
     for g in range(len(program.rate)):
         first = program.block_ptr[g]
         end = program.block_ptr[g + 1]
@@ -420,7 +502,7 @@ def _gap_of_given(
         # Shedding columns take the unserved share, the last step first.
         for q in range(first, end):
             if program.slot[q] < 0:
-                bound = program.bound_index[q] if has_limits else -1
+                bound = program.bound_index[q] if has_bounds else -1
                 upper_bound = program.upper_bound[bound] if bound >= 0 else 1.0
                 point.share[q] = min(upper_bound, unserved)
                 unserved -= point.share[q]
@@ -439,39 +521,55 @@ def _is_converged(
     sheds: bool,
     must_serve_all: bool,
     gap: float,
-    at: Iterate,
+    point: Iterate,
     work: Work,
 ) -> bool:
-    """Return whether the search may end.
+    """Update the incumbents, and return whether the search may end.
 
     It ends at the target gap.  Where all demand must be served but no such point was found, it also
-    ends at the optimum with shedding, in which unserved demand is worth less than the traffic that
-    it would displace.
+    ends at the optimum with shedding: the value of unserved demand is then below the value of the
+    traffic that it would displace.
+
+    Args:
+        program: presolved program.
+        sheds: whether demand may be shed.
+        must_serve_all: whether only points that serve all demand count.
+        gap: target of the certified gap.
+        point: present point.
+        work: workspace; the incumbents are updated.
     """
-    if _update_incumbent(program, sheds, must_serve_all, at, work) <= gap:
+    if _update_incumbent(program, sheds, must_serve_all, point, work) <= gap:
         return True
     if work.incumbent[0] != -np.inf or not np.isfinite(work.incumbent[1]):
         return False
     max_unserved = 0.0
-    for unserved in at.unserved:
+    for unserved in point.unserved:
         max_unserved = max(max_unserved, unserved)
     return max_unserved > _MAX_UNSERVED and bool(
-        complementarity_sum(at, work.step, sheds, 0.0, 0.0) < _CONVERGED_COMPLEMENTARITY
+        complementarity_sum(point, work.step, sheds, 0.0, 0.0) < _CONVERGED_COMPLEMENTARITY
     )
 
 
 @inner_kernel
-def _restart_cold(program: PresolvedProgram, sheds: bool, at: Iterate, work: Work) -> None:
+def _restart_cold(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> None:
     """Restart from a cold start after a warm one has failed; incumbents stay."""
     copy_iterate(new_iterate(program), work.step)
-    cold_start(program, sheds, at)
+    cold_start(program, sheds, point)
 
 
 @inner_kernel
 def _write_solution(
     program: PresolvedProgram, work: Work, splits: FloatArray, prices: FloatArray
 ) -> None:
-    """Write the incumbent shares and prices."""
+    """Write the incumbent shares and prices in the layout of the network.
+
+    Args:
+        program: presolved program of Q columns (paths), n rows (links).
+        work: workspace with the incumbents.
+        splits: (D K,) share of its demand on each path k of demand d; entries outside the program
+            stay (written).
+        prices: (E,) dual price of each link, value per Gbit/s; 0 for links without a row (written).
+    """
     for q in range(len(program.column_value)):
         if program.slot[q] >= 0:
             splits[program.slot[q]] = work.incumbent_share[q]
@@ -492,47 +590,54 @@ def solve(
     start: Start,
     stop: BoolArray,
 ) -> int:
-    """Solve one program on one thread.
+    """Solve one program on one thread, by interior-point iterations to a certified gap.
 
     Args:
         program: presolved program of one matrix.
-        sheds: whether demand may be shed (:func:`teal.solvers.interior.presolve.presolve`).
+        sheds: whether demand may be shed: the value is maximised; else all demand is served and the
+            largest link utilisation is minimised.
         must_serve_all: whether only points that serve all demand count, and bounds may rely on it.
         gap: target of the certified gap.
         max_iterations: largest number of iterations.
-        splits: (D K,) feasible splits of a warm start; receives the shares.
-        prices: (E,) dual prices of a warm start; receives the prices.
+        splits: (D K,) share of its demand on each path k of demand d: feasible splits of a warm
+            start; receives the solution.
+        prices: (E,) dual price of each link, value per Gbit/s: those of a warm start; receives the
+            prices of the best bound.
         start: cold or warm start.
         stop: (1,) flag that is read before each iteration: another thread may set it.
 
     Returns:
         number of iterations.
     """
+    # No demand or no link can bind: the solution is explicit.
     if len(program.rate) == 0 or len(program.capacity) == 0:
         fill(0.0, prices)
         _write_unconstrained_shares(program, splits)
         return 0
-    at, work, is_done = _starting_point(program, sheds, must_serve_all, gap, start, splits, prices)
+    point, work, is_done = _starting_point(
+        program, sheds, must_serve_all, gap, start, splits, prices
+    )
     is_warm = start.is_warm
     iterations = 0
     while not is_done:
         if iterations >= max_iterations or stop[0]:
             break
-        if iterate(program, sheds, at, work):
+        if iterate(program, sheds, point, work):
             iterations += 1
         elif is_warm:
+            # No progress from a warm start.
             is_warm = False
-            _restart_cold(program, sheds, at, work)
+            _restart_cold(program, sheds, point, work)
         else:
             break
-        is_done = _is_converged(program, sheds, must_serve_all, gap, at, work)
+        is_done = _is_converged(program, sheds, must_serve_all, gap, point, work)
     _write_solution(program, work, splits, prices)
     return iterations
 
 
-# Separate kernels for the parts of an iteration, for programs so large that S is assembled on
-# several threads and factored by LAPACK.  Programs with fewer columns do not even count the updates
-# of S; that many updates take about 5 ms, from which a second thread pays.
+# Large programs assemble the Schur complement S on several threads and factor it by LAPACK, with
+# separate kernels for the parts of an iteration.  A program is large from this many updated entries
+# of S, which take about 5 ms; programs with fewer columns than the first threshold are never large.
 _MIN_LARGE_COLUMNS = 10_000
 _MIN_LARGE_UPDATES = 3_000_000
 
@@ -556,15 +661,17 @@ def _is_converged_kernel(
     sheds: bool,
     must_serve_all: bool,
     gap: float,
-    at: Iterate,
+    point: Iterate,
     work: Work,
 ) -> bool:
-    return _is_converged(program, sheds, must_serve_all, gap, at, work)
+    return _is_converged(program, sheds, must_serve_all, gap, point, work)
 
 
 @kernel
-def _restart_cold_kernel(program: PresolvedProgram, sheds: bool, at: Iterate, work: Work) -> None:
-    _restart_cold(program, sheds, at, work)
+def _restart_cold_kernel(
+    program: PresolvedProgram, sheds: bool, point: Iterate, work: Work
+) -> None:
+    _restart_cold(program, sheds, point, work)
 
 
 @kernel
@@ -575,36 +682,47 @@ def _write_solution_kernel(
 
 
 @kernel
-def _update_utility_terms_kernel(program: PresolvedProgram, at: Iterate, work: Work) -> None:
-    update_utility_terms(program, at, work)
+def _update_utility_terms_kernel(program: PresolvedProgram, point: Iterate, work: Work) -> None:
+    update_utility_terms(program, point, work)
 
 
 @kernel
 def _accumulate_schur_kernel(
     program: PresolvedProgram,
     sheds: bool,
-    at: Iterate,
+    point: Iterate,
     work: Work,
     schur: FloatArray,
     first: int,
     end: int,
     has_slacks: bool,
 ) -> None:
-    """Compute the terms of some blocks of S, with the diagonal if ``has_slacks``."""
+    """Compute the terms of some blocks of the Schur complement S in a matrix of one thread.
+
+    Args:
+        program: presolved program of n rows (links).
+        sheds: whether demand may be shed.
+        point: present point.
+        work: workspace; scaling and delta of these blocks are written.
+        schur: (n, n) lower triangle of this thread's part of S (written).
+        first: first block.
+        end: block after the last one.
+        has_slacks: whether this part has the diagonal slack / price of S.
+    """
     if has_slacks:
-        init_schur(at, schur)
+        init_schur(point, schur)
     else:
         for row in schur:
             fill(0.0, row)
-    accumulate_schur(program, sheds, at, work, schur, first, end)
+    accumulate_schur(program, sheds, point, work, schur, first, end)
 
 
 @kernel
-def _add_lower_triangle(s: FloatArray, out: FloatArray) -> None:
-    """Add a lower triangle to another one."""
-    for i in range(len(s)):
+def _add_lower_triangle(addend: FloatArray, out: FloatArray) -> None:
+    """Add the lower triangle of ``addend`` (n, n) to that of ``out`` (n, n, written)."""
+    for i in range(len(addend)):
         for j in range(i + 1):
-            out[i, j] += s[i, j]
+            out[i, j] += addend[i, j]
 
 
 @kernel
@@ -613,15 +731,15 @@ def _regularise_kernel(program: PresolvedProgram, sheds: bool, work: Work) -> No
 
 
 @kernel
-def _cholesky_kernel(s: FloatArray) -> None:
-    cholesky(s)
+def _cholesky_kernel(schur: FloatArray) -> None:
+    cholesky(schur)
 
 
 @kernel
 def _predict_and_correct_kernel(
-    program: PresolvedProgram, sheds: bool, at: Iterate, work: Work
+    program: PresolvedProgram, sheds: bool, point: Iterate, work: Work
 ) -> bool:
-    return predict_and_correct(program, sheds, at, work)
+    return predict_and_correct(program, sheds, point, work)
 
 
 def solve_on_threads(
@@ -635,14 +753,30 @@ def solve_on_threads(
     start: Start,
     stop: BoolArray,
 ) -> int:
-    """Solve one program, on all threads where that is faster.
+    """Solve one program by interior-point iterations, on all threads where that is faster.
 
-    The threads assemble S, and LAPACK factors it.  Arguments and result: :func:`solve`.
+    The threads assemble the Schur complement, and LAPACK factors it.
+
+    Args:
+        program: presolved program of one matrix.
+        sheds: whether demand may be shed.
+        must_serve_all: whether only points that serve all demand count, and bounds may rely on it.
+        gap: target of the certified gap.
+        max_iterations: largest number of iterations.
+        splits: (D K,) share of its demand on each path k of demand d: feasible splits of a warm
+            start; receives the solution.
+        prices: (E,) dual price of each link, value per Gbit/s: those of a warm start; receives the
+            prices of the best bound.
+        start: cold or warm start.
+        stop: (1,) flag that is read before each iteration: another thread may set it.
+
+    Returns:
+        number of iterations.
     """
     threads = numba.get_num_threads()
     updates = np.zeros(0)
     if threads > 1 and len(program.column_value) >= _MIN_LARGE_COLUMNS and len(program.capacity):
-        updates = _schur_updates_of_blocks(program)
+        updates = _block_schur_updates(program)
     if updates.sum() < _MIN_LARGE_UPDATES:
         return solve(
             program, sheds, must_serve_all, gap, max_iterations, splits, prices, start, stop
@@ -676,21 +810,35 @@ def _solve_by_steps(
     updates: FloatArray,
     threads: int,
 ) -> int:
-    """Solve one program by separate kernels, with S assembled on ``threads`` threads.
+    """Solve one program with the Schur complement S assembled on ``threads`` threads.
 
     Args:
-        program, sheds, must_serve_all, gap, max_iterations, splits, prices, start, stop: as in
-            :func:`solve`.
-        updates: (G,) rank-one updates of S by each block.
+        program: presolved program of one matrix with G blocks (demands), n rows (links).
+        sheds: whether demand may be shed.
+        must_serve_all: whether only points that serve all demand count, and bounds may rely on it.
+        gap: target of the certified gap.
+        max_iterations: largest number of iterations.
+        splits: (D K,) share of its demand on each path k of demand d: feasible splits of a warm
+            start; receives the solution.
+        prices: (E,) dual price of each link, value per Gbit/s: those of a warm start; receives the
+            prices of the best bound.
+        start: cold or warm start.
+        stop: (1,) flag that is read before each iteration: another thread may set it.
+        updates: (G,) number of entries of S that each block updates.
         threads: number of threads.
+
+    Returns:
+        number of iterations.
     """
-    at, work, is_done = _starting_point_kernel(
+    point, work, is_done = _starting_point_kernel(
         program, sheds, must_serve_all, gap, start, splits, prices
     )
+    # Thread i assembles the blocks block_ptr[i]:block_ptr[i + 1], with equal sums of updates, in
+    # a matrix (n, n) of its own; the first thread writes to work.schur.
     last_blocks = np.searchsorted(
         np.cumsum(updates), updates.sum() * np.arange(1, threads) / threads
     )
-    ptr = [0, *(int(end) + 1 for end in last_blocks), len(program.rate)]
+    block_ptr = [0, *(int(end) + 1 for end in last_blocks), len(program.rate)]
     partial_schur = [work.schur, *(np.empty_like(work.schur) for _ in range(threads - 1))]
     is_warm = start.is_warm
     iterations = 0
@@ -698,13 +846,13 @@ def _solve_by_steps(
 
         def accumulate_part(part: int) -> None:
             schur = partial_schur[part]
-            is_first = part == 0
+            has_slacks = part == 0
             _accumulate_schur_kernel(
-                program, sheds, at, work, schur, ptr[part], ptr[part + 1], is_first
+                program, sheds, point, work, schur, block_ptr[part], block_ptr[part + 1], has_slacks
             )
 
         def assemble_schur() -> None:
-            _update_utility_terms_kernel(program, at, work)
+            _update_utility_terms_kernel(program, point, work)
             list(pool.map(accumulate_part, range(threads)))
             for schur_of_thread in partial_schur[1:]:
                 _add_lower_triangle(schur_of_thread, work.schur)
@@ -714,23 +862,25 @@ def _solve_by_steps(
             if iterations >= max_iterations or stop[0]:
                 break
             assemble_schur()
+            # The lower triangle of S in row order is the upper one of LAPACK's column order.
             _, info = dpotrf(work.schur.T, lower=0, overwrite_a=1, clean=0)
             if info:
+                # S is numerically singular: the kernel drops dependent rows.
                 assemble_schur()
                 _cholesky_kernel(work.schur)
-            if _predict_and_correct_kernel(program, sheds, at, work):
+            if _predict_and_correct_kernel(program, sheds, point, work):
                 iterations += 1
             elif is_warm:
                 is_warm = False
-                _restart_cold_kernel(program, sheds, at, work)
+                _restart_cold_kernel(program, sheds, point, work)
             else:
                 break
-            is_done = _is_converged_kernel(program, sheds, must_serve_all, gap, at, work)
+            is_done = _is_converged_kernel(program, sheds, must_serve_all, gap, point, work)
     _write_solution_kernel(program, work, splits, prices)
     return iterations
 
 
-# Two threads even on one core, since the sum of two parts of S is a kernel, too.
+# The warm-up uses two threads even on one core, so that the sum of two parts of S is compiled, too.
 _WARM_UP_THREADS = 2
 
 
@@ -740,11 +890,12 @@ def may_be_large(num_columns: int) -> bool:
 
 
 def warm_up_steps(program: PresolvedProgram, splits: FloatArray, prices: FloatArray) -> None:
-    """Call the kernels of a search on threads once, so that they are compiled or loaded.
+    """Compile or load the kernels of a search on threads, by calling each of them once.
 
     Args:
         program: any program that may shed demand and has rows.
-        splits, prices: as in :func:`solve`.
+        splits: (D K,) scratch for the solution.
+        prices: (E,) scratch for the dual prices.
     """
     options = program, True, False, 0.0
     _solve_by_steps(
@@ -758,13 +909,16 @@ def warm_up_steps(program: PresolvedProgram, splits: FloatArray, prices: FloatAr
         threads=_WARM_UP_THREADS,
     )
     # Kernels that run only where LAPACK or a warm start fails.
-    at, work, _ = _starting_point_kernel(*options, COLD, splits, prices)
+    point, work, _ = _starting_point_kernel(*options, COLD, splits, prices)
     _cholesky_kernel(np.eye(len(program.capacity)))
-    _restart_cold_kernel(program, True, at, work)
+    _restart_cold_kernel(program, True, point, work)
 
 
-def _schur_updates_of_blocks(program: PresolvedProgram) -> FloatArray:
-    """Return the number (G,) of entries of S that each block updates."""
+def _block_schur_updates(program: PresolvedProgram) -> FloatArray:
+    """Return the number (G,) of entries of the Schur complement that each block updates.
+
+    A path over m rows updates m (m + 1) / 2 entries of the lower triangle, and so does each block.
+    """
     path_lengths = np.diff(program.row_ptr)
     block_sizes = np.diff(program.block_row_ptr)
     cumulative = np.append(0, np.cumsum(path_lengths * (path_lengths + 1) // 2))

@@ -16,8 +16,8 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import inner_kernel
 from teal.solvers.interior.presolve import PresolvedProgram
 
-# Cold start: mu over the mean value of a column, utilisation of the fullest row, share of a column
-# over its upper bound.
+# Cold start: mu over the mean value of a column; utilisation of the most loaded link; largest share
+# of a column over its upper bound.
 _COLD_MU = 0.03
 _COLD_LOAD = 0.9
 _COLD_BOUND_FRACTION = 0.5
@@ -26,12 +26,14 @@ _MAX_BOUND_FRACTION = 0.95
 # First theta, over the utilisation of even splits and of the splits of a warm start.
 _COLD_THETA = 1.1
 _WARM_THETA = 1.02
-# Warm start: part of the capacity up to which a slack is raised, least price over the mean price.
+# Warm start: a slack is raised to at most this part of the capacity; a price is raised to this part
+# of the mean price.
 _WARM_SLACK = 0.05
 _MIN_WARM_PRICE = 0.01
-# Initial mu of a warm start over the mean value of a column, and weight of the central shares, both
-# over the certified gap of the given point; and their ranges.  Of factors from 0.5 to 4 and from 3
-# to 12 these take the fewest iterations on seven networks of 50 to 125 nodes.
+# Warm start from a point with a certified gap: mu over the mean value of a column is this multiple
+# of the gap, and so is the weight of the central shares; both are clamped to a range.  Of the
+# factors from 0.5 to 4 and from 3 to 12, these take the fewest iterations on seven networks of 50
+# to 125 nodes.
 _MU_PER_GAP = 2.0
 _MIX_PER_GAP = 12.0
 _MIN_MU = 1e-3
@@ -46,7 +48,8 @@ class Start(NamedTuple):
         is_warm: whether from given splits and dual prices.
         initial_mu: mu at the start, over the mean value of a column; 0 to derive it and the mix
             from the certified gap of the given splits and prices.
-        mix: weight of the central shares in the first ones; the given ones have the rest.
+        mix: weight of the central shares in the first shares, between 0 and 1; the given splits
+            have the weight 1 - mix.
     """
 
     is_warm: bool
@@ -60,20 +63,23 @@ WARM = Start(True, 0.0, 0.0)
 
 
 class Iterate(NamedTuple):
-    """A primal-dual point, or a direction.  Symbols: :mod:`teal.solvers.interior`.
+    """A primal-dual point, or a direction.
+
+    Q columns are paths, G blocks are demands, n rows are links that can bind, C columns have an
+    upper bound u.
 
     Attributes:
-        share: (Q,) x.
-        reduced_cost: (Q,) z.
-        unserved: (G,) s; unused where all demand is served.
-        unserved_dual: (G,) z_s.
-        price: (n,) y, value per Gbit/s.
-        slack: (n,) t, Gbit/s.
+        share: (Q,) x, share of its demand on each path.
+        reduced_cost: (Q,) z, reduced cost of each path.
+        unserved: (G,) s, unserved share of each demand; unused where all demand is served.
+        unserved_dual: (G,) z_s, reduced cost of the unserved share.
+        price: (n,) y, dual price of each link, value per Gbit/s.
+        slack: (n,) t, slack of each link's capacity, Gbit/s.
         theta: (1,) largest link utilisation; unused where demand may be shed.
-        bound_slack: (C,) upper bound of a column less its share.
-        bound_dual: (C,) dual price of that bound.
-        multiplier: (G,) multiplier of the sum of a block's shares; a column's reduced cost is its
-            cost less this.
+        bound_slack: (C,) u - x, upper bound of a column less its share.
+        bound_dual: (C,) w, dual of that bound.
+        multiplier: (G,) multiplier of the constraint that a block's shares sum to 1; the reduced
+            cost of a column is its cost less the multiplier.
     """
 
     share: FloatArray
@@ -93,28 +99,28 @@ class Iterate(NamedTuple):
 
 @inner_kernel
 def copy_into(value: FloatArray, out: FloatArray) -> None:
-    """Copy an array."""
+    """Copy ``value`` to ``out`` (written), of the same length."""
     for i in range(len(out)):
         out[i] = value[i]
 
 
 @inner_kernel
 def fill(value: float, out: FloatArray) -> None:
-    """Set all entries to a value."""
+    """Set all entries of ``out`` (written) to a value."""
     for i in range(len(out)):
         out[i] = value
 
 
 @inner_kernel
-def axpy(cholesky: float, value: FloatArray, out: FloatArray) -> None:
-    """Add a multiple of an array to another one."""
+def axpy(multiple: float, value: FloatArray, out: FloatArray) -> None:
+    """Compute out += multiple * value (``out`` is written)."""
     for i in range(len(out)):
-        out[i] += cholesky * value[i]
+        out[i] += multiple * value[i]
 
 
 @inner_kernel
 def new_iterate(program: PresolvedProgram) -> Iterate:
-    """Return a point of zeros."""
+    """Return a primal-dual point whose entries are all 0."""
     columns = len(program.column_value)
     blocks = len(program.rate)
     rows = len(program.capacity)
@@ -133,8 +139,8 @@ def new_iterate(program: PresolvedProgram) -> Iterate:
 
 
 @inner_kernel
-def power_of(base: float, exponent: float) -> float:
-    """Return base ** exponent; -1 is computed without a logarithm."""
+def real_power(base: float, exponent: float) -> float:
+    """Return base ** exponent; 1 / base for the exponent -1, without a logarithm."""
     if exponent == -1:
         return 1 / base
     return float(base**exponent)
@@ -142,7 +148,13 @@ def power_of(base: float, exponent: float) -> float:
 
 @inner_kernel
 def path_prices(program: PresolvedProgram, price: FloatArray, out: FloatArray) -> None:
-    """Compute A' y (Q,): the demand times the sum of the prices of each column's rows."""
+    """Compute the price A' y of carrying each demand on each of its paths.
+
+    Args:
+        program: presolved program of Q columns (paths) over n rows (links).
+        price: (n,) dual price y of each link, value per Gbit/s.
+        out: (Q,) demand times the sum of coefficient times price over the path's links (written).
+    """
     coefficient = program.coefficient
     is_plain = len(program.coefficient) == 0
     for g in range(len(program.rate)):
@@ -159,7 +171,13 @@ def path_prices(program: PresolvedProgram, price: FloatArray, out: FloatArray) -
 
 @inner_kernel
 def add_link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray) -> None:
-    """Add A x, Gbit/s, to an array (n,)."""
+    """Add the link loads A x to an array.
+
+    Args:
+        program: presolved program of Q columns (paths) over n rows (links).
+        share: (Q,) share x of its demand on each path.
+        out: (n,) Gbit/s, added to.
+    """
     coefficient = program.coefficient
     is_plain = len(program.coefficient) == 0
     for g in range(len(program.rate)):
@@ -175,14 +193,20 @@ def add_link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray
 
 @inner_kernel
 def link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray) -> None:
-    """Compute A x (n,), Gbit/s."""
+    """Compute A x, the load of each link row in Gbit/s, from shares (Q,) into ``out`` (n,)."""
     fill(0.0, out)
     add_link_loads(program, share, out)
 
 
 @inner_kernel
 def carried_shares(program: PresolvedProgram, share: FloatArray, out: FloatArray) -> None:
-    """Compute the carried share (G,) of each demand; blocks must have no shedding columns."""
+    """Compute the carried share of each demand: the sum of its paths' shares.
+
+    Args:
+        program: presolved program of G blocks without shedding columns.
+        share: (Q,) share of its demand on each path.
+        out: (G,) carried shares (written).
+    """
     for g in range(len(program.rate)):
         total = 0.0
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
@@ -192,14 +216,20 @@ def carried_shares(program: PresolvedProgram, share: FloatArray, out: FloatArray
 
 @inner_kernel
 def _centred_share(distance: float, upper_bound: float, mu: float) -> float:
-    """Return the x of a centred column with an upper bound u: mu / x - mu / (u - x) = distance.
+    """Return the share x of a column with an upper bound u: mu / x - mu / (u - x) = distance.
 
-    The negative distance gives u - x.
+    For -distance the result is u - x.
+
+    Args:
+        distance: cost of the column less the multiplier of its block.
+        upper_bound: u.
+        mu: complementarity of the pairs (x, z) and (u - x, w).
     """
     scaled = distance * upper_bound
     double_mu = 2 * mu
     root = np.hypot(scaled, double_mu)
-    # The sum scaled + root would cancel for a negative distance.
+    # x = 2 mu u / (2 mu + scaled + root) solves the quadratic equation.  For a negative distance
+    # scaled + root = (2 mu)^2 / (root - scaled), which does not cancel.
     denominator = scaled + root if scaled > 0 else double_mu * double_mu / (root - scaled)
     return float(double_mu * upper_bound / (double_mu + denominator))
 
@@ -215,38 +245,41 @@ def _block_multiplier(
 ) -> float:
     """Return the multiplier l of a centred block, whose shares sum to 1.
 
-    A column without an upper bound has the share mu / (cost - l).  Newton's method on 1 / sum,
+    The share of a column without an upper bound is mu / (cost - l); a column with an upper bound u
+    has the share x with mu / x - mu / (u - x) = cost - l.  Newton's method solves 1 / sum(l) = 1,
     which is nearly linear in l, with bisection as a safeguard.
 
     Args:
-        program: program of the matrix.
-        cost: (Q,) cost of each column.
+        program: presolved program of Q columns (paths).
+        cost: (Q,) cost of each column, price A' y less value.
         g: index of the block.
-        has_unserved: whether demand may be shed.
+        has_unserved: whether demand may be shed: the unserved share is then one of the shares.
         unserved_cost: cost of the unserved share.
-        mu: complementarity of each column.
+        mu: complementarity of each share and its reduced cost.
     """
     first = program.block_ptr[g]
     end = program.block_ptr[g + 1]
-    has_limits = len(program.bound_index) > 0
+    has_bounds = len(program.bound_index) > 0
+    # Smallest cost of a column without an upper bound.
     min_cost = unserved_cost if has_unserved else cost[first]
     for q in range(first, end):
-        if not (has_limits and program.bound_index[q] >= 0):
+        if not (has_bounds and program.bound_index[q] >= 0):
             min_cost = min(min_cost, cost[q])
     count = end - first + has_unserved
     # Bracket: the sum of shares is below 1 at the lower end and above 1 at the upper one.
     lower = min_cost - count * mu
     upper = min_cost - mu
-    if has_limits:
+    if has_bounds:
         for q in range(first, end):
             lower = min(lower, cost[q] - count * mu)
     multiplier = lower
     for _ in range(60):
         total = 0.0
         slope = 0.0
+        # Sum of the shares and its derivative in l; index first - 1 stands for the unserved share.
         for q in range(first - has_unserved, end):
             distance = (unserved_cost if q < first else cost[q]) - multiplier
-            bound = program.bound_index[q] if has_limits and q >= first else -1
+            bound = program.bound_index[q] if has_bounds and q >= first else -1
             if bound >= 0:
                 upper_bound = program.upper_bound[bound]
                 share = _centred_share(distance, upper_bound, mu)
@@ -258,11 +291,12 @@ def _block_multiplier(
                 slope += mu / (distance * distance)
         if abs(total - 1) < 1e-10:
             break
+        # The sum grows with l: narrow the bracket.
         if total < 1:
             lower = multiplier
         else:
             upper = multiplier
-        # Newton step on 1 / total, which is nearly linear.
+        # Newton step on 1 / total, or bisection where it leaves the bracket.
         multiplier += total * (1 - total) / slope
         if not lower < multiplier < upper:
             multiplier = 0.5 * (lower + upper)
@@ -270,149 +304,196 @@ def _block_multiplier(
 
 
 @inner_kernel
-def cold_start(program: PresolvedProgram, sheds: bool, at: Iterate) -> None:
-    """Set a strictly feasible primal-dual point.
+def cold_start(program: PresolvedProgram, sheds: bool, point: Iterate) -> None:
+    """Set a strictly feasible primal-dual point from the program alone.
 
-    Where demand may be shed, each path carries an equal share, scaled down by the largest
-    utilisation along the path if all demand were split evenly.
+    Where demand may be shed, each path carries an equal share of its demand, scaled down by the
+    largest utilisation along the path if all demand were split evenly.  Otherwise splits are even,
+    and theta is slightly above their largest utilisation.  Prices are mu / slack.
+
+    Args:
+        program: presolved program of G blocks (demands), n rows (links).
+        sheds: whether demand may be shed.
+        point: receives the point.
     """
     blocks = len(program.rate)
     rows = len(program.capacity)
-    has_limits = len(program.bound_index) > 0
+    has_bounds = len(program.bound_index) > 0
+    # Even splits, within the upper bounds.
     for g in range(blocks):
         first = program.block_ptr[g]
         end = program.block_ptr[g + 1]
         for q in range(first, end):
-            at.share[q] = 1.0 / (end - first)
-            if has_limits and program.bound_index[q] >= 0:
-                at.share[q] = min(
-                    at.share[q], _COLD_BOUND_FRACTION * program.upper_bound[program.bound_index[q]]
+            point.share[q] = 1.0 / (end - first)
+            if has_bounds and program.bound_index[q] >= 0:
+                point.share[q] = min(
+                    point.share[q],
+                    _COLD_BOUND_FRACTION * program.upper_bound[program.bound_index[q]],
                 )
+    # (n,) link loads of even splits, Gbit/s, and their largest utilisation.
     load = np.empty(rows)
-    link_loads(program, at.share, load)
+    link_loads(program, point.share, load)
     max_utilisation = 0.0
     for r in range(rows):
         max_utilisation = max(max_utilisation, load[r] / program.capacity[r])
     if sheds:
+        # Scale each path down by its bottleneck; the rest of the demand is unserved.
         for g in range(blocks):
             unserved = 1.0
             for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
-                bottleneck_load = 1.0
+                bottleneck_utilisation = 1.0
                 for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
                     r = program.row[i]
-                    bottleneck_load = max(bottleneck_load, load[r] / program.capacity[r])
-                at.share[q] *= _COLD_LOAD / bottleneck_load
-                unserved -= at.share[q]
-            at.unserved[g] = unserved
-        link_loads(program, at.share, load)
+                    bottleneck_utilisation = max(
+                        bottleneck_utilisation, load[r] / program.capacity[r]
+                    )
+                point.share[q] *= _COLD_LOAD / bottleneck_utilisation
+                unserved -= point.share[q]
+            point.unserved[g] = unserved
+        link_loads(program, point.share, load)
+        # mu is relative to the mean value of a column.
         mu = 0.0
         for q in range(len(program.column_value)):
             mu += _COLD_MU * program.column_value[q] / len(program.column_value)
         if len(program.utility_weight) > 0:
-            # With utilities mu is relative to the mean marginal utility.
+            # With utilities mu is relative to the mean marginal utility W r^-alpha at the carried
+            # share r (G,).
             mu = 0.0
             carried = np.empty(blocks)
-            carried_shares(program, at.share, carried)
+            carried_shares(program, point.share, carried)
             for g in range(blocks):
-                marginal_utility = program.utility_weight[g] * power_of(carried[g], -program.alpha)
+                marginal_utility = program.utility_weight[g] * real_power(
+                    carried[g], -program.alpha
+                )
                 mu += _COLD_MU * marginal_utility / blocks
         for r in range(rows):
-            at.slack[r] = program.capacity[r] - load[r]
-        _set_bound_slacks(program, at)
+            point.slack[r] = program.capacity[r] - load[r]
+        _set_bound_slacks(program, point)
     else:
-        at.theta[0] = _COLD_THETA * max_utilisation
+        # mu normalises the prices mu / slack: the sum of capacity times price is 1.
+        point.theta[0] = _COLD_THETA * max_utilisation
         total = 0.0
         for r in range(rows):
-            at.slack[r] = at.theta[0] * program.capacity[r] - load[r]
-            total += program.capacity[r] / at.slack[r]
+            point.slack[r] = point.theta[0] * program.capacity[r] - load[r]
+            total += program.capacity[r] / point.slack[r]
         mu = 1.0 / total
+    # Centred prices, reduced costs and multipliers.
     for r in range(rows):
-        at.price[r] = mu / at.slack[r]
-    _centre_blocks(program, sheds, mu, at)
+        point.price[r] = mu / point.slack[r]
+    _centre_blocks(program, sheds, mu, point)
 
 
 @inner_kernel
-def _set_bound_slacks(program: PresolvedProgram, at: Iterate) -> None:
-    """Set the slack of each column's upper bound."""
-    for c in range(len(program.bounded)):
-        at.bound_slack[c] = program.upper_bound[c] - at.share[program.bounded[c]]
+def _set_bound_slacks(program: PresolvedProgram, point: Iterate) -> None:
+    """Set the slack u - x (C,) of each column's upper bound from the shares of ``point``."""
+    for bound in range(len(program.bounded)):
+        point.bound_slack[bound] = program.upper_bound[bound] - point.share[program.bounded[bound]]
 
 
 @inner_kernel
-def _centre_blocks(program: PresolvedProgram, sheds: bool, mu: float, at: Iterate) -> None:
-    """Set reduced costs and multipliers of all blocks, centred for the link prices and mu."""
+def _centre_blocks(program: PresolvedProgram, sheds: bool, mu: float, point: Iterate) -> None:
+    """Set reduced costs and multipliers of all blocks, centred for the link prices and mu.
+
+    The multiplier l of a block makes its shares mu / (cost - l) sum to 1; then z = cost - l.
+
+    Args:
+        program: presolved program of Q columns (paths) in G blocks (demands), C upper bounds.
+        sheds: whether demand may be shed.
+        mu: complementarity of each pair.
+        point: price and share are read; multiplier, unserved_dual, reduced_cost and bound_dual are
+            written.
+    """
+    # (Q,) cost of each column: A' y less its value.
     cost = np.empty(len(program.column_value))
-    path_prices(program, at.price, cost)
+    path_prices(program, point.price, cost)
     axpy(-1.0, program.column_value, cost)
+    # (G,) carried share of each demand.
     carried = np.empty(len(program.rate))
-    carried_shares(program, at.share, carried)
+    carried_shares(program, point.share, carried)
     for g in range(len(program.rate)):
         unserved_cost = 0.0
+        # Marginal utility W (r^-alpha - 1) of the unserved share, at the carried share r.
         if len(program.utility_weight) > 0:
-            unserved_cost = program.utility_weight[g] * (power_of(carried[g], -program.alpha) - 1)
+            unserved_cost = program.utility_weight[g] * (real_power(carried[g], -program.alpha) - 1)
         multiplier = _block_multiplier(program, cost, g, sheds, unserved_cost, mu)
-        at.multiplier[g] = multiplier
-        at.unserved_dual[g] = unserved_cost - multiplier
+        point.multiplier[g] = multiplier
+        point.unserved_dual[g] = unserved_cost - multiplier
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
-            at.reduced_cost[q] = cost[q] - multiplier
-    for c in range(len(program.bounded)):
-        # With an upper bound, z - w is the distance of the centred share.
-        q = program.bounded[c]
-        distance = at.reduced_cost[q]
-        upper_bound = program.upper_bound[c]
+            point.reduced_cost[q] = cost[q] - multiplier
+    for bound in range(len(program.bounded)):
+        # With an upper bound z - w = cost - l, z = mu / x and w = mu / (u - x).
+        q = program.bounded[bound]
+        distance = point.reduced_cost[q]
+        upper_bound = program.upper_bound[bound]
         if distance < 0:
-            at.reduced_cost[q] = mu / _centred_share(distance, upper_bound, mu)
-            at.bound_dual[c] = at.reduced_cost[q] - distance
+            point.reduced_cost[q] = mu / _centred_share(distance, upper_bound, mu)
+            point.bound_dual[bound] = point.reduced_cost[q] - distance
         else:
-            at.bound_dual[c] = mu / _centred_share(-distance, upper_bound, mu)
-            at.reduced_cost[q] = distance + at.bound_dual[c]
+            point.bound_dual[bound] = mu / _centred_share(-distance, upper_bound, mu)
+            point.reduced_cost[q] = distance + point.bound_dual[bound]
 
 
 @inner_kernel
 def _set_warm_shares(
     program: PresolvedProgram,
     sheds: bool,
-    at: Iterate,
+    point: Iterate,
     splits: FloatArray,
     g: int,
     mu: float,
     mix: float,
 ) -> None:
-    """Set the shares of one block to a mix of given splits, cold ones and mu / z."""
-    has_limits = len(program.bound_index) > 0
-    given_sum = 0.0
+    """Set the shares of one block to (1 - mix) * initial splits + mix * central shares.
+
+    The central share of a column is the mean of its cold-start share and mu / z.
+
+    Args:
+        program: presolved program.
+        sheds: whether demand may be shed; otherwise the splits are normalised to a sum of 1.
+        point: cold start with centred reduced costs; share and unserved of the block are written.
+        splits: (D K,) initial share of its demand on each path k of demand d, at index d K + k.
+        g: index of the block.
+        mu: complementarity of each share and its reduced cost.
+        mix: weight of the central shares, 0 to 1.
+    """
+    has_bounds = len(program.bound_index) > 0
+    # Sum of the initial splits of the demand.
+    split_sum = 0.0
     for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
         if program.slot[q] >= 0:
-            given_sum += splits[program.slot[q]]
+            split_sum += splits[program.slot[q]]
     normalisation = 1.0
     unserved = 1.0
-    given_unserved = max(0.0, 1 - given_sum)
+    remaining_unserved = max(0.0, 1 - split_sum)
     if not sheds:
-        # The shares of a demand sum to 1.
-        normalisation = 1 / given_sum if given_sum > 0 else 0.0
-        mix = mix if given_sum > 0 else 1.0
+        # Normalise the splits to a sum of 1; without any traffic, use central shares only.
+        normalisation = 1 / split_sum if split_sum > 0 else 0.0
+        mix = mix if split_sum > 0 else 1.0
     for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
-        bound = program.bound_index[q] if has_limits else -1
+        bound = program.bound_index[q] if has_bounds else -1
         upper_bound = program.upper_bound[bound] if bound >= 0 else 1.0
         if program.slot[q] >= 0:
-            given_share = normalisation * splits[program.slot[q]]
+            initial_share = normalisation * splits[program.slot[q]]
         else:
             # Shedding columns take the unserved share, the last step first.
-            given_share = min(upper_bound, given_unserved)
-            given_unserved -= given_share
-        central_share = 0.5 * (at.share[q] + mu / at.reduced_cost[q])
-        at.share[q] = (1 - mix) * given_share + mix * central_share
+            initial_share = min(upper_bound, remaining_unserved)
+            remaining_unserved -= initial_share
+        central_share = 0.5 * (point.share[q] + mu / point.reduced_cost[q])
+        point.share[q] = (1 - mix) * initial_share + mix * central_share
         if bound >= 0:
-            at.share[q] = min(at.share[q], _MAX_BOUND_FRACTION * upper_bound)
-        unserved -= at.share[q]
+            point.share[q] = min(point.share[q], _MAX_BOUND_FRACTION * upper_bound)
+        unserved -= point.share[q]
     if sheds:
-        central_share = 0.5 * (at.unserved[g] + mu / at.unserved_dual[g])
-        at.unserved[g] = max(unserved, mix * central_share)
+        central_share = 0.5 * (point.unserved[g] + mu / point.unserved_dual[g])
+        point.unserved[g] = max(unserved, mix * central_share)
 
 
 @inner_kernel
 def start_for_gap(gap: float) -> Start:
-    """Return the warm start for a point of a certified gap; the widest if it is not a number."""
+    """Return the warm start for a point with a certified gap: initial mu and mix grow with the gap.
+
+    A gap that is not a number gives the largest mu and mix.
+    """
     if not gap >= 0:
         return Start(True, _MAX_MU, _MAX_MIX)
     initial_mu = min(max(_MU_PER_GAP * gap, _MIN_MU), _MAX_MU)
@@ -423,57 +504,61 @@ def start_for_gap(gap: float) -> Start:
 def warm_start(
     program: PresolvedProgram,
     sheds: bool,
-    at: Iterate,
+    point: Iterate,
     splits: FloatArray,
     prices: FloatArray,
     start: Start,
 ) -> None:
-    """Move a cold start near given splits and prices; the result is strictly feasible.
+    """Move a cold start near initial splits and prices; the result is strictly feasible.
 
-    Shares mix the given splits with central ones (the mean of the cold start and mu / z), so that
-    none is close to 0; prices are the given ones, the smallest raised; each block is centred for
-    them.
+    Shares mix the initial splits with central shares (the mean of the cold start and mu / z), so
+    that none is close to 0.  Prices are the initial ones, the smallest raised; each block is
+    centred for them.  Prices without information (all 0, or infinite) leave the cold start as it
+    is.
 
     Args:
-        program: program of the matrix.
+        program: presolved program of Q columns (paths), G blocks (demands), n rows (links).
         sheds: whether demand may be shed.
-        at: the cold start; receives the warm one.
-        splits: (D K,) feasible splits.
-        prices: (E,) dual prices, value per Gbit/s.
+        point: the cold start; receives the warm one.
+        splits: (D K,) feasible share of its demand on each path k of demand d, at index d K + k.
+        prices: (E,) dual price of each link of the network, value per Gbit/s.
         start: initial mu and mix.
     """
     rows = len(program.capacity)
     blocks = len(program.rate)
     paths = len(program.column_value)
-    total_price = 0.0
-    for r in range(rows):
-        total_price += prices[program.link[r]] / program.scale
-    # Prices of 0 or infinity contain no information.
-    if not 0 < total_price < np.inf:
-        return
     price_sum = 0.0
     for r in range(rows):
+        price_sum += prices[program.link[r]] / program.scale
+    # Prices of 0 or infinity contain no information.
+    if not 0 < price_sum < np.inf:
+        return
+    # Prices of the rows in units of the program, the smallest raised; sum of capacity times price.
+    capacity_price = 0.0
+    for r in range(rows):
         price = prices[program.link[r]] / program.scale
-        at.price[r] = max(price, _MIN_WARM_PRICE * total_price / rows)
-        price_sum += program.capacity[r] * at.price[r]
-    optimum_scale = 1.0
+        point.price[r] = max(price, _MIN_WARM_PRICE * price_sum / rows)
+        capacity_price += program.capacity[r] * point.price[r]
+    value_scale = 1.0
     if not sheds:
-        # Prices are scaled onto the simplex.
+        # Normalise the prices: the sum of capacity times price is 1.
         for r in range(rows):
-            at.price[r] /= price_sum
-        optimum_scale = at.theta[0]
-    mu = start.initial_mu * optimum_scale / (paths + rows + (blocks if sheds else 0))
-    _centre_blocks(program, sheds, mu, at)
+            point.price[r] /= capacity_price
+        value_scale = point.theta[0]
+    # mu of each pair: initial_mu is relative to the optimal value, which has the scale 1 or theta.
+    mu = start.initial_mu * value_scale / (paths + rows + (blocks if sheds else 0))
+    _centre_blocks(program, sheds, mu, point)
     for g in range(blocks):
-        _set_warm_shares(program, sheds, at, splits, g, mu, start.mix)
-    _set_bound_slacks(program, at)
+        _set_warm_shares(program, sheds, point, splits, g, mu, start.mix)
+    _set_bound_slacks(program, point)
+    # (n,) link loads, Gbit/s; slacks at least mu / price, within a part of the capacity.
     load = np.empty(rows)
-    link_loads(program, at.share, load)
+    link_loads(program, point.share, load)
     if not sheds:
         max_utilisation = 0.0
         for r in range(rows):
             max_utilisation = max(max_utilisation, load[r] / program.capacity[r])
-        at.theta[0] = _WARM_THETA * max_utilisation
+        point.theta[0] = _WARM_THETA * max_utilisation
     for r in range(rows):
-        capacity = program.capacity[r] if sheds else program.capacity[r] * at.theta[0]
-        at.slack[r] = max(capacity - load[r], min(mu / at.price[r], _WARM_SLACK * capacity))
+        capacity = program.capacity[r] if sheds else program.capacity[r] * point.theta[0]
+        point.slack[r] = max(capacity - load[r], min(mu / point.price[r], _WARM_SLACK * capacity))

@@ -12,7 +12,7 @@ from teal.runtime.interruptible import Deadline
 
 @contextlib.contextmanager
 def ends_at(deadline: Deadline, stop: BoolArray) -> Iterator[None]:
-    """Set ``stop`` (1,) at the deadline, while the block runs.
+    """Set the flag ``stop`` (1,) at the deadline, if it comes while the ``with`` block runs.
 
     Kernels release the interpreter lock, so that the timer's thread runs beside them.
     """
@@ -21,6 +21,7 @@ def ends_at(deadline: Deadline, stop: BoolArray) -> Iterator[None]:
     if stop[0] or deadline.remaining_s > threading.TIMEOUT_MAX:
         yield
         return
+    # The timer calls stop.fill(True).
     timer = threading.Timer(deadline.remaining_s, stop.fill, (True,))
     timer.daemon = True
     timer.start()
