@@ -91,5 +91,5 @@ def test_shares_of_traffic_are_the_demands_of_its_classes() -> None:
     assert carried.classes.ptr[-1] == len(carried.pairs) == shared.num_demands
     with pytest.raises(InputError, match="sum to 1"):
         traffic.in_classes({"gold": 0.5, "bronze": 0.4})
-    with pytest.raises(InputError, match="demands without classes"):
+    with pytest.raises(InputError, match="already have the classes"):
         shared.in_classes({"gold": 1.0})
