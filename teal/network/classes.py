@@ -133,7 +133,7 @@ def class_paths(
         raise InputError.invalid(
             "classes",
             "demands",
-            "a demand is between nodes that have no row in the candidate paths",
+            "the candidate paths lack the node pair of a demand",
         )
     # Select the paths of each class within its latency limit, and concatenate the classes.
     class_limits = latency_limits(classes.names, limits or {})
