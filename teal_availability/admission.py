@@ -74,7 +74,7 @@ class Admission:
 
 def select_guarantees(
     problem: Problem,
-    patterns: SurvivalStates,
+    survival_states: SurvivalStates,
     requests: Sequence[Request],
     seconds: float = 30.0,
 ) -> Admission:
@@ -85,7 +85,7 @@ def select_guarantees(
 
     Args:
         problem: the network; its demands include the node pairs of all requests.
-        patterns: probabilities of its survival states.
+        survival_states: probabilities of its survival states.
         requests: the requests.
         seconds: time limit of the integer program.
 
@@ -96,7 +96,7 @@ def select_guarantees(
     # Include the tolerance in the capacity, so that value and bound belong to one program.
     capacity = capacity_of(problem) * (1 + CAPACITY_TOLERANCE)
     # Protection options that fit into an empty network.
-    options = all_feasible_options(problem, patterns, requests)
+    options = all_feasible_options(problem, survival_states, requests)
     feasible_requests = {option.request_index for option in options}
     loads = option_loads(problem, requests, options)
     fitting = np.flatnonzero(_max_utilisation(loads, capacity) <= 1)

@@ -156,9 +156,9 @@ def admission_of(
     """
     components = failing_components(topology, options)
     problem = candidate_paths_for(topology, requests, options.num_paths, components.groups)
-    patterns = survival_probabilities(problem, components)
+    survival_states = survival_probabilities(problem, components)
     admission = select_guarantees(
-        problem, patterns, requests, seconds(options.deadline, "--deadline")
+        problem, survival_states, requests, seconds(options.deadline, "--deadline")
     )
     return AdmissionReport(
         _rows(problem, requests, admission),

@@ -223,11 +223,11 @@ def expansion_of(
     """
     components = failing_components(topology, options)
     problem = candidate_paths_for(topology, requests, options.num_paths, components.groups)
-    patterns = survival_probabilities(problem, components)
+    survival_states = survival_probabilities(problem, components)
     link_pairs = topology.link_pairs()
     pairs = LinkPairs.from_links(link_pairs, _costs(topology, link_pairs, options.cost))
     time_limit = seconds(options.deadline, "--deadline")
-    result = expansion(problem, patterns, requests, pairs, time_limit)
+    result = expansion(problem, survival_states, requests, pairs, time_limit)
     upgraded = dataclasses.replace(
         topology, capacity=topology.capacity + result.added_capacity[pairs.pair_of_link]
     )

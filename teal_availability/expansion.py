@@ -143,7 +143,7 @@ def bound_by_prices(
 
 def expansion(
     problem: Problem,
-    patterns: SurvivalStates,
+    survival_states: SurvivalStates,
     requests: Sequence[Request],
     pairs: LinkPairs,
     seconds: float = 30.0,
@@ -152,7 +152,7 @@ def expansion(
 
     Args:
         problem: the network; its demands include the node pairs of all requests.
-        patterns: probabilities of its survival states.
+        survival_states: probabilities of its survival states.
         requests: the requests; ``is_sold`` and ``value`` are ignored.
         pairs: the links that are expanded together, and the cost of a Gbit/s.
         seconds: approximate time limit of the local search and the integer program, after the
@@ -162,7 +162,7 @@ def expansion(
         SolverError: the relaxation was not solved.
     """
     capacity = capacity_of(problem)
-    options = all_feasible_options(problem, patterns, requests)
+    options = all_feasible_options(problem, survival_states, requests)
     # Without options, nothing has to be bought.
     if not options:
         no_expansion = np.zeros(len(pairs.cost))

@@ -178,13 +178,13 @@ def feasible_options(
 
 
 def all_feasible_options(
-    problem: Problem, patterns: SurvivalStates, requests: Sequence[Request]
+    problem: Problem, survival_states: SurvivalStates, requests: Sequence[Request]
 ) -> list[ProtectionOption]:
     """List the protection options of several requests, those of a request side by side.
 
     Args:
         problem: the network; its demands include the node pairs of all requests.
-        patterns: probabilities of its survival states.
+        survival_states: probabilities of its survival states.
         requests: the requests.
     """
     demand_by_nodes = _demand_by_nodes(problem)
@@ -194,7 +194,7 @@ def all_feasible_options(
         demand_index = demand_by_nodes[request.source, request.target]
         live_paths = np.flatnonzero(is_live[demand_index]).tolist()
         options += feasible_options(
-            request_index, request, patterns.probability[demand_index], live_paths
+            request_index, request, survival_states.probability[demand_index], live_paths
         )
     return options
 

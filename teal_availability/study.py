@@ -92,10 +92,10 @@ def availability_of(
         raise InputError(instance.traffic.name, "", "a matrix with demand", "none")
     # Survival states, for schemes with reserved rates.
     reserves_rates = any(spec.name in RESERVED_RATE_ROUTINGS for spec in specs)
-    patterns = survival_probabilities(problems[0], components) if reserves_rates else None
-    needs_effects = any(spec.name == TAIL_LOSS for spec in specs)
-    effects = merge_states(problems[0], components, states) if needs_effects else None
-    if patterns is not None and not options.routing and not is_tractable(patterns):
+    survival_states = survival_probabilities(problems[0], components) if reserves_rates else None
+    needs_merged_states = any(spec.name == TAIL_LOSS for spec in specs)
+    merged_states = merge_states(problems[0], components, states) if needs_merged_states else None
+    if survival_states is not None and not options.routing and not is_tractable(survival_states):
         specs = [spec for spec in specs if spec.name != COMMON_SHARE]
         notify("common-share skipped: its program is too large for this network")
     # Measure each routing scheme over all matrices.
@@ -104,10 +104,12 @@ def availability_of(
     for spec in specs:
         routings: list[Routing] = []
         for row, problem in zip(rows.tolist(), problems, strict=True):
-            if patterns is None or spec.name not in RESERVED_RATE_ROUTINGS:
+            if survival_states is None or spec.name not in RESERVED_RATE_ROUTINGS:
                 routings.append(_make_routing(spec, problem, instance.max_latency, notify))
                 continue
-            rates, class_rows = _reserve(spec, row, problem, patterns, effects, options)
+            rates, class_rows = _reserve(
+                spec, row, problem, survival_states, merged_states, options
+            )
             routings.append(Reserved(problem, rates))
             promises += class_rows
         with progress_bar(
@@ -266,8 +268,8 @@ def _reserve(
     spec: Spec,
     row: int,
     problem: Problem,
-    patterns: SurvivalStates,
-    effects: MergedStates | None,
+    survival_states: SurvivalStates,
+    merged_states: MergedStates | None,
     options: AvailabilityOptions,
 ) -> tuple[FloatArray, list[PromiseRow]]:
     """Return the reserved rates (D, K) for one matrix, and a row for each class, the highest first.
@@ -276,9 +278,9 @@ def _reserve(
         InputError: an unknown option.
     """
     names = ("",) if problem.classes is None else problem.classes.names
-    promises = _solve_promises(spec, problem, patterns, effects, options)
+    promises = _solve_promises(spec, problem, survival_states, merged_states, options)
     rows = [
-        _promise_row(spec, name, row, promise, problem, patterns, options)
+        _promise_row(spec, name, row, promise, problem, survival_states, options)
         for name, promise in zip(names, promises, strict=True)
     ]
     return promises[-1].rates, rows
@@ -287,28 +289,28 @@ def _reserve(
 def _solve_promises(
     spec: Spec,
     problem: Problem,
-    patterns: SurvivalStates,
-    effects: MergedStates | None,
+    survival_states: SurvivalStates,
+    merged_states: MergedStates | None,
     options: AvailabilityOptions,
 ) -> list[Guarantee]:
     """Compute the promise of each class, the highest first, or of all demands."""
     match spec.name:
         case "least-loss":
             spec.parse_options()
-            return [guarantee_min_loss(problem, patterns)]
+            return [guarantee_min_loss(problem, survival_states)]
         case "common-share":
             spec.parse_options()
-            return guarantee_common_fractions(problem, patterns, options.availability)
+            return guarantee_common_fractions(problem, survival_states, options.availability)
         case "tail-loss":
-            counts_cut = bool(spec.parse_options(cut=True)["cut"])
-            assert effects is not None
+            counts_disconnected = bool(spec.parse_options(cut=True)["cut"])
+            assert merged_states is not None
             promise = guarantee_min_cvar(
                 problem,
-                patterns,
-                effects,
+                survival_states,
+                merged_states,
                 options.availability,
                 seconds=_TAIL_LOSS_TIME_LIMIT_S,
-                counts_cut=counts_cut,
+                counts_disconnected=counts_disconnected,
             )
             return [promise]
     raise AssertionError(spec.name)
@@ -320,7 +322,7 @@ def _promise_row(
     row: int,
     promise: Guarantee,
     problem: Problem,
-    patterns: SurvivalStates,
+    survival_states: SurvivalStates,
     options: AvailabilityOptions,
 ) -> PromiseRow:
     """Return the row of a promise, with the exact quantile for the highest class."""
@@ -330,7 +332,7 @@ def _promise_row(
     if spec.name == COMMON_SHARE and is_highest:
         highest_class_demand = np.where(classes_of(problem) == 0, demand_of(problem), 0.0)
         highest_class = problem.with_demand(torch.from_numpy(highest_class_demand[None]))
-        quantile = common_quantile(highest_class, patterns, options.availability, promise)
+        quantile = common_quantile(highest_class, survival_states, options.availability, promise)
     lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
     return PromiseRow(
         spec.text,

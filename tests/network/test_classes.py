@@ -70,7 +70,7 @@ def test_limits_and_names_are_checked() -> None:
         teal.priority_problem(topology, paths, {"gold": demand}, latency_limit_ms={"silver": 3.0})
     with pytest.raises(InputError, match="a limit > 0 ms"):
         teal.priority_problem(topology, paths, {"gold": demand}, latency_limit_ms={"gold": 0.0})
-    with pytest.raises(InputError, match="each once"):
+    with pytest.raises(InputError, match="a class name repeats"):
         DemandClasses(("a", "a"), np.array([0, 1, 2]))
     with pytest.raises(InputError, match="demands with classes"):
         teal.Problem.create(topology, paths, teal.Objective(teal.ObjectiveName.PRIORITY), demand)
