@@ -49,15 +49,17 @@ class AdmissionRow:
     """Answer to a request.
 
     Attributes:
-        source, target: nodes.
+        source, target: names of the nodes.
         rate: Gbit/s.
         availability: requested availability.
-        value: value of granting it.
+        value: value of granting the request.
         status: accepted, refused, sold, or impossible.
-        price: cost of its cheapest protection option at the link prices; infinite without one.
-        way: protection option as text: m of n, and the reserved paths, node by node.
-        reserved: Gbit/s on each of these paths.
-        kept: availability of this option.
+        price: smallest cost of a protection option at the dual link prices; infinite without an
+            option.
+        way: protection option as text: m of n, and the nodes of each reserved path; "" if the
+            request is not granted.
+        reserved: Gbit/s on each reserved path; NaN if the request is not granted.
+        kept: availability of the option; NaN if the request is not granted.
     """
 
     source: str

@@ -253,9 +253,12 @@ def guarantee_min_cvar(
     if not is_included.any():
         return empty_promise(problem, survival_states, excluded)
     if merged_states.rest >= 1 - availability:
-        expected = "states for more than --availability of the time (--most-states, --rest)"
-        raise InputError(
-            "tail-loss", "states", expected, f"{1 - merged_states.rest:.6g} of the time"
+        raise InputError.invalid(
+            "tail-loss",
+            "states",
+            f"the listed states cover only {1 - merged_states.rest:.6g} of the time, not more than "
+            f"the availability of {availability:.6g}",
+            "raise --most-states, or lower --rest",
         )
     # Solve with a growing tail until the gap is closed.
     program = _TailProgram(
