@@ -287,7 +287,7 @@ def _check_sold(
 def _infeasible_sold_error() -> InputError:
     """Return the error for sold requests that cannot all be kept."""
     return InputError.invalid(
-        "promises", "sold", "the capacities do not allow to keep all sold promises at once"
+        "promises", "sold", "the sold promises cannot all be kept within the capacities"
     )
 
 

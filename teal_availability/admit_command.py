@@ -100,8 +100,8 @@ class AdmissionReport:
         return (
             f"{num_by_status[ACCEPTED]} promises are accepted, {num_by_status[REFUSED]} refused, "
             f"{num_by_status[IMPOSSIBLE]} impossible, {num_by_status[SOLD]} sold before are kept: "
-            f"worth {self.value:.6g}; no selection of protection options on these paths is worth "
-            f"more than {rounding.at_most(self.bound)}"
+            f"total value {self.value:.6g}; no selection of protection options on these paths has "
+            f"a value above {rounding.at_most(self.bound)}"
         )
 
     def __repr__(self) -> str:

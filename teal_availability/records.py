@@ -151,7 +151,8 @@ class PromiseRow:
             which upper classes keep their shares.
         gap: (share_at_most - share) / share_at_most.
         lost_minutes, lost_minutes_at_most: for least-loss the lost share of all traffic in minutes
-            a year: lower bound for any reserved rates, and value of these rates; NaN for the others.
+            a year: lower bound for any reserved rates, and value of these rates; NaN for other
+            schemes.
         left_out: number of excluded demands: no candidate path survives for 1 - availability of the
             time or longer.
         quantile, quantile_at_most: for common-share the largest share that every demand keeps in at

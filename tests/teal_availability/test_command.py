@@ -64,7 +64,7 @@ def test_tables_page_and_files_say_the_same(
     ("options", "words"),
     [
         (["--cable-availability", "1.2"], "an availability in"),
-        (["--cable-availability", "0.6"], "that all work"),
+        (["--cable-availability", "0.6"], "all components work at once"),
         (["--routing", "ospf"], "one of: igp"),
         (["--routing", "tail-loss:cuts=true"], "did you mean cut"),
         (["--routing", "tunnels:schema=pdhg"], "did you mean scheme"),
