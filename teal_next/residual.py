@@ -45,7 +45,7 @@ class Residual:
         return self._average.of(problem.with_demand(torch.from_numpy(scenarios)))
 
     def scenarios(self, demand: FloatArray, lead: int) -> FloatArray:
-        """Return scenarios (S, D) in Gbit/s: forecasts plus past forecast errors (residual bootstrap).
+        """Return scenarios (S, D) in Gbit/s: a forecast plus past errors (residual bootstrap).
 
         With mu the mean and phi the autocorrelation of a demand at the lead time,
 

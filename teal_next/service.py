@@ -118,7 +118,7 @@ class NextInterval(parts.NextIntervalPart):
         past = Past(problem, traffic, 1, first_row)
         previous = self.latest
         capacity = problem.capacity[0].numpy().copy()
-        # Restart the mixture if the capacities or the number of paths have changed: the hedges store
+        # Restart the mixture if capacities or the number of paths have changed: the hedges store
         # splits for the previous ones.
         if previous is not None and not np.array_equal(previous.capacity, capacity):
             self._hedge = None
