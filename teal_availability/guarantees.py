@@ -1,9 +1,9 @@
 """Bandwidth guarantees by rates reserved on paths before any failure (public name: promises).
 
 An ingress moves the traffic of failed paths to surviving paths, up to the rates reserved there;
-reserved rates never exceed capacities, so no failure causes congestion. With the exact
-probabilities p[d, s] of survival states (:mod:`teal_availability.survival`) and the sums S[d, s] of
-:mod:`teal_availability.certificates` two programs are linear:
+reserved rates never exceed capacities, so no failure causes congestion. Let p[d, s] be the exact
+probability of survival state s of demand d (:mod:`teal_availability.survival`), and S[d, s] the sum
+of the rates on the paths that survive in it. Two programs are linear:
 
 - *least expected loss*: max sum_d sum_s p[d, s] min(d, S[d, s]);
 - *common share* at availability beta: the largest common served fraction, max over x of the least
@@ -79,11 +79,10 @@ class Guarantee:
         value: expected delivered share of all traffic, or the common share.
         bound: upper bound on the value of any rates on these paths.
         prices: (E,) link prices, which prove the bound together with ``weights``.
-        weights: (D, 2^K) dual weights of the survival states; for the CVaR of the largest loss
-            summed over the network states of each survival state, whereas its bound uses them one
-            by one.
-        left_out: (D,) whether a demand is excluded from the common share: it has no path for 1 -
-            availability of the time or longer.
+        weights: (D, 2^K) dual weights of the survival states. For the CVaR of the largest loss they
+            are sums over network states, while its bound uses the weight of each network state.
+        left_out: (D,) whether a demand is excluded from the common share: it has no path for
+            1 - availability of the time or longer.
     """
 
     rates: FloatArray
@@ -100,17 +99,26 @@ class Guarantee:
 
 
 class _SurvivalRows:
-    """Constraint rows shared by the linear programs: shares x of some demands on their paths, and a
-    row for each survival state of these demands that occurs.
+    """Columns and rows shared by the linear programs of guarantees.
+
+    A column is a path of an included demand; its variable is the reserved rate as a share of the
+    demand. A row is a survival state of an included demand with positive probability, except the
+    state in which no path survives.
 
     Attributes:
-        slot: (P,) positions d K + k of the paths.
+        slot: (P,) position d K + k of each path.
         loads: (E, P) Gbit/s that a share of 1 on a path puts on each link.
         capacity: (E,) Gbit/s.
-        demand_index, path_set: (R,) demand and path set of each survival state.
-        probability: (R,) probability of each survival state.
-        path_survives: (R, P) 1 where a path survives.
-        demand_rate: (R,) Gbit/s of the demand of each survival state.
+        demand_index: (R,) demand of each row.
+        path_set: (R,) survival state of each row: bit k is 1 if path k survives.
+        probability: (R,) probability of each row's survival state.
+        path_survives: (R, P) 1 where a path of the row's demand survives.
+        demand_rate: (R,) Gbit/s of each row's demand.
+
+    Args:
+        problem: one matrix.
+        survival_states: probabilities of its survival states.
+        is_included: (D,) demands in the program.
     """
 
     def __init__(
@@ -132,7 +140,7 @@ class _SurvivalRows:
         self.demand_index, self.path_set = np.nonzero(occurs)
         self.probability = survival_states.probability[occurs]
         self.demand_rate = demand[self.demand_index]
-        # Which paths survive in each state.
+        # (R, P) incidence of surviving paths.
         column_of_slot = np.full(is_included.size * num_paths, -1, dtype=np.int64)
         column_of_slot[self.slot] = np.arange(len(candidates))
         columns = column_of_slot[self.demand_index[:, None] * num_paths + np.arange(num_paths)]
@@ -143,14 +151,14 @@ class _SurvivalRows:
         )
 
     def to_table(self, values: FloatArray, survival_states: SurvivalStates) -> FloatArray:
-        """Return the values of the rows as a table (D, 2^K)."""
+        """Scatter values of the rows (R,) into a table (D, 2^K), 0 elsewhere."""
         table = np.zeros_like(survival_states.probability)
         table[self.demand_index, self.path_set] = values
         return table
 
     def rates(self, shares: FloatArray, problem: Problem) -> FloatArray:
-        """Return the rates (D, K) in Gbit/s of path shares, scaled down where rounding exceeds a
-        capacity.
+        """Convert shares of the demands (P,) to rates (D, K) in Gbit/s, scaled down where rounding
+        exceeds a capacity.
         """
         path_shares = np.zeros(problem.paths.mask.size)
         path_shares[self.slot] = np.maximum(shares, 0.0)
@@ -160,15 +168,25 @@ class _SurvivalRows:
     def solve(
         self, cost: FloatArray, blocks: Sequence[Sequence[Any]], rhs: FloatArray, **options: Any
     ) -> LpResult:
-        """Minimise a cost under blocks of rows that are at most ``rhs``."""
+        """Minimise ``cost @ x`` subject to ``A x <= rhs``.
+
+        Args:
+            cost: (n,) cost of each variable.
+            blocks: A as rows of sparse blocks, None for zero blocks.
+            rhs: right-hand side of all rows.
+            options: bounds ``low`` and ``high`` of the variables, and options of ``solve_lp``.
+        """
         return solve_lp(cost, (sp.block_array(blocks, format="csr"), rhs), **options)
 
 
 def guarantee_min_loss(
     problem: Problem, survival_states: SurvivalStates, seconds: float = math.inf
 ) -> Guarantee:
-    """Compute the rates with the least expected loss; where the linear program is too large,
-    certified rates near it.
+    """Compute the rates with the least expected loss.
+
+    Maximises sum_d sum_s p[d, s] min(d, S[d, s]) within the link capacities, by a linear program.
+    If the program is too large, the rates come from the largest total flow; their bound is valid,
+    too.
 
     Args:
         problem: one matrix under total_flow.
@@ -180,7 +198,7 @@ def guarantee_min_loss(
     """
     if not is_tractable(survival_states):
         return _promise_from_max_flow(problem, survival_states, seconds)
-    # Variables: path shares, and the delivered share of each survival state.
+    # Variables: path shares x, and the delivered share b <= 1 of each row's survival state.
     rows = _SurvivalRows(problem, survival_states, demand_of(problem) > 0)
     num_paths = len(rows.slot)
     num_rows = len(rows.demand_rate)
@@ -188,7 +206,8 @@ def guarantee_min_loss(
     if not num_rows:
         return _zero_promise(problem, survival_states)
     expected_rate = rows.probability * rows.demand_rate
-    # Scale costs by their mean, so that HiGHS's tolerances are small.
+    # Minimise -sum of p d b subject to link loads <= capacity and b <= surviving shares. Costs are
+    # scaled by their mean, so that HiGHS's absolute tolerances are small.
     cost_unit = float(expected_rate.mean())
     result = rows.solve(
         np.concatenate([np.zeros(num_paths), -expected_rate / cost_unit]),
@@ -210,7 +229,7 @@ def guarantee_min_loss(
 
 
 def _zero_promise(problem: Problem, survival_states: SurvivalStates) -> Guarantee:
-    """Return the promise of a matrix without deliverable demand."""
+    """Return the guarantee of a matrix without deliverable demand: all rates are 0."""
     zero_weights = np.zeros_like(survival_states.probability)
     rates = np.zeros((len(zero_weights), survival_states.num_paths))
     return _certified_promise(
@@ -221,8 +240,14 @@ def _zero_promise(problem: Problem, survival_states: SurvivalStates) -> Guarante
 def empty_promise(
     problem: Problem, survival_states: SurvivalStates, excluded: BoolArray
 ) -> Guarantee:
-    """Return the promise of a common share without any demand: share 0 if demands are excluded,
-    else 1.
+    """Return the guarantee of a common share that applies to no demand.
+
+    The share is 0 if demands are excluded, because they have no path for too long, else 1.
+
+    Args:
+        problem: one matrix.
+        survival_states: probabilities of its survival states.
+        excluded: (D,) whether a demand is excluded.
     """
     share = 0.0 if excluded.any() else 1.0
     promise = _zero_promise(problem, survival_states)
@@ -236,7 +261,15 @@ def _certified_promise(
     prices: FloatArray,
     weights: FloatArray,
 ) -> Guarantee:
-    """Return the promise of rates with the least expected loss, with its bound."""
+    """Return the guarantee of given rates, with the expected delivered share as its value.
+
+    Args:
+        problem: one matrix.
+        survival_states: probabilities of its survival states.
+        rates: (D, K) Gbit/s on each path.
+        prices: (E,) link prices for the bound.
+        weights: (D, 2^K) weights of the survival states for the bound.
+    """
     return Guarantee(
         rates,
         expected_share(survival_states, demand_of(problem), rates),
@@ -248,21 +281,29 @@ def _certified_promise(
 
 
 def is_tractable(survival_states: SurvivalStates) -> bool:
-    """Return whether the linear programs take minutes at most, by their number of rows."""
+    """Return whether the linear programs are small enough to be solved in minutes, by the number
+    of survival states with positive probability.
+    """
     return int((survival_states.probability[:, 1:] > _MIN_PROBABILITY).sum()) <= _MAX_ROWS
 
 
 def _promise_from_max_flow(
     problem: Problem, survival_states: SurvivalStates, seconds: float
 ) -> Guarantee:
-    """Return a promise with the rates of the largest total flow, and rates on alternative paths
-    within the residual capacity; certified by the prices of the flow.
+    """Reserve the rates of the largest total flow, and the residual capacity for alternative paths.
+
+    The link prices of the flow certify the rates.
+
+    Args:
+        problem: one matrix under total_flow.
+        survival_states: probabilities of its survival states.
+        seconds: time limit of the flow.
     """
     # Rates of the largest total flow.
     flow = solve(problem, gap=_FLOW_GAP, deadline=seconds)
     demand = problem.demand[0][:, None]
     rates = flow.splits[0].to(problem.demand) * demand
-    # Alternative paths share the residual capacity.
+    # Reserve the residual capacity for alternative paths: paths with less than half of the demand.
     residual = (problem.capacity[0] - problem.loads(flow.splits.to(problem.demand))[0]).clamp(min=0)
     is_alternative = problem.path_mask[0] & (2 * rates < demand)
     even_splits = is_alternative / is_alternative.sum(-1, keepdim=True).clamp(min=1)
@@ -279,10 +320,17 @@ def _promise_from_max_flow(
 def demands_without_path(
     survival_states: SurvivalStates, demand: FloatArray, availability: float
 ) -> BoolArray:
-    """Return (D,) demands above 0 without a path for 1 - availability of the time or longer."""
+    """Return (D,) whether a demand above 0 has no surviving path for 1 - availability of the time
+    or longer.
+
+    Args:
+        survival_states: survival states of the demands.
+        demand: (D,) Gbit/s.
+        availability: beta, in (0, 1).
+    """
     max_missed = (1 - availability) * (1 - TIME_TOLERANCE)
-    is_cut: BoolArray = (demand > 0) & (survival_states.probability[:, 0] >= max_missed)
-    return is_cut
+    is_disconnected: BoolArray = (demand > 0) & (survival_states.probability[:, 0] >= max_missed)
+    return is_disconnected
 
 
 def guarantee_common_fraction(
@@ -291,8 +339,11 @@ def guarantee_common_fraction(
     availability: float,
     seconds: float = math.inf,
 ) -> Guarantee:
-    """Compute the rates with the largest common share at an availability, and among them the least
-    expected loss.
+    """Compute the rates with the largest common share at an availability, and among them those
+    with the least expected loss.
+
+    The common share is the smallest over all demands of the mean delivered share in the worst
+    1 - availability of the time.
 
     Args:
         problem: one matrix under total_flow, without classes.
@@ -316,11 +367,15 @@ def guarantee_common_fractions(
     availability: float,
     seconds: float = math.inf,
 ) -> list[Guarantee]:
-    """Compute the rates with lexicographically largest common shares: of the highest class, then of
-    the next class, and so on; among them the rates with the least expected loss.
+    """Compute the rates with the largest common share of each class, the highest class first, and
+    among them those with the least expected loss.
 
-    All promises have the same rates; an excluded demand has none. The bound of a class covers all
-    rates with which the upper classes keep their shares.
+    The common share of a class is the smallest over its demands of the mean delivered share in the
+    worst 1 - beta of the time. Upper classes keep their shares while that of the next class is
+    maximised (lexicographic order), and each bound holds for all rates that keep them.
+
+    Returns one guarantee per class, all with the same rates; demands without a path for 1 - beta of
+    the time or longer are excluded and have no rates.
 
     Args:
         problem: one matrix; without classes all demands are one class.
@@ -334,11 +389,12 @@ def guarantee_common_fractions(
     """
     check_availability(availability, "promise")
     if not is_tractable(survival_states):
-        expected = (
-            f"at most {_MAX_ROWS:,} survival states of paths (use fewer --num-paths, or "
-            "--path-method disjoint)"
+        raise InputError.invalid(
+            "common-share",
+            "network",
+            f"the demands have more than {_MAX_ROWS:,} survival states",
+            "use a smaller --num-paths, or --path-method edge-disjoint",
         )
-        raise InputError("common-share", "network", expected, "more")
     demand = demand_of(problem)
     class_of = classes_of(problem)
     excluded = demands_without_path(survival_states, demand, availability)
@@ -346,11 +402,11 @@ def guarantee_common_fractions(
     active_classes = [
         c for c in range(num_classes(problem)) if (is_included & (class_of == c)).any()
     ]
-    # Share that a demand of an upper class keeps.
+    # (D,) share that a demand of an upper class keeps; NaN for demands of other classes.
     guaranteed_share = np.full(len(demand), np.nan)
     rates = np.zeros((len(demand), survival_states.num_paths))
     duals = {}
-    # Solve for each class in turn; upper classes keep their shares.
+    # Maximise the common share of each class in turn, the highest first.
     for class_index in active_classes:
         in_class = class_of == class_index
         is_active = is_included & (class_of <= class_index)
@@ -381,18 +437,18 @@ def _guarantees_of_classes(
     rates: FloatArray,
     duals: Mapping[int, tuple[FloatArray, FloatArray, FloatArray]],
 ) -> list[Guarantee]:
-    """Return the guarantee of each class.
+    """Return the guarantee of each class, with value and bound.
 
-    Values come from the final rates, which serve all classes, and each bound assumes these values
-    of the upper classes, so that printed figures are consistent.
+    The values are common shares of the final rates, which serve all classes. The bound of a class
+    assumes that the upper classes keep exactly these values, so that printed numbers agree.
 
     Args:
         problem: one matrix.
         survival_states: probabilities of its survival states.
         availability: beta.
-        rates: (D, K) rates of all classes.
-        duals: duals of the program of each class that has demand
-            (:meth:`_CommonShareProgram.duals`).
+        rates: (D, K) Gbit/s on each path, of all classes.
+        duals: by index of each class that has demand: link prices (E,), weights of survival states
+            (D, 2^K), and weights of demands (D,), from the program of the class.
     """
     demand = demand_of(problem)
     class_of = classes_of(problem)

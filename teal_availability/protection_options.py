@@ -129,7 +129,12 @@ def resolve_requests(promises: Any, topology: Topology) -> list[Request]:
 
 
 def validated_request(request: Request, topology: Topology, location: str) -> Request:
-    """Return the request with the topology's names of its nodes.
+    """Check a request, and resolve aliases of its nodes to the names in the topology.
+
+    Args:
+        request: the request.
+        topology: the network.
+        location: row of the table or other location, for messages.
 
     Raises:
         InputError: an unknown node, or a value out of its range.

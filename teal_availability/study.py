@@ -123,7 +123,12 @@ def availability_of(
 def _routing_specs(
     instance: Instance, options: AvailabilityOptions, notify: Callable[[str], None]
 ) -> list[Spec]:
-    """Return the routing schemes to measure.
+    """Parse the routing schemes of --routing, or the default ones, and check them.
+
+    Args:
+        instance: network and traffic; with classes only some schemes are supported.
+        options: settings with the specifications.
+        notify: called with a message for each default scheme that is skipped.
 
     Raises:
         InputError: an unknown scheme, a repeated scheme, or a scheme that does not support classes.
@@ -219,6 +224,13 @@ def _make_routing(
 ) -> Routing:
     """Build a routing scheme without reserved rates for one matrix.
 
+    Args:
+        spec: specification: igp, tunnels or solved, with options.
+        problem: the matrix.
+        max_latency: (D,) latency limit of each demand, ms, infinite for no limit; None for no
+            limits.
+        notify: called with messages about demands without tunnels.
+
     Raises:
         InputError: an unknown name or option, or an invalid file.
     """
@@ -246,7 +258,13 @@ def _make_routing(
 def _tunnel_splits(
     spec: Spec, tunnel_options: dict[str, Any], problem: Problem, notify: Callable[[str], None]
 ) -> PathSplits:
-    """Return the splits of tunnels: from a file, from a scheme, or the default splits.
+    """Return the split ratios of tunnels: from a file, from a scheme, or the default splits.
+
+    Args:
+        spec: specification of the routing scheme, for messages.
+        tunnel_options: parsed options ``scheme`` and ``file``.
+        problem: the matrix.
+        notify: called with a message about demands without tunnels in the file.
 
     Raises:
         InputError: both a file and a scheme, or an invalid file or scheme.
@@ -430,7 +448,13 @@ def _report(
 def _demand_rows(
     instance: Instance, problems: Sequence[Problem], measured: Sequence[Availability]
 ) -> list[DemandRow]:
-    """Return a row for each routing scheme and demand."""
+    """Return a result row for each routing scheme and demand.
+
+    Args:
+        instance: network and traffic.
+        problems: the measured matrices; rates are averaged over them.
+        measured: availability of each routing scheme.
+    """
     names = instance.topology.node_names
     pairs = instance.paths.pairs.tolist()
     rates = np.mean([demand_of(problem) for problem in problems], axis=0).tolist()

@@ -537,7 +537,12 @@ class EcmpDag:
 def igp_links(
     topology: Topology, metric: FloatArray | Int64Array, weight: FloatArray | None = None
 ) -> IgpLinks:
-    """Return the links in CSR form; links of capacity 0 have failed.
+    """Return the links in CSR form, with infinite metrics on links of capacity 0.
+
+    Args:
+        topology: the network.
+        metric: (E,) positive integers.
+        weight: (E,) positive load-balancing weights of next hops; None for equal shares.
 
     Raises:
         InputError: a weight that is not positive.

@@ -111,6 +111,10 @@ def failures_of(
 def _all_failures(
     kinds: Sequence[str], topology: Topology, groups: Mapping[str, Sequence[int]]
 ) -> Iterator[Failure]:
+    """Yield the failures of these kinds, then the groups, with repetitions.
+
+    Failures whose links all have capacity 0 are skipped, except groups.
+    """
     is_up = topology.capacity > 0
     cables = [failure for failure in cable_failures(topology) if is_up[list(failure.links)].any()]
     for kind in dict.fromkeys(kinds):

@@ -121,8 +121,12 @@ def check_pairs(topology: Topology, pairs: IntArray) -> None:
 
 
 def _check(where: str, paths: PathSet, topology: Topology) -> None:
-    """Raise InputError unless every leaf ends a path of links from its demand's source to its
-    target.
+    """Raise InputError unless the arrays describe paths from each demand's source to its target.
+
+    Args:
+        where: the file, for messages.
+        paths: the path set.
+        topology: its network.
     """
 
     def require(is_valid: bool, field: str, rule: str) -> None:
@@ -145,7 +149,13 @@ class _Require(Protocol):
 
 
 def _check_arrays(paths: PathSet, topology: Topology, require: _Require) -> None:
-    """Check types and shapes of the arrays, and the pairs."""
+    """Check types and shapes of the arrays, and the node pairs.
+
+    Args:
+        paths: the path set.
+        topology: its network.
+        require: raises the error.
+    """
     trie = paths.trie
     leaves = paths.leaf
     for field, array, axes in (

@@ -230,7 +230,16 @@ def _shortest_paths(
 
 
 def _add_paths(paths: PathSet, topology: Topology, added: dict[int, IntArray]) -> PathSet:
-    """Append a path to each demand in ``added``, given by its links."""
+    """Append one path to each of some demands.
+
+    Args:
+        paths: paths of D demands.
+        topology: the network, for node names in messages.
+        added: links of the new path, from source to target, by demand index.
+
+    Raises:
+        InputError: a demand has the maximum number of paths already.
+    """
     if not added:
         return paths
     for d in added:

@@ -287,7 +287,7 @@ class Topology:
 
     @property
     def edge_index(self) -> Any:
-        """(2, E) int64 torch tensor: source and target node of each link, as in PyTorch
+        """(2, E) int64 torch tensor with source and target node of each link, the format of PyTorch
         Geometric.
         """
         import torch
