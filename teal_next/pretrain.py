@@ -247,13 +247,13 @@ class Recording:
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
-    """A history drawn from a seed.
+class HistorySource:
+    """Seed and settings that determine one random history.
 
     Attributes:
         pool: pool of networks.
         seed: seed of the training run.
-        number: index of the history.
+        number: index of the history; it is part of the seed.
         num_paths: number of paths per demand, K.
     """
 
@@ -263,13 +263,13 @@ class Drawn:
     num_paths: int
 
     def load(self) -> tuple[Problem, TrafficMatrices]:
-        """Draw the network and its matrices."""
+        """Draw the network and its matrices; the same ones at every call."""
         rng = np.random.default_rng([self.seed, self.number])
         past = int(rng.integers(_MIN_PAST, _MAX_PAST + 1))
         return draw_history(rng, self.pool, past + _WARM_UP_INTERVALS + INTERVALS, self.num_paths)
 
 
-def record(source: Drawn, file: Path) -> None:
+def record(source: HistorySource, file: Path) -> None:
     """Run the default mixture over the last intervals of a history, and write its splits, weights
     and losses to a file.
 
@@ -304,7 +304,9 @@ def record(source: Drawn, file: Path) -> None:
         )
 
 
-def record_all(sources: Sequence[Drawn], files: Sequence[Path], workers: int) -> Iterator[int]:
+def record_all(
+    sources: Sequence[HistorySource], files: Sequence[Path], workers: int
+) -> Iterator[int]:
     """Record the histories whose files are missing, in several processes; yield the index of each
     history once its file exists.
 
@@ -319,7 +321,7 @@ def record_all(sources: Sequence[Drawn], files: Sequence[Path], workers: int) ->
     yield from (missing[index] for index in call_all(record, calls, workers=workers, threads=1))
 
 
-def load_recording(source: Drawn, file: Path) -> Recording:
+def load_recording(source: HistorySource, file: Path) -> Recording:
     """Draw a history again, and load the decisions that :func:`record` has written for it."""
     problem, traffic = source.load()
     check_npz(file)
@@ -454,7 +456,8 @@ class HedgeTrainer:
         folder = out / HISTORIES
         folder.mkdir(parents=True, exist_ok=True)
         sources = [
-            Drawn(self._pool, config.seed, number, config.num_paths) for number in range(count)
+            HistorySource(self._pool, config.seed, number, config.num_paths)
+            for number in range(count)
         ]
         files = [folder / f"{number:05}.npz" for number in range(count)]
         for num_recorded, _ in enumerate(record_all(sources, files, self._histories.workers), 1):

@@ -526,8 +526,10 @@ class Topology:
         )
 
     def cables(self) -> list[list[int]]:
-        """Return the links of each cable: all links between two neighbours, in both directions,
-        which fail together.
+        """Return the link indices of each cable.
+
+        A cable consists of all links between two neighbours, in both directions, which fail
+        together.
         """
         by_ends: dict[tuple[int, int], list[int]] = {}
         for link, (a, b) in enumerate(
@@ -537,8 +539,9 @@ class Topology:
         return list(by_ends.values())
 
     def link_pairs(self) -> list[list[int]]:
-        """Return the links of all cables, paired with their reverse links: the k-th of each
-        direction.
+        """Return pairs of opposite links: the k-th link of a cable in each direction.
+
+        A link without a reverse link is alone.
         """
         pairs = []
         for links in self.cables():
