@@ -96,15 +96,20 @@ def _tail_rows(topology: teal.Topology, most_down: int) -> Iterator[dict[str, ob
     states = most_probable_states(components.unavailability, 0.0, most_down)
     patterns = survival_probabilities(problem, components)
     effects = merge_states(problem, components, states)
-    for counts_cut in (True, False):
+    for counts_disconnected in (True, False):
         begin = time.perf_counter()
         result = guarantee_min_cvar(
-            problem, patterns, effects, AVAILABILITY, seconds=60, counts_cut=counts_cut
+            problem,
+            patterns,
+            effects,
+            AVAILABILITY,
+            seconds=60,
+            counts_disconnected=counts_disconnected,
         )
         yield {
             "states": len(states),
             "demands": problem.paths.num_demands,
-            "cut": "counts" if counts_cut else "does not count",
+            "cut": "counts" if counts_disconnected else "does not count",
             "cvar": 1 - result.value,
             "cvar_at_least": 1 - result.bound,
             "not_listed": effects.rest / (1 - AVAILABILITY),

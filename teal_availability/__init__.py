@@ -3,8 +3,8 @@ with an availability target (SLAs), called promises in commands.
 
 >>> from teal_availability import components_of, survival_probabilities, guarantee_common_fraction
 >>> parts = components_of(problem.topology, cable_availability=0.999)
->>> patterns = survival_probabilities(problem, parts)
->>> guarantee_common_fraction(problem, patterns, availability=0.9995).value
+>>> survival_states = survival_probabilities(problem, parts)
+>>> guarantee_common_fraction(problem, survival_states, availability=0.9995).value
 
 Components (cables, nodes, shared-risk groups) fail independently. A demand with rates reserved on
 its paths depends only on the set of its paths that survive, so the program of a guarantee has a few

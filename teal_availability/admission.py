@@ -4,7 +4,7 @@ which price.
 Each granted request uses one of its protection options
 (:mod:`teal_availability.protection_options`). Reserved rates never exceed capacities, so that all
 granted guarantees hold at once. The selection is a packing (integer) program: request j has value
-v[j] and takes at most one of its options c, which loads links by a[c, e] Gbit/s. By Lagrangian
+v[j] and gets at most one of its options c, which reserves a[c, e] Gbit/s on link e. By Lagrangian
 duality, for any link prices y >= 0, no set of requests has a larger value than
 
     sum_e capacity[e] y[e] + sum_j max(0, max_c v[j] - sum_e a[c, e] y[e]),
@@ -56,8 +56,8 @@ class Admission:
         status: answer to each request: accepted, refused, sold, or impossible (no protection option
             reaches its availability).
         option: protection option of each granted request; None for the others.
-        price: (J,) cost of the cheapest option of each request at the link prices; infinite without
-            an option.
+        price: (J,) minimum over the options of each of J requests of its reserved Gbit/s times the
+            link prices; infinite without an option.
         value: sum of the values of the granted requests.
         bound: upper bound on the value of any selection of these options that keeps the sold
             requests.
@@ -74,29 +74,29 @@ class Admission:
 
 def select_guarantees(
     problem: Problem,
-    patterns: SurvivalStates,
+    survival_states: SurvivalStates,
     requests: Sequence[Request],
     seconds: float = 30.0,
 ) -> Admission:
     """Select the requests to grant, with the largest total value.
 
-    Solves the linear relaxation, rounds it greedily, and solves the integer program where it is
-    small.
+    Solves the linear relaxation, rounds it greedily, and solves the integer program if it is small
+    enough.  Then further requests that fit are added, and reservations are reduced.
 
     Args:
         problem: the network; its demands include the node pairs of all requests.
-        patterns: probabilities of its survival states.
+        survival_states: probabilities of its survival states.
         requests: the requests.
         seconds: time limit of the integer program.
 
     Raises:
-        InputError: the sold requests cannot all be kept by these options.
+        InputError: the sold requests cannot all be kept on the candidate paths.
         SolverError: the program was not solved, or no selection with the sold requests was found.
     """
     # Include the tolerance in the capacity, so that value and bound belong to one program.
     capacity = capacity_of(problem) * (1 + CAPACITY_TOLERANCE)
-    # Protection options that fit into an empty network.
-    options = all_feasible_options(problem, patterns, requests)
+    # Protection options that fit into an empty network, and their reservations (W, E) in Gbit/s.
+    options = all_feasible_options(problem, survival_states, requests)
     feasible_requests = {option.request_index for option in options}
     loads = option_loads(problem, requests, options)
     fitting = np.flatnonzero(_max_utilisation(loads, capacity) <= 1)
@@ -108,7 +108,7 @@ def select_guarantees(
         return _admission(
             requests, feasible_requests, options, [], loads, capacity, np.zeros(len(capacity)), 0.0
         )
-    # Linear relaxation, and an incumbent by rounding.
+    # Linear relaxation: fractions of the options and link prices; an incumbent by rounding.
     program = _PackingProgram(requests, option_request, loads, capacity)
     fraction, link_prices = program.relax()
     chosen = _round_greedily(requests, options, loads, capacity, fraction, link_prices)
@@ -117,7 +117,9 @@ def select_guarantees(
     if len(options) <= MAX_INTEGER_OPTIONS:
         chosen, bound = program.improve(chosen, seconds)
     if chosen is None:
-        raise SolverError("admission: no selection with all sold promises within the time limit")
+        raise SolverError(
+            "admission: the time limit passed before a selection with all sold promises was found"
+        )
     # Improve the incumbent: grant further requests that fit, then cheaper options.
     chosen = _add_fitting_requests(requests, options, loads, capacity, chosen)
     chosen = _reduce_reservations(options, loads, capacity, chosen)
@@ -127,7 +129,10 @@ def select_guarantees(
 
 
 class _PackingProgram:
-    """Packing program of options: at most one option per request, exactly one per sold request.
+    """Packing program of J requests with W options over E links.
+
+        max  sum_c v[j(c)] z[c]   subject to  sum_c a[c, e] z[c] <= capacity[e],
+        sum of z[c] over the options c of a request <= 1, or = 1 for sold requests,  z binary.
 
     Args:
         requests: the requests.
@@ -162,8 +167,10 @@ class _PackingProgram:
         self._value_unit = float(np.exp(np.log(self._values).mean()))
 
     def relax(self) -> tuple[FloatArray, FloatArray]:
-        """Return the fraction (W,) of each option in the linear relaxation, and the dual prices
-        (E,) of the links.
+        """Solve the linear relaxation, 0 <= z <= 1.
+
+        Returns:
+            fraction (W,) of each option, and dual prices (E,) of the links, value per Gbit/s.
 
         Raises:
             InputError: the sold requests cannot all be kept by these options.
@@ -193,12 +200,14 @@ class _PackingProgram:
     def improve(
         self, incumbent: list[int] | None, seconds: float
     ) -> tuple[list[int] | None, float]:
-        """Solve the integer program; return the better one of its options and the incumbent, and
-        the bound on the value.
+        """Solve the integer program, and keep the better one of its solution and the incumbent.
 
         Args:
-            incumbent: chosen options; None for none.
+            incumbent: indices of chosen options; None for none.
             seconds: time limit.
+
+        Returns:
+            indices of the chosen options, None if there are none, and an upper bound on the value.
 
         Raises:
             InputError: the sold requests cannot all be kept by these options.
@@ -206,7 +215,8 @@ class _PackingProgram:
         values = self._values
         option_request = self._option_request
         num_options = len(option_request)
-        # The gap must stay below the share of the smallest value in the total.
+        # The relative gap must stay below the smallest value over the total, or the solver might
+        # refuse the request of the smallest value although it fits.
         min_value_share = float(values.min() / values.sum())
         result = solve_milp(
             -values[option_request] / self._value_unit,
@@ -234,8 +244,12 @@ class _PackingProgram:
 
 
 def _max_utilisation(loads: sp.csr_array, capacity: FloatArray) -> FloatArray:
-    """Return the largest link utilisation (W,) of each option alone; infinite over a link of
-    capacity 0.
+    """Return the largest link utilisation (W,) of each option alone.
+
+    Args:
+        loads: (W, E) Gbit/s that each option reserves; over a link of capacity 0 the result is
+            infinite.
+        capacity: (E,) Gbit/s.
     """
     inverse = np.full_like(capacity, np.inf)
     np.divide(1.0, capacity, out=inverse, where=capacity > 0)
@@ -248,22 +262,33 @@ def _max_utilisation(loads: sp.csr_array, capacity: FloatArray) -> FloatArray:
 def _check_sold(
     requests: Sequence[Request], feasible_requests: set[int], option_request: Int64Array
 ) -> None:
-    """Raise InputError for a sold request that cannot be kept alone."""
+    """Raise InputError for a sold request that cannot be kept, even alone.
+
+    Args:
+        requests: the requests.
+        feasible_requests: indices of requests with an option that reaches their availability.
+        option_request: (W,) request of each option that fits into an empty network.
+    """
     sold = np.array([request.is_sold for request in requests])
     for index in np.flatnonzero(sold & ~np.isin(np.arange(len(requests)), option_request)).tolist():
         request = requests[index]
-        expected = (
-            f"a sold promise with an availability of {request.availability:.6g} on these paths"
+        problem = (
+            "the promise is sold, but no protection option on the candidate paths reaches the "
+            f"availability of {request.availability:.6g}"
         )
         if index in feasible_requests:
-            expected = f"a sold promise whose {request.rate:.6g} Gbit/s fits into an empty network"
-        raise InputError("promises", f"{request.source} -> {request.target}", expected, "no option")
+            problem = (
+                f"the promise is sold, but no protection option for {request.rate:.6g} Gbit/s fits "
+                "into an empty network"
+            )
+        raise InputError.invalid("promises", f"{request.source} -> {request.target}", problem)
 
 
 def _infeasible_sold_error() -> InputError:
     """Return the error for sold requests that cannot all be kept."""
-    expected = "sold promises that can be kept at once"
-    return InputError("promises", "sold", expected, "more than the capacities allow")
+    return InputError.invalid(
+        "promises", "sold", "the sold promises cannot all be kept within the capacities"
+    )
 
 
 def _round_greedily(
@@ -274,16 +299,28 @@ def _round_greedily(
     fraction: FloatArray,
     link_prices: FloatArray,
 ) -> list[int] | None:
-    """Select options that fit together, at most one per request; None if a sold request does not
-    fit.
+    """Round the linear relaxation greedily to options that fit together, at most one per request.
 
-    Order: sold requests, then by the fraction in the relaxation, then by price over value.
+    Requests are served in this order: sold ones first, then by descending fraction in the
+    relaxation, then by ascending price over value. Each gets its first option that fits into the
+    residual capacities.
+
+    Returns indices of the chosen options; None if a sold request does not fit.
+
+    Args:
+        requests: the requests.
+        options: the W options.
+        loads: (W, E) Gbit/s that each option reserves.
+        capacity: (E,) Gbit/s.
+        fraction: (W,) fraction of each option in the relaxation.
+        link_prices: (E,) dual prices of the links.
     """
     cost = loads @ link_prices
     residual = capacity.copy()
     by_request = options_by_request(options)
 
     def rank(request: int) -> tuple[float, ...]:
+        """Return the sort key of a request."""
         alternatives = by_request[request]
         return (
             -float(requests[request].is_sold),
@@ -291,7 +328,7 @@ def _round_greedily(
             float(cost[alternatives].min()) / requests[request].value,
         )
 
-    # Take the first option of each request that fits into the residual capacity.
+    # Choose the first option of each request that fits: by descending fraction, ascending price.
     chosen = []
     for request in sorted(by_request, key=rank):
         for option in sorted(
@@ -315,17 +352,26 @@ def _add_fitting_requests(
     capacity: FloatArray,
     chosen: Sequence[int],
 ) -> list[int]:
-    """Return the chosen options, and an option of each further request that still fits, the largest
-    value first.
+    """Grant further requests that fit beside the chosen options, the largest value first.
 
-    An integer program may omit a request whose value is below its tolerances.
+    An integer program may omit a request whose value is below the solver's tolerances.
+
+    Args:
+        requests: the requests.
+        options: the W options.
+        loads: (W, E) Gbit/s that each option reserves.
+        capacity: (E,) Gbit/s.
+        chosen: indices of the chosen options.
+
+    Returns:
+        indices of the chosen options and of the added ones.
     """
     residual = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
     by_request = options_by_request(options)
     covered = {options[option].request_index for option in chosen}
     open_requests = [request for request in by_request if request not in covered]
     completed = list(chosen)
-    for request in sorted(open_requests, key=lambda option: -requests[option].value):
+    for request in sorted(open_requests, key=lambda request: -requests[request].value):
         for option in by_request[request]:
             load = loads[[option]].tocoo()
             if (load.data <= residual[load.col]).all():
@@ -341,14 +387,21 @@ def _reduce_reservations(
     capacity: FloatArray,
     chosen: Sequence[int],
 ) -> list[int]:
-    """Replace each chosen option by the option of the same request that fits beside the others and
-    reserves least over all links.
+    """Replace each chosen option by the smallest option of its request that fits beside the others.
+
+    The size of an option is the sum of its reserved rates over all links.
+
+    Args:
+        options: the W options.
+        loads: (W, E) Gbit/s that each option reserves.
+        capacity: (E,) Gbit/s.
+        chosen: indices of the chosen options.
     """
     total = np.asarray(loads.sum(1)).reshape(-1)
     residual = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
     reduced = []
     by_request = options_by_request(options)
-    # Each request in turn: release its load, then take the smallest option that fits.
+    # Each request in turn: release its reservation, then choose the smallest option that fits.
     for option in chosen:
         residual = residual + loads[[option]].toarray()[0]
         alternatives = by_request[options[option].request_index]
@@ -371,8 +424,18 @@ def _admission(
     link_prices: FloatArray,
     bound: float,
 ) -> Admission:
-    """Return the admission of chosen options; its bound is the smaller one of the integer program
-    and of the link prices.
+    """Build the result of chosen options; its bound is the smaller one of the integer program and
+    of the link prices.
+
+    Args:
+        requests: the J requests.
+        feasible_requests: indices of requests with an option that reaches their availability.
+        options: the W options that fit into an empty network.
+        chosen: indices of the chosen options.
+        loads: (W, E) Gbit/s that each option reserves.
+        capacity: (E,) Gbit/s.
+        link_prices: (E,) dual prices of the links.
+        bound: upper bound of the integer program; infinite without one.
     """
     # Price of each request: its cheapest option.
     option_cost = loads @ np.maximum(link_prices, 0.0)
@@ -399,7 +462,8 @@ def _admission(
         for request, option in zip(requests, selected, strict=True)
         if option is not None
     )
-    # Dual bound by the link prices (module docstring).
+    # Dual bound by the link prices y: sum_e capacity[e] y[e] + sum_j max(0, v[j] - price[j]), where
+    # sold requests count even if their term is negative.
     surplus = np.array([request.value for request in requests]) - price
     sold = np.array([request.is_sold for request in requests])
     price_bound = float(capacity @ np.maximum(link_prices, 0.0))

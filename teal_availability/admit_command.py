@@ -49,15 +49,17 @@ class AdmissionRow:
     """Answer to a request.
 
     Attributes:
-        source, target: nodes.
+        source, target: names of the nodes.
         rate: Gbit/s.
         availability: requested availability.
-        value: value of granting it.
+        value: value of granting the request.
         status: accepted, refused, sold, or impossible.
-        price: cost of its cheapest protection option at the link prices; infinite without one.
-        way: protection option as text: m of n, and the reserved paths, node by node.
-        reserved: Gbit/s on each of these paths.
-        kept: availability of this option.
+        price: smallest cost of a protection option at the dual link prices; infinite without an
+            option.
+        way: protection option as text: m of n, and the nodes of each reserved path; "" if the
+            request is not granted.
+        reserved: Gbit/s on each reserved path; NaN if the request is not granted.
+        kept: availability of the option; NaN if the request is not granted.
     """
 
     source: str
@@ -98,8 +100,8 @@ class AdmissionReport:
         return (
             f"{num_by_status[ACCEPTED]} promises are accepted, {num_by_status[REFUSED]} refused, "
             f"{num_by_status[IMPOSSIBLE]} impossible, {num_by_status[SOLD]} sold before are kept: "
-            f"worth {self.value:.6g}; no selection of protection options on these paths is worth "
-            f"more than {rounding.at_most(self.bound)}"
+            f"total value {self.value:.6g}; no selection of protection options on these paths has "
+            f"a value above {rounding.at_most(self.bound)}"
         )
 
     def __repr__(self) -> str:
@@ -156,9 +158,9 @@ def admission_of(
     """
     components = failing_components(topology, options)
     problem = candidate_paths_for(topology, requests, options.num_paths, components.groups)
-    patterns = survival_probabilities(problem, components)
+    survival_states = survival_probabilities(problem, components)
     admission = select_guarantees(
-        problem, patterns, requests, seconds(options.deadline, "--deadline")
+        problem, survival_states, requests, seconds(options.deadline, "--deadline")
     )
     return AdmissionReport(
         _rows(problem, requests, admission),

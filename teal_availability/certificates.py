@@ -20,36 +20,59 @@ from teal_availability.survival import SurvivalStates
 from teal_availability.tolerances import max_missed_time
 
 
-def arriving_shares(patterns: SurvivalStates, demand: FloatArray, rates: FloatArray) -> FloatArray:
-    """Return the delivered share (D, 2^K) of each demand in each survival state; 1 of a demand of
-    0.
+def arriving_shares(
+    survival_states: SurvivalStates, demand: FloatArray, rates: FloatArray
+) -> FloatArray:
+    """Return the delivered share (D, 2^K) of each demand in each survival state.
+
+    The share is min(1, S[d, s] / d), with S[d, s] the sum of the rates on the paths that survive in
+    state s; 1 for a demand of 0.
+
+    Args:
+        survival_states: survival states of the demands.
+        demand: (D,) Gbit/s.
+        rates: (D, K) reserved Gbit/s on each path.
     """
-    arriving = rates @ patterns.survives.T.astype(np.float64)
+    arriving = rates @ survival_states.survives.T.astype(np.float64)
     share = np.ones_like(arriving)
     np.divide(arriving, demand[:, None], out=share, where=demand[:, None] > 0)
     capped: FloatArray = np.minimum(share, 1.0)
     return capped
 
 
-def expected_share(patterns: SurvivalStates, demand: FloatArray, rates: FloatArray) -> float:
-    """Return the expected delivered share of all traffic over time; 1 without demand."""
+def expected_share(survival_states: SurvivalStates, demand: FloatArray, rates: FloatArray) -> float:
+    """Return the expected delivered share of all traffic over time; 1 without demand.
+
+    Args:
+        survival_states: survival states of the demands.
+        demand: (D,) Gbit/s.
+        rates: (D, K) reserved Gbit/s on each path.
+    """
     total = float(demand.sum())
-    mean_share = (patterns.probability * arriving_shares(patterns, demand, rates)).sum(1)
+    mean_share = (
+        survival_states.probability * arriving_shares(survival_states, demand, rates)
+    ).sum(1)
     return float(demand @ mean_share) / total if total > 0 else 1.0
 
 
 def tail_mean_shares(
-    patterns: SurvivalStates, demand: FloatArray, rates: FloatArray, availability: float
+    survival_states: SurvivalStates, demand: FloatArray, rates: FloatArray, availability: float
 ) -> FloatArray:
     """Return (D,) mean delivered share of each demand in the worst 1 - availability of the time:
-    one minus the CVaR of its loss.
+    one minus the conditional value at risk (CVaR) of its loss.
+
+    Args:
+        survival_states: survival states of the demands.
+        demand: (D,) Gbit/s.
+        rates: (D, K) reserved Gbit/s on each path.
+        availability: beta, in (0, 1).
     """
-    share = arriving_shares(patterns, demand, rates)
+    share = arriving_shares(survival_states, demand, rates)
     tail = 1 - availability
     # Fill the tail with the states of the smallest shares.
     order = np.argsort(share, axis=1, kind="stable")
     worst_first = np.take_along_axis(share, order, 1)
-    probability = np.take_along_axis(patterns.probability, order, 1)
+    probability = np.take_along_axis(survival_states.probability, order, 1)
     preceding_probability = np.cumsum(probability, axis=1) - probability
     tail_probability = np.clip(tail - preceding_probability, 0.0, probability)
     tail_mean: FloatArray = (tail_probability * worst_first).sum(1) / np.maximum(
@@ -59,15 +82,24 @@ def tail_mean_shares(
 
 
 def quantile_shares(
-    patterns: SurvivalStates, demand: FloatArray, rates: FloatArray, availability: float
+    survival_states: SurvivalStates, demand: FloatArray, rates: FloatArray, availability: float
 ) -> FloatArray:
-    """Return (D,) largest share that each demand keeps in at least ``availability`` of the time."""
-    share = arriving_shares(patterns, demand, rates)
+    """Return (D,) largest share that each demand keeps in at least ``availability`` of the time.
+
+    Args:
+        survival_states: survival states of the demands.
+        demand: (D,) Gbit/s.
+        rates: (D, K) reserved Gbit/s on each path.
+        availability: beta, in (0, 1).
+    """
+    share = arriving_shares(survival_states, demand, rates)
+    # (D, 2^K) shares and probabilities of the survival states, by descending share.
     order = np.argsort(-share, axis=1, kind="stable")
     best_first = np.take_along_axis(share, order, 1)
-    probability = np.take_along_axis(patterns.probability, order, 1)
+    probability = np.take_along_axis(survival_states.probability, order, 1)
 
-    # Probability of the states with a smaller share, summed from the smallest for accuracy.
+    # Total probability of the later states, whose share is smaller, summed from the smallest for
+    # accuracy. The quantile is the first share for which it is at most 1 - availability.
     tail_probability = np.cumsum(probability[:, ::-1], axis=1)[:, ::-1]
     missed = tail_probability - probability
     quantile_index = (missed > max_missed_time(availability)).sum(1).clip(max=share.shape[1] - 1)
@@ -76,8 +108,17 @@ def quantile_shares(
 
 
 def scale_to_capacities(problem: Problem, rates: FloatArray) -> FloatArray:
-    """Return rates (D, K) within capacities: each path is divided by the utilisation of its fullest
-    link, if above 1; 0 on paths with a link of capacity 0.
+    """Scale rates down to the link capacities.
+
+    The rate of a path is divided by the utilisation of its fullest link, if above 1; paths over a
+    link of capacity 0 get rate 0.
+
+    Args:
+        problem: one matrix with its candidate paths.
+        rates: (D, K) Gbit/s on each path; negative rates count as 0.
+
+    Returns:
+        rates (D, K) whose link loads are within capacities.
     """
     links = path_links_of(problem.paths)
     capacity = capacity_of(problem)
@@ -96,8 +137,13 @@ def scale_to_capacities(problem: Problem, rates: FloatArray) -> FloatArray:
 
 
 def path_prices(problem: Problem, prices: FloatArray) -> FloatArray:
-    """Return the price (D, K) of each path, the sum of its link prices; infinite for missing paths
-    and paths over a link of capacity 0, which carry nothing.
+    """Return the price (D, K) of each path: the sum of its link prices.
+
+    Missing paths and paths over a link of capacity 0 have an infinite price.
+
+    Args:
+        problem: one matrix with its candidate paths.
+        prices: (E,) link prices.
     """
     links = path_links_of(problem.paths)
     price = np.full(problem.paths.mask.size, np.inf)
@@ -110,9 +156,9 @@ def path_prices(problem: Problem, prices: FloatArray) -> FloatArray:
 
 
 def expected_share_bound(
-    problem: Problem, patterns: SurvivalStates, prices: FloatArray, weights: FloatArray
+    problem: Problem, survival_states: SurvivalStates, prices: FloatArray, weights: FloatArray
 ) -> float:
-    """Return an upper bound on the expected delivered share of all traffic.
+    """Return an upper bound on the expected delivered share of all traffic, by weak duality.
 
     For any link prices y >= 0 and weights w >= 0 of survival states with
 
@@ -123,9 +169,9 @@ def expected_share_bound(
 
     Args:
         problem: one matrix.
-        patterns: probabilities of its survival states.
-        prices: (E,) any numbers.
-        weights: (D, 2^K) any numbers.
+        survival_states: probabilities of its survival states.
+        prices: (E,) link prices, any numbers; negative ones count as 0.
+        weights: (D, 2^K) weights of the survival states, any numbers; negative ones count as 0.
     """
     demand = demand_of(problem)
     prices = np.maximum(prices, 0.0)
@@ -133,24 +179,27 @@ def expected_share_bound(
     if total <= 0:
         return 1.0
     path_price = path_prices(problem, prices)
-    scaled_weights = _scale_to_prices(path_price, patterns, np.maximum(weights, 0.0))
-    unpriced = np.maximum(0.0, patterns.probability - scaled_weights)
+    scaled_weights = _scale_to_prices(path_price, survival_states, np.maximum(weights, 0.0))
+    unpriced = np.maximum(0.0, survival_states.probability - scaled_weights)
     # Nothing can arrive while no path survives.
     unpriced[:, 0] = 0.0
     bound = float(capacity_of(problem) @ prices) + float(demand @ unpriced.sum(1))
-    return min(bound / total, float(demand @ (1 - patterns.probability[:, 0])) / total)
+    return min(bound / total, float(demand @ (1 - survival_states.probability[:, 0])) / total)
 
 
 def common_share_bound(
     problem: Problem,
-    patterns: SurvivalStates,
+    survival_states: SurvivalStates,
     availability: float,
     prices: FloatArray,
     weights: FloatArray,
     demand_weights: FloatArray,
     guaranteed_share: FloatArray | None = None,
 ) -> float:
-    """Return an upper bound on the common share at an availability.
+    """Return an upper bound on the common share at an availability, by weak duality.
+
+    The common share is the largest fraction that every demand keeps, on average in the worst
+    1 - beta of the time.
 
     For any prices y >= 0, weights of demands r >= 0 that sum to 1, and weights w >= 0 of survival
     states with w[d, s] <= r[d] p[d, s] / (1 - beta) and
@@ -164,13 +213,13 @@ def common_share_bound(
 
     Args:
         problem: one matrix.
-        patterns: probabilities of its survival states.
+        survival_states: probabilities of its survival states.
         availability: beta.
-        prices: (E,) any numbers.
-        weights: (D, 2^K) any numbers.
-        demand_weights: (D,) any numbers, 0 for demands that are excluded from the share.
-        guaranteed_share: (D,) share that a demand of an upper class keeps; NaN for demands of the
-            common share. None: all demands are of the common share.
+        prices: (E,) link prices, any numbers; negative ones count as 0.
+        weights: (D, 2^K) weights of the survival states, any numbers; negative ones count as 0.
+        demand_weights: (D,) weights of the demands, any numbers; 0 for excluded demands.
+        guaranteed_share: (D,) share that a demand of an upper class keeps; NaN for the demands to
+            which the common share applies. None: it applies to all demands.
     """
     demand = demand_of(problem)
     demand_weights = np.maximum(demand_weights, 0.0)
@@ -188,8 +237,8 @@ def common_share_bound(
     path_price = path_prices(problem, prices)
     is_path = np.isfinite(path_price)
     path_price = np.where(is_path, np.where(is_path, path_price, 0.0) * demand[:, None], np.inf)
-    scaled_weights = _scale_to_prices(path_price, patterns, np.maximum(weights, 0.0) / total)
-    max_weights = demand_weights[:, None] * patterns.probability / (1 - availability)
+    scaled_weights = _scale_to_prices(path_price, survival_states, np.maximum(weights, 0.0) / total)
+    max_weights = demand_weights[:, None] * survival_states.probability / (1 - availability)
     scaled_weights = np.minimum(scaled_weights, max_weights)
     excess = np.maximum(1.0, scaled_weights.sum(1) / np.maximum(demand_weights, 1e-300))
     # Dual objective.
@@ -199,19 +248,30 @@ def common_share_bound(
     return min(1.0, max(0.0, bound))
 
 
-def feasible_weights(problem: Problem, patterns: SurvivalStates, prices: FloatArray) -> FloatArray:
-    """Return weights (D, 2^K) for :func:`expected_share_bound` that the prices allow, assigned
-    greedily from the most probable survival state.
+def feasible_weights(
+    problem: Problem, survival_states: SurvivalStates, prices: FloatArray
+) -> FloatArray:
+    """Return weights (D, 2^K) of survival states that are dual feasible for given link prices.
+
+    Weight w[d, s] is at most p[d, s], and the weights of the states with path k sum to at most the
+    price of path k. The most probable states of a demand get their weight first (greedy).
+
+    Args:
+        problem: one matrix with its candidate paths.
+        survival_states: probabilities of its survival states.
+        prices: (E,) link prices.
     """
     residual_price = path_prices(problem, prices)
-    order = np.argsort(-patterns.probability, axis=1, kind="stable")
-    weights = np.zeros_like(patterns.probability)
+    order = np.argsort(-survival_states.probability, axis=1, kind="stable")
+    weights = np.zeros_like(survival_states.probability)
     demands = np.arange(len(order))
+    # The i-th most probable survival state of all demands at once.
     for sets in order.T:
-        survives = patterns.survives[sets]
+        # Assign up to the smallest remaining price of the surviving paths, and subtract it.
+        survives = survival_states.survives[sets]
         slack = np.where(survives, residual_price, np.inf).min(1)
         state_weight = np.where(
-            sets > 0, np.minimum(patterns.probability[demands, sets], slack), 0.0
+            sets > 0, np.minimum(survival_states.probability[demands, sets], slack), 0.0
         )
         weights[demands, sets] = state_weight
         residual_price = np.where(survives, residual_price - state_weight[:, None], residual_price)
@@ -219,12 +279,19 @@ def feasible_weights(problem: Problem, patterns: SurvivalStates, prices: FloatAr
 
 
 def _scale_to_prices(
-    price: FloatArray, patterns: SurvivalStates, weights: FloatArray
+    price: FloatArray, survival_states: SurvivalStates, weights: FloatArray
 ) -> FloatArray:
-    """Scale the weights of each demand down, so that those of a path's states add up to at most its
-    price (D, K). The weight of the state without a surviving path is unchanged.
+    """Scale the weights of each demand down to the prices of its paths.
+
+    In the result, the weights of the states in which path k survives sum to at most the price of
+    path k. The weight of the state without a surviving path is unchanged.
+
+    Args:
+        price: (D, K) price of each path.
+        survival_states: survival states of the demands.
+        weights: (D, 2^K) non-negative weights of the survival states.
     """
-    path_weight = weights @ patterns.survives.astype(np.float64)
+    path_weight = weights @ survival_states.survives.astype(np.float64)
     scale = np.full_like(price, np.inf)
     np.divide(price, path_weight, out=scale, where=path_weight > 0)
     scaled: FloatArray = weights * np.minimum(1.0, scale.min(1))[:, None]

@@ -25,7 +25,8 @@ from teal.runtime.arrays import BoolArray, FloatArray
 # Smallest availability of a component; the enumeration of states needs an unavailability of at
 # most 0.5.
 _MIN_AVAILABILITY = 0.5
-# Smallest share of the time in which every component works.
+# Smallest accepted probability that all components work at once: below it, too many states are
+# probable to enumerate them.
 _MIN_ALL_UP_PROBABILITY = 0.01
 _COLUMNS = (
     side_tables.Column("source", aliases=("from",)),
@@ -43,10 +44,10 @@ class Components:
     """The n components of a network that can fail.
 
     Attributes:
-        names: name of each.
-        kinds: cable, node or group.
-        links: (n, E) whether a link fails with the component.
-        unavailability: (n,) share of the time in which it is down, above 0 and at most 0.5.
+        names: name of each component.
+        kinds: kind of each component: cable, node or group.
+        links: (n, E) whether each link fails with the component.
+        unavailability: (n,) share of the time in which the component is down, in (0, 0.5].
     """
 
     names: tuple[str, ...]
@@ -60,7 +61,7 @@ class Components:
 
     @property
     def groups(self) -> list[list[int]]:
-        """The link indices of each group of cables that fail together."""
+        """Link indices of each group of cables that fail together."""
         group_indices = [index for index, kind in enumerate(self.kinds) if kind == "group"]
         return [np.flatnonzero(self.links[index]).tolist() for index in group_indices]
 
@@ -82,15 +83,15 @@ def components_of(
             ``target``, or ``node``, or ``group``; and ``availability``, or ``mtbf`` and ``mttr`` in
             hours, or in the unit of the heading or cell (s, min, h, d).
         groups: link indices of each group of cables that fail together, by group name.
-        cable_availability: availability of a cable that the file does not name.
-        node_availability: availability of a node that the file does not name.
-        group_availability: availability of a group that the file does not name.
+        cable_availability: availability of cables that the file does not list.
+        node_availability: availability of nodes that the file does not list.
+        group_availability: availability of groups that the file does not list.
 
     Raises:
-        InputError: an invalid availability, an unknown component, or components of which all work
-            in too small a share of the time.
+        InputError: an invalid availability, an unknown component, or availabilities so low that all
+            components hardly ever work at once.
     """
-    # Candidate components with the default availability of their kind.
+    # Cables with capacity, nodes and groups, with the default availability of their kind.
     cables = [
         candidate
         for candidate in cable_failures(topology)
@@ -107,11 +108,11 @@ def components_of(
         ("--group-availability", group_availability),
     ):
         _check_availability(option, value)
-    # Availabilities of the file take precedence.
+    # Availabilities of the file, by kind and links (cables) or kind and name (nodes, groups).
     file_availability = (
         {} if file is None else _read_availabilities(file, topology, set(groups or {}))
     )
-    # Components that fail.
+    # Keep the components with an availability below 1; the file takes precedence.
     failing: list[tuple[Failure, float]] = []
     for failure, default_availability in failures:
         key = (
@@ -135,21 +136,35 @@ def components_of(
 
 
 def _check_all_up(unavailability: FloatArray) -> None:
-    """Raise InputError for a network in which hardly ever all components work."""
+    """Raise InputError if all components hardly ever work at once.
+
+    Args:
+        unavailability: (n,) unavailability of each component.
+    """
     all_up = float(np.prod(1 - unavailability))
     if all_up < _MIN_ALL_UP_PROBABILITY:
-        raise InputError(
+        raise InputError.invalid(
             "availabilities",
             "",
-            f"components that all work in {100 * _MIN_ALL_UP_PROBABILITY:g}% of the time at least",
-            f"{100 * all_up:.2g}%",
+            f"all components work at once in only {100 * all_up:.2g}% of the time, less than "
+            f"{100 * _MIN_ALL_UP_PROBABILITY:g}%",
+            "raise the availabilities",
         )
 
 
 def _read_availabilities(
     file: Path, topology: Topology, groups: set[str]
 ) -> dict[tuple[str, frozenset[int] | str], float]:
-    """Return the availabilities of a table: of cables by their links, of others by name."""
+    """Read a table of availabilities.
+
+    Args:
+        file: the table (.csv, .xlsx).
+        topology: the network.
+        groups: names of the known groups.
+
+    Returns:
+        availability by kind and links (cables), or by kind and name (nodes, groups).
+    """
     rows = side_tables.read_side_table(file, _COLUMNS)
     keys = [_parse_component(row, topology, groups) for row in rows]
     side_tables.require_once(rows, keys, "each component")
@@ -159,13 +174,20 @@ def _read_availabilities(
 def _parse_component(
     row: side_tables.Row, topology: Topology, groups: set[str]
 ) -> tuple[str, frozenset[int] | str]:
-    """Return the kind of a row's component, and its links or its name."""
+    """Return the kind of a row's component, with its links (cables) or its name (nodes, groups).
+
+    Raises:
+        InputError: columns of no kind or of several, or an unknown cable, node or group.
+    """
     source = row.text("source")
     target = row.text("target")
     named_columns = [name for name in ("source", "node", "group") if row.text(name)]
     if len(named_columns) != 1 or bool(source) != bool(target):
-        raise InputError(
-            row.where, "", "source and target, or node, or group", ", ".join(named_columns)
+        raise InputError.invalid(
+            row.where,
+            "",
+            "the row does not name one component",
+            "fill in source and target, or node, or group",
         )
     if named_columns == ["source"]:
         try:
@@ -175,7 +197,7 @@ def _parse_component(
             raise InputError(row.where, "", f"a cable of {topology.name}", actual) from None
         if cable not in map(frozenset, topology.cables()):
             actual = f"{source} - {target}"
-            expected = "a whole cable, by the names of its nodes"
+            expected = "a cable, by the names of its two nodes without a suffix such as #2"
             raise InputError(row.where, "", expected, actual)
         return "cable", cable
     if named_columns == ["node"]:
@@ -187,7 +209,7 @@ def _parse_component(
 
 
 def _parse_availability(row: side_tables.Row) -> float:
-    """Return the availability of a row."""
+    """Return the availability of a row: given directly, or mtbf / (mtbf + mttr)."""
     present_columns = [
         name for name in ("availability", "mtbf", "mttr") if row.values.get(name) is not None
     ]
@@ -198,8 +220,12 @@ def _parse_availability(row: side_tables.Row) -> float:
         time_to_repair = row.number("mttr")
         value = time_between_failures / (time_between_failures + time_to_repair)
     else:
-        actual = ", ".join(present_columns) or "neither"
-        raise InputError(row.where, "", "availability, or both mtbf and mttr", actual)
+        raise InputError.invalid(
+            row.where,
+            "",
+            f"the row has {' and '.join(present_columns) or 'no availability'}",
+            "fill in availability, or both mtbf and mttr",
+        )
     _check_availability(row.where, value)
     return value
 

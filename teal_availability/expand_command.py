@@ -52,8 +52,8 @@ class PurchaseRow:
     """Expansion of one cable, in both directions.
 
     Attributes:
-        source, target: nodes.
-        capacity: present capacity, Gbit/s.
+        source, target: names of the end nodes.
+        capacity: current capacity, Gbit/s.
         bought: added capacity, Gbit/s.
         cost: cost of the added capacity.
     """
@@ -73,10 +73,10 @@ class ReservationRow:
         source, target: nodes.
         rate: Gbit/s.
         availability: requested availability.
-        kept: availability of the reservation; 0 where no protection option reaches the target.
-        way: protection option as text: m of n, and the reserved paths, node by node; "" without
-            one.
-        reserved: Gbit/s on each of these paths.
+        kept: availability of the reservation; 0 if no protection option reaches the target.
+        way: protection option as text: m of n, and the nodes of each reserved path; "" without an
+            option.
+        reserved: Gbit/s on each reserved path.
     """
 
     source: str
@@ -159,7 +159,7 @@ class ExpansionReport:
 
 
 def _write_purchases(path: Path, rows: Sequence[PurchaseRow]) -> None:
-    """Write the purchases; without any, the heading alone."""
+    """Write the purchases to a CSV file; without purchases, the header line alone."""
     if rows:
         write_csv(path, rows=rows)
     else:
@@ -223,11 +223,11 @@ def expansion_of(
     """
     components = failing_components(topology, options)
     problem = candidate_paths_for(topology, requests, options.num_paths, components.groups)
-    patterns = survival_probabilities(problem, components)
+    survival_states = survival_probabilities(problem, components)
     link_pairs = topology.link_pairs()
     pairs = LinkPairs.from_links(link_pairs, _costs(topology, link_pairs, options.cost))
     time_limit = seconds(options.deadline, "--deadline")
-    result = expansion(problem, patterns, requests, pairs, time_limit)
+    result = expansion(problem, survival_states, requests, pairs, time_limit)
     upgraded = dataclasses.replace(
         topology, capacity=topology.capacity + result.added_capacity[pairs.pair_of_link]
     )
@@ -241,7 +241,13 @@ def expansion_of(
 
 
 def _costs(topology: Topology, link_pairs: Sequence[Sequence[int]], kind: str) -> FloatArray:
-    """Return the cost (C,) of a Gbit/s on each pair of links."""
+    """Return the cost (C,) of a Gbit/s on each pair of links.
+
+    Args:
+        topology: the network.
+        link_pairs: link indices of each of C pairs.
+        kind: ``capacity`` for a cost of 1, or ``length`` for the mean latency of the pair, ms.
+    """
     if kind == "capacity":
         return np.ones(len(link_pairs))
     return np.array([topology.latency[list(links)].mean() for links in link_pairs])
@@ -250,7 +256,14 @@ def _costs(topology: Topology, link_pairs: Sequence[Sequence[int]], kind: str) -
 def _purchases(
     topology: Topology, link_pairs: Sequence[Sequence[int]], pairs: LinkPairs, result: Expansion
 ) -> list[PurchaseRow]:
-    """Return a row for each expanded cable, the most expensive first."""
+    """Return a row for each expanded pair of links, the most expensive first.
+
+    Args:
+        topology: the network before the expansion.
+        link_pairs: link indices of each of C pairs.
+        pairs: the same pairs with their costs.
+        result: the expansion.
+    """
     names = topology.node_names
     rows = []
     for index, links in enumerate(link_pairs):
@@ -267,7 +280,7 @@ def _purchases(
 def _reservations(
     problem: Problem, requests: Sequence[Request], result: Expansion
 ) -> list[ReservationRow]:
-    """Return a row for each request."""
+    """Return a row for each request with its reservation."""
     texts = option_texts(problem, requests, result.option)
     return [
         ReservationRow(

@@ -44,7 +44,7 @@ from teal_availability.tolerances import CAPACITY_TOLERANCE
 # Rounds of the local search, in each of which every request may move once; seldom more than ten
 # are needed.
 _MAX_ROUNDS = 50
-# Relative saving of a move, above rounding.
+# Minimum relative saving of a change of options, above rounding.
 _MIN_RELATIVE_SAVING = 1e-9
 # Relative gap of the integer program.
 _RELATIVE_GAP = 1e-6
@@ -73,13 +73,13 @@ class Expansion:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinkPairs:
-    """Pairs of opposite links, which are expanded together.
+    """C pairs of opposite links, which are expanded together.
 
     Attributes:
-        order: (E,) link indices, those of a pair side by side.
+        order: (E,) link indices, pair by pair.
         start: (C,) position of each pair's first link in ``order``.
         pair_of_link: (E,) pair of each link.
-        cost: (C,) cost of a Gbit/s on the links of each pair.
+        cost: (C,) cost of a Gbit/s on both links of each pair.
     """
 
     order: Int64Array
@@ -89,8 +89,11 @@ class LinkPairs:
 
     @classmethod
     def from_links(cls, pairs: Sequence[Sequence[int]], cost: FloatArray) -> LinkPairs:
-        """Build the pairs from the link indices of each, and the cost (C,), above 0, of a Gbit/s on
-        each.
+        """Build the pairs.
+
+        Args:
+            pairs: link indices of each of C pairs; every link is in one pair.
+            cost: (C,) cost above 0 of a Gbit/s on both links of each pair.
         """
         length = np.array([len(links) for links in pairs])
         order = np.concatenate([np.asarray(links, dtype=np.int64) for links in pairs])
@@ -99,13 +102,20 @@ class LinkPairs:
         return cls(order, np.cumsum(length) - length, pair_of_link, cost)
 
     def required_expansion(self, shortfall: FloatArray) -> FloatArray:
-        """Return the expansion (..., C) in Gbit/s that covers a shortfall (..., E) of the links."""
+        """Return the expansion (..., C) in Gbit/s that covers a shortfall (..., E) of the links.
+
+        It is the largest shortfall on the links of each pair, at least 0.
+        """
         max_shortfall = np.maximum.reduceat(shortfall[..., self.order], self.start, axis=-1)
         return np.maximum(max_shortfall, 0.0)
 
     def expansion_for_load(self, load: FloatArray, capacity: FloatArray) -> FloatArray:
-        """Return the expansion (C,) in Gbit/s for loads (E,); excess within the tolerance needs
-        none.
+        """Return the expansion (C,) in Gbit/s that loads need; excess within the capacity tolerance
+        needs none.
+
+        Args:
+            load: (E,) Gbit/s.
+            capacity: (E,) Gbit/s.
         """
         exceeds = load > capacity * (1 + CAPACITY_TOLERANCE)
         return self.required_expansion(np.where(exceeds, load - capacity, 0.0))
@@ -118,14 +128,20 @@ def bound_by_prices(
     pairs: LinkPairs,
     prices: FloatArray,
 ) -> float:
-    """Return a lower bound on the cost of any expansion, from any link prices (module docstring).
+    """Return a lower bound on the cost of any expansion, by weak duality.
+
+    For link prices y >= 0 that sum to at most the cost of each pair, the bound is
+
+        sum_j min_w sum_e a[w, e] y[e] - sum_e capacity[e] y[e],
+
+    with the minimum over the options w of request j. Prices that are too high are scaled down.
 
     Args:
         option_request: (W,) request of each option.
-        loads: (W, E) Gbit/s of each option.
+        loads: (W, E) Gbit/s that each option reserves on each link.
         capacity: (E,) Gbit/s.
-        pairs: the links that are expanded together.
-        prices: (E,) any numbers.
+        pairs: pairs of links that are expanded together.
+        prices: (E,) link prices, any numbers; negative ones count as 0.
     """
     prices = np.maximum(prices, 0.0)
     # Scale the prices of each pair down to its cost, so that they are dual feasible.
@@ -143,7 +159,7 @@ def bound_by_prices(
 
 def expansion(
     problem: Problem,
-    patterns: SurvivalStates,
+    survival_states: SurvivalStates,
     requests: Sequence[Request],
     pairs: LinkPairs,
     seconds: float = 30.0,
@@ -152,9 +168,9 @@ def expansion(
 
     Args:
         problem: the network; its demands include the node pairs of all requests.
-        patterns: probabilities of its survival states.
+        survival_states: probabilities of its survival states.
         requests: the requests; ``is_sold`` and ``value`` are ignored.
-        pairs: the links that are expanded together, and the cost of a Gbit/s.
+        pairs: pairs of links that are expanded together, with the cost of a Gbit/s.
         seconds: approximate time limit of the local search and the integer program, after the
             relaxation.
 
@@ -162,8 +178,8 @@ def expansion(
         SolverError: the relaxation was not solved.
     """
     capacity = capacity_of(problem)
-    options = all_feasible_options(problem, patterns, requests)
-    # Without options, nothing has to be bought.
+    options = all_feasible_options(problem, survival_states, requests)
+    # No request has an option: no expansion is needed.
     if not options:
         no_expansion = np.zeros(len(pairs.cost))
         no_load = np.zeros(len(capacity))
@@ -181,7 +197,7 @@ def expansion(
         request_options, chosen, loads, capacity, pairs, loads @ link_prices, deadline
     )
     cost = _expansion_cost(loads, chosen, capacity, pairs)
-    # Integer program, where small and worthwhile.
+    # Integer program, if it is small and the gap is still open.
     if len(options) <= MAX_INTEGER_OPTIONS and cost > bound * (1 + _RELATIVE_GAP):
         remaining = max(0.1, deadline - time.perf_counter())
         integer_choice, integer_bound = _solve_integer(
@@ -206,7 +222,14 @@ def expansion(
 def _expansion_cost(
     loads: sp.csr_array, chosen: Int64Array, capacity: FloatArray, pairs: LinkPairs
 ) -> float:
-    """Return the cost of the expansion for the chosen options."""
+    """Return the cost of the expansion for the chosen options.
+
+    Args:
+        loads: (W, E) Gbit/s that each option reserves on each link.
+        chosen: indices of the chosen options.
+        capacity: (E,) Gbit/s.
+        pairs: pairs of links that are expanded together.
+    """
     load = np.asarray(loads[chosen].sum(0)).reshape(-1)
     return float(pairs.expansion_for_load(load, capacity) @ pairs.cost)
 
@@ -214,8 +237,16 @@ def _expansion_cost(
 def _constraint_rows(
     option_request: Int64Array, loads: sp.csr_array, pairs: LinkPairs
 ) -> tuple[sp.csr_array, sp.csr_array]:
-    """Return the constraint matrix over options and pairs: loads less expansion (E, W + C), and the
-    options of each request (J, W + C).
+    """Return the constraint rows over W options and the expansion of C pairs.
+
+    Args:
+        option_request: (W,) request of each option.
+        loads: (W, E) reserved rates of the options.
+        pairs: pairs of links that are expanded together.
+
+    Returns:
+        rows (E, W + C) of load less expansion of each link, and rows (J, W + C) of the number of
+        options of each of J requests.
     """
     num_options, num_links = loads.shape
     expansion_columns = sp.csr_array(
@@ -233,9 +264,19 @@ def _constraint_rows(
 def _solve_relaxation(
     option_request: Int64Array, loads: sp.csr_array, capacity: FloatArray, pairs: LinkPairs
 ) -> tuple[FloatArray, FloatArray]:
-    """Solve the linear relaxation: the fraction (W,) of each option, and link prices (E,)."""
+    """Solve the linear relaxation: fractions of options instead of one option per request.
+
+    Args:
+        option_request: (W,) request of each option.
+        loads: (W, E) Gbit/s that each option reserves on each link.
+        capacity: (E,) Gbit/s.
+        pairs: pairs of links that are expanded together.
+
+    Returns:
+        fraction (W,) of each option, and dual prices (E,) of the links.
+    """
     num_options = len(option_request)
-    # Scale rates and costs by their means, so that HiGHS's tolerances are small.
+    # Scale rates and costs by their means, so that HiGHS's absolute tolerances are small.
     rate_unit = float(loads.data.mean())
     capacity_rows, request_rows = _constraint_rows(option_request, loads / rate_unit, pairs)
     cost_unit = float(pairs.cost.mean())
@@ -255,11 +296,20 @@ def _solve_integer(
     pairs: LinkPairs,
     seconds: float,
 ) -> tuple[Int64Array | None, float]:
-    """Solve the integer program: the chosen options, None without a solution, and a bound on the
-    cost.
+    """Solve the mixed-integer program with one option per request.
+
+    Args:
+        option_request: (W,) request of each option.
+        loads: (W, E) Gbit/s that each option reserves on each link.
+        capacity: (E,) Gbit/s.
+        pairs: pairs of links that are expanded together.
+        seconds: time limit.
+
+    Returns:
+        indices of the chosen options, None without a solution, and a lower bound on the cost.
     """
     num_options = len(option_request)
-    # Scale as in :func:`_solve_relaxation`.
+    # Scale rates and costs by their means, so that HiGHS's absolute tolerances are small.
     rate_unit = float(loads.data.mean())
     capacity_rows, request_rows = _constraint_rows(option_request, loads / rate_unit, pairs)
     cost_unit = float(pairs.cost.mean())
@@ -293,24 +343,33 @@ def _improve_by_moves(
     option_price: FloatArray,
     deadline: float,
 ) -> Int64Array:
-    """Improve a choice by local search: each request in turn moves to the option of the least cost
-    beside all others, of equal ones to the lowest price, until none moves.
+    """Improve a choice of options by local search.
+
+    Each request in turn changes to the option with the smallest total cost while the other requests
+    keep theirs; of options with equal cost, to the one with the lowest price. The search ends when
+    no request changes.
 
     Args:
         request_options: option indices of each request.
         chosen: (J,) option of each request.
-        loads, capacity, pairs: as in :func:`bound_by_prices`.
-        option_price: (W,) cost of each option at the link prices.
+        loads: (W, E) Gbit/s that each option reserves on each link.
+        capacity: (E,) Gbit/s.
+        pairs: pairs of links that are expanded together.
+        option_price: (W,) reserved rates of each option times the dual prices of the links.
         deadline: time (``time.perf_counter``) after which no round begins.
+
+    Returns:
+        (J,) option of each request.
     """
     chosen = chosen.copy()
+    # (E,) load less capacity of each link.
     shortfall = np.asarray(loads[chosen].sum(0)).reshape(-1) - capacity
     for _ in range(_MAX_ROUNDS):
         has_moved = False
         for request_index, alternatives in enumerate(request_options):
             if len(alternatives) == 1:
                 continue
-            # Cost of each alternative beside the other requests.
+            # Expansion cost with each alternative, while the other requests keep their options.
             alternative_loads = loads[alternatives].toarray()
             current = int(np.flatnonzero(alternatives == chosen[request_index])[0])
             shortfall_without = shortfall - alternative_loads[current]

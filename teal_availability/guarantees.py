@@ -1,9 +1,9 @@
 """Bandwidth guarantees by rates reserved on paths before any failure (public name: promises).
 
 An ingress moves the traffic of failed paths to surviving paths, up to the rates reserved there;
-reserved rates never exceed capacities, so no failure causes congestion. With the exact
-probabilities p[d, s] of survival states (:mod:`teal_availability.survival`) and the sums S[d, s] of
-:mod:`teal_availability.certificates` two programs are linear:
+reserved rates never exceed capacities, so no failure causes congestion. Let p[d, s] be the exact
+probability of survival state s of demand d (:mod:`teal_availability.survival`), and S[d, s] the sum
+of the rates on the paths that survive in it. Two programs are linear:
 
 - *least expected loss*: max sum_d sum_s p[d, s] min(d, S[d, s]);
 - *common share* at availability beta: the largest common served fraction, max over x of the least
@@ -79,11 +79,10 @@ class Guarantee:
         value: expected delivered share of all traffic, or the common share.
         bound: upper bound on the value of any rates on these paths.
         prices: (E,) link prices, which prove the bound together with ``weights``.
-        weights: (D, 2^K) dual weights of the survival states; for the CVaR of the largest loss
-            summed over the network states of each survival state, whereas its bound uses them one
-            by one.
-        left_out: (D,) whether a demand is excluded from the common share: it has no path for 1 -
-            availability of the time or longer.
+        weights: (D, 2^K) dual weights of the survival states. For the CVaR of the largest loss they
+            are sums over network states, while its bound uses the weight of each network state.
+        left_out: (D,) whether a demand is excluded from the common share: it has no path for
+            1 - availability of the time or longer.
     """
 
     rates: FloatArray
@@ -100,20 +99,31 @@ class Guarantee:
 
 
 class _SurvivalRows:
-    """Constraint rows shared by the linear programs: shares x of some demands on their paths, and a
-    row for each survival state of these demands that occurs.
+    """Columns and rows shared by the linear programs of guarantees.
+
+    A column is a path of an included demand; its variable is the reserved rate as a share of the
+    demand. A row is a survival state of an included demand with positive probability, except the
+    state in which no path survives.
 
     Attributes:
-        slot: (P,) positions d K + k of the paths.
+        slot: (P,) position d K + k of each path.
         loads: (E, P) Gbit/s that a share of 1 on a path puts on each link.
         capacity: (E,) Gbit/s.
-        demand_index, path_set: (R,) demand and path set of each survival state.
-        probability: (R,) probability of each survival state.
-        path_survives: (R, P) 1 where a path survives.
-        demand_rate: (R,) Gbit/s of the demand of each survival state.
+        demand_index: (R,) demand of each row.
+        path_set: (R,) survival state of each row: bit k is 1 if path k survives.
+        probability: (R,) probability of each row's survival state.
+        path_survives: (R, P) 1 where a path of the row's demand survives.
+        demand_rate: (R,) Gbit/s of each row's demand.
+
+    Args:
+        problem: one matrix.
+        survival_states: probabilities of its survival states.
+        is_included: (D,) demands in the program.
     """
 
-    def __init__(self, problem: Problem, patterns: SurvivalStates, is_included: BoolArray) -> None:
+    def __init__(
+        self, problem: Problem, survival_states: SurvivalStates, is_included: BoolArray
+    ) -> None:
         demand = demand_of(problem)
         links = path_links_of(problem.paths)
         num_paths = problem.paths.num_paths
@@ -125,30 +135,30 @@ class _SurvivalRows:
         self.capacity = capacity_of(problem)
         self.loads = (sp.diags_array(demand[self.slot // num_paths]) @ incidence).T.tocsr()
         # Rows: survival states that occur; nothing arrives while no path survives.
-        occurs = (patterns.probability > _MIN_PROBABILITY) & is_included[:, None]
+        occurs = (survival_states.probability > _MIN_PROBABILITY) & is_included[:, None]
         occurs[:, 0] = False
         self.demand_index, self.path_set = np.nonzero(occurs)
-        self.probability = patterns.probability[occurs]
+        self.probability = survival_states.probability[occurs]
         self.demand_rate = demand[self.demand_index]
-        # Which paths survive in each state.
+        # (R, P) incidence of surviving paths.
         column_of_slot = np.full(is_included.size * num_paths, -1, dtype=np.int64)
         column_of_slot[self.slot] = np.arange(len(candidates))
         columns = column_of_slot[self.demand_index[:, None] * num_paths + np.arange(num_paths)]
-        row, path = np.nonzero(patterns.survives[self.path_set] & (columns >= 0))
+        row, path = np.nonzero(survival_states.survives[self.path_set] & (columns >= 0))
         self.path_survives = sp.csr_array(
             (np.ones(len(row)), (row, columns[row, path])),
             shape=(len(self.path_set), len(candidates)),
         )
 
-    def to_table(self, values: FloatArray, patterns: SurvivalStates) -> FloatArray:
-        """Return the values of the rows as a table (D, 2^K)."""
-        table = np.zeros_like(patterns.probability)
+    def to_table(self, values: FloatArray, survival_states: SurvivalStates) -> FloatArray:
+        """Scatter values of the rows (R,) into a table (D, 2^K), 0 elsewhere."""
+        table = np.zeros_like(survival_states.probability)
         table[self.demand_index, self.path_set] = values
         return table
 
     def rates(self, shares: FloatArray, problem: Problem) -> FloatArray:
-        """Return the rates (D, K) in Gbit/s of path shares, scaled down where rounding exceeds a
-        capacity.
+        """Convert shares of the demands (P,) to rates (D, K) in Gbit/s, scaled down where rounding
+        exceeds a capacity.
         """
         path_shares = np.zeros(problem.paths.mask.size)
         path_shares[self.slot] = np.maximum(shares, 0.0)
@@ -158,35 +168,46 @@ class _SurvivalRows:
     def solve(
         self, cost: FloatArray, blocks: Sequence[Sequence[Any]], rhs: FloatArray, **options: Any
     ) -> LpResult:
-        """Minimise a cost under blocks of rows that are at most ``rhs``."""
+        """Minimise ``cost @ x`` subject to ``A x <= rhs``.
+
+        Args:
+            cost: (n,) cost of each variable.
+            blocks: A as rows of sparse blocks, None for zero blocks.
+            rhs: right-hand side of all rows.
+            options: bounds ``low`` and ``high`` of the variables, and options of ``solve_lp``.
+        """
         return solve_lp(cost, (sp.block_array(blocks, format="csr"), rhs), **options)
 
 
 def guarantee_min_loss(
-    problem: Problem, patterns: SurvivalStates, seconds: float = math.inf
+    problem: Problem, survival_states: SurvivalStates, seconds: float = math.inf
 ) -> Guarantee:
-    """Compute the rates with the least expected loss; where the linear program is too large,
-    certified rates near it.
+    """Compute the rates with the least expected loss.
+
+    Maximises sum_d sum_s p[d, s] min(d, S[d, s]) within the link capacities, by a linear program.
+    If the program is too large, the rates come from the largest total flow; their bound is valid,
+    too.
 
     Args:
         problem: one matrix under total_flow.
-        patterns: probabilities of its survival states.
+        survival_states: probabilities of its survival states.
         seconds: time limit.
 
     Raises:
         SolverError: the program was not solved in time.
     """
-    if not is_tractable(patterns):
-        return _promise_from_max_flow(problem, patterns, seconds)
-    # Variables: path shares, and the delivered share of each survival state.
-    rows = _SurvivalRows(problem, patterns, demand_of(problem) > 0)
+    if not is_tractable(survival_states):
+        return _promise_from_max_flow(problem, survival_states, seconds)
+    # Variables: path shares x, and the delivered share b <= 1 of each row's survival state.
+    rows = _SurvivalRows(problem, survival_states, demand_of(problem) > 0)
     num_paths = len(rows.slot)
     num_rows = len(rows.demand_rate)
     num_links = len(rows.capacity)
     if not num_rows:
-        return _zero_promise(problem, patterns)
+        return _zero_promise(problem, survival_states)
     expected_rate = rows.probability * rows.demand_rate
-    # Scale costs by their mean, so that HiGHS's tolerances are small.
+    # Minimise -sum of p d b subject to link loads <= capacity and b <= surviving shares. Costs are
+    # scaled by their mean, so that HiGHS's absolute tolerances are small.
     cost_unit = float(expected_rate.mean())
     result = rows.solve(
         np.concatenate([np.zeros(num_paths), -expected_rate / cost_unit]),
@@ -200,63 +221,89 @@ def guarantee_min_loss(
     weights = result.duals[num_links:] * cost_unit / rows.demand_rate
     return _certified_promise(
         problem,
-        patterns,
+        survival_states,
         rates,
         result.duals[:num_links] * cost_unit,
-        rows.to_table(weights, patterns),
+        rows.to_table(weights, survival_states),
     )
 
 
-def _zero_promise(problem: Problem, patterns: SurvivalStates) -> Guarantee:
-    """Return the promise of a matrix without deliverable demand."""
-    zero_weights = np.zeros_like(patterns.probability)
-    rates = np.zeros((len(zero_weights), patterns.num_paths))
+def _zero_promise(problem: Problem, survival_states: SurvivalStates) -> Guarantee:
+    """Return the guarantee of a matrix without deliverable demand: all rates are 0."""
+    zero_weights = np.zeros_like(survival_states.probability)
+    rates = np.zeros((len(zero_weights), survival_states.num_paths))
     return _certified_promise(
-        problem, patterns, rates, np.zeros(problem.topology.num_links), zero_weights
+        problem, survival_states, rates, np.zeros(problem.topology.num_links), zero_weights
     )
 
 
-def empty_promise(problem: Problem, patterns: SurvivalStates, excluded: BoolArray) -> Guarantee:
-    """Return the promise of a common share without any demand: share 0 if demands are excluded,
-    else 1.
+def empty_promise(
+    problem: Problem, survival_states: SurvivalStates, excluded: BoolArray
+) -> Guarantee:
+    """Return the guarantee of a common share that applies to no demand.
+
+    The share is 0 if demands are excluded, because they have no path for too long, else 1.
+
+    Args:
+        problem: one matrix.
+        survival_states: probabilities of its survival states.
+        excluded: (D,) whether a demand is excluded.
     """
     share = 0.0 if excluded.any() else 1.0
-    promise = _zero_promise(problem, patterns)
+    promise = _zero_promise(problem, survival_states)
     return dataclasses.replace(promise, value=share, bound=share, left_out=excluded)
 
 
 def _certified_promise(
     problem: Problem,
-    patterns: SurvivalStates,
+    survival_states: SurvivalStates,
     rates: FloatArray,
     prices: FloatArray,
     weights: FloatArray,
 ) -> Guarantee:
-    """Return the promise of rates with the least expected loss, with its bound."""
+    """Return the guarantee of given rates, with the expected delivered share as its value.
+
+    Args:
+        problem: one matrix.
+        survival_states: probabilities of its survival states.
+        rates: (D, K) Gbit/s on each path.
+        prices: (E,) link prices for the bound.
+        weights: (D, 2^K) weights of the survival states for the bound.
+    """
     return Guarantee(
         rates,
-        expected_share(patterns, demand_of(problem), rates),
-        expected_share_bound(problem, patterns, prices, weights),
+        expected_share(survival_states, demand_of(problem), rates),
+        expected_share_bound(problem, survival_states, prices, weights),
         prices,
         weights,
         np.zeros(len(rates), dtype=bool),
     )
 
 
-def is_tractable(patterns: SurvivalStates) -> bool:
-    """Return whether the linear programs take minutes at most, by their number of rows."""
-    return int((patterns.probability[:, 1:] > _MIN_PROBABILITY).sum()) <= _MAX_ROWS
+def is_tractable(survival_states: SurvivalStates) -> bool:
+    """Return whether the linear programs are small enough to be solved in minutes, by the number
+    of survival states with positive probability.
+    """
+    return int((survival_states.probability[:, 1:] > _MIN_PROBABILITY).sum()) <= _MAX_ROWS
 
 
-def _promise_from_max_flow(problem: Problem, patterns: SurvivalStates, seconds: float) -> Guarantee:
-    """Return a promise with the rates of the largest total flow, and rates on alternative paths
-    within the residual capacity; certified by the prices of the flow.
+def _promise_from_max_flow(
+    problem: Problem, survival_states: SurvivalStates, seconds: float
+) -> Guarantee:
+    """Reserve the rates of the largest total flow, and the residual capacity for alternative paths.
+
+    The link prices of the flow certify the rates.
+
+    Args:
+        problem: one matrix under total_flow.
+        survival_states: probabilities of its survival states.
+        seconds: time limit of the flow.
     """
     # Rates of the largest total flow.
     flow = solve(problem, gap=_FLOW_GAP, deadline=seconds)
     demand = problem.demand[0][:, None]
     rates = flow.splits[0].to(problem.demand) * demand
-    # Alternative paths share the residual capacity.
+    # Reserve the residual capacity for alternative paths: paths with less than half of the demand.
     residual = (problem.capacity[0] - problem.loads(flow.splits.to(problem.demand))[0]).clamp(min=0)
     is_alternative = problem.path_mask[0] & (2 * rates < demand)
     even_splits = is_alternative / is_alternative.sum(-1, keepdim=True).clamp(min=1)
@@ -266,28 +313,41 @@ def _promise_from_max_flow(problem: Problem, patterns: SurvivalStates, seconds: 
     # Certify by the prices of the flow.
     prices = np.asarray(flow.prices[0].to("cpu", torch.float64), dtype=np.float64)
     scaled_rates = scale_to_capacities(problem, (rates + alternative_splits * demand).cpu().numpy())
-    weights = feasible_weights(problem, patterns, prices)
-    return _certified_promise(problem, patterns, scaled_rates, prices, weights)
+    weights = feasible_weights(problem, survival_states, prices)
+    return _certified_promise(problem, survival_states, scaled_rates, prices, weights)
 
 
 def demands_without_path(
-    patterns: SurvivalStates, demand: FloatArray, availability: float
+    survival_states: SurvivalStates, demand: FloatArray, availability: float
 ) -> BoolArray:
-    """Return (D,) demands above 0 without a path for 1 - availability of the time or longer."""
+    """Return (D,) whether a demand above 0 has no surviving path for 1 - availability of the time
+    or longer.
+
+    Args:
+        survival_states: survival states of the demands.
+        demand: (D,) Gbit/s.
+        availability: beta, in (0, 1).
+    """
     max_missed = (1 - availability) * (1 - TIME_TOLERANCE)
-    is_cut: BoolArray = (demand > 0) & (patterns.probability[:, 0] >= max_missed)
-    return is_cut
+    is_disconnected: BoolArray = (demand > 0) & (survival_states.probability[:, 0] >= max_missed)
+    return is_disconnected
 
 
 def guarantee_common_fraction(
-    problem: Problem, patterns: SurvivalStates, availability: float, seconds: float = math.inf
+    problem: Problem,
+    survival_states: SurvivalStates,
+    availability: float,
+    seconds: float = math.inf,
 ) -> Guarantee:
-    """Compute the rates with the largest common share at an availability, and among them the least
-    expected loss.
+    """Compute the rates with the largest common share at an availability, and among them those
+    with the least expected loss.
+
+    The common share is the smallest over all demands of the mean delivered share in the worst
+    1 - availability of the time.
 
     Args:
         problem: one matrix under total_flow, without classes.
-        patterns: probabilities of its survival states.
+        survival_states: probabilities of its survival states.
         availability: beta, in (0, 1).
         seconds: time limit of each program.
 
@@ -298,21 +358,28 @@ def guarantee_common_fraction(
     if problem.classes is not None:
         expected = "demands without classes (guarantee_common_fractions supports classes)"
         raise InputError("common-share", "classes", expected, ", ".join(problem.classes.names))
-    return guarantee_common_fractions(problem, patterns, availability, seconds)[0]
+    return guarantee_common_fractions(problem, survival_states, availability, seconds)[0]
 
 
 def guarantee_common_fractions(
-    problem: Problem, patterns: SurvivalStates, availability: float, seconds: float = math.inf
+    problem: Problem,
+    survival_states: SurvivalStates,
+    availability: float,
+    seconds: float = math.inf,
 ) -> list[Guarantee]:
-    """Compute the rates with lexicographically largest common shares: of the highest class, then of
-    the next class, and so on; among them the rates with the least expected loss.
+    """Compute the rates with the largest common share of each class, the highest class first, and
+    among them those with the least expected loss.
 
-    All promises have the same rates; an excluded demand has none. The bound of a class covers all
-    rates with which the upper classes keep their shares.
+    The common share of a class is the smallest over its demands of the mean delivered share in the
+    worst 1 - beta of the time. Upper classes keep their shares while that of the next class is
+    maximised (lexicographic order), and each bound holds for all rates that keep them.
+
+    Returns one guarantee per class, all with the same rates; demands without a path for 1 - beta of
+    the time or longer are excluded and have no rates.
 
     Args:
         problem: one matrix; without classes all demands are one class.
-        patterns: probabilities of its survival states.
+        survival_states: probabilities of its survival states.
         availability: beta, in (0, 1).
         seconds: time limit of each program.
 
@@ -321,31 +388,34 @@ def guarantee_common_fractions(
         SolverError: a program was not solved in time.
     """
     check_availability(availability, "promise")
-    if not is_tractable(patterns):
-        expected = (
-            f"at most {_MAX_ROWS:,} survival states of paths (use fewer --num-paths, or "
-            "--path-method disjoint)"
+    if not is_tractable(survival_states):
+        raise InputError.invalid(
+            "common-share",
+            "network",
+            f"the demands have more than {_MAX_ROWS:,} survival states",
+            "use a smaller --num-paths, or --path-method edge-disjoint",
         )
-        raise InputError("common-share", "network", expected, "more")
     demand = demand_of(problem)
     class_of = classes_of(problem)
-    excluded = demands_without_path(patterns, demand, availability)
+    excluded = demands_without_path(survival_states, demand, availability)
     is_included = (demand > 0) & ~excluded
     active_classes = [
         c for c in range(num_classes(problem)) if (is_included & (class_of == c)).any()
     ]
-    # Share that a demand of an upper class keeps.
+    # (D,) share that a demand of an upper class keeps; NaN for demands of other classes.
     guaranteed_share = np.full(len(demand), np.nan)
-    rates = np.zeros((len(demand), patterns.num_paths))
+    rates = np.zeros((len(demand), survival_states.num_paths))
     duals = {}
-    # Solve for each class in turn; upper classes keep their shares.
+    # Maximise the common share of each class in turn, the highest first.
     for class_index in active_classes:
         in_class = class_of == class_index
         is_active = is_included & (class_of <= class_index)
-        rows = _SurvivalRows(problem, patterns, is_active)
-        program = _CommonShareProgram(rows, patterns, is_active, guaranteed_share, availability)
+        rows = _SurvivalRows(problem, survival_states, is_active)
+        program = _CommonShareProgram(
+            rows, survival_states, is_active, guaranteed_share, availability
+        )
         result = program.solve_largest_share(seconds)
-        duals[class_index] = program.duals(result, patterns)
+        duals[class_index] = program.duals(result, survival_states)
         # After the last class, residual capacity lowers the expected loss.
         final_result = (
             program.solve_least_loss(result, seconds)
@@ -353,50 +423,56 @@ def guarantee_common_fractions(
             else result
         )
         rates = rows.rates(final_result.solution("common share")[: len(rows.slot)], problem)
-        share = tail_mean_shares(patterns, demand, rates, availability)[
+        share = tail_mean_shares(survival_states, demand, rates, availability)[
             is_included & in_class
         ].min()
         guaranteed_share[in_class] = share * (1 - _LEXICOGRAPHIC_TOLERANCE)
-    return _guarantees_of_classes(problem, patterns, availability, rates, duals)
+    return _guarantees_of_classes(problem, survival_states, availability, rates, duals)
 
 
 def _guarantees_of_classes(
     problem: Problem,
-    patterns: SurvivalStates,
+    survival_states: SurvivalStates,
     availability: float,
     rates: FloatArray,
     duals: Mapping[int, tuple[FloatArray, FloatArray, FloatArray]],
 ) -> list[Guarantee]:
-    """Return the guarantee of each class.
+    """Return the guarantee of each class, with value and bound.
 
-    Values come from the final rates, which serve all classes, and each bound assumes these values
-    of the upper classes, so that printed figures are consistent.
+    The values are common shares of the final rates, which serve all classes. The bound of a class
+    assumes that the upper classes keep exactly these values, so that printed numbers agree.
 
     Args:
         problem: one matrix.
-        patterns: probabilities of its survival states.
+        survival_states: probabilities of its survival states.
         availability: beta.
-        rates: (D, K) rates of all classes.
-        duals: duals of the program of each class that has demand
-            (:meth:`_CommonShareProgram.duals`).
+        rates: (D, K) Gbit/s on each path, of all classes.
+        duals: by index of each class that has demand: link prices (E,), weights of survival states
+            (D, 2^K), and weights of demands (D,), from the program of the class.
     """
     demand = demand_of(problem)
     class_of = classes_of(problem)
-    excluded = demands_without_path(patterns, demand, availability)
+    excluded = demands_without_path(survival_states, demand, availability)
     is_included = (demand > 0) & ~excluded
-    shares = tail_mean_shares(patterns, demand, rates, availability)
+    shares = tail_mean_shares(survival_states, demand, rates, availability)
     guarantees = []
     guaranteed_share = np.full(len(demand), np.nan)
     for class_index in range(num_classes(problem)):
         in_class = class_of == class_index
         if class_index not in duals:
-            guarantee = empty_promise(problem, patterns, excluded & in_class)
+            guarantee = empty_promise(problem, survival_states, excluded & in_class)
             guarantees.append(dataclasses.replace(guarantee, rates=rates))
             continue
         value = float(shares[is_included & in_class].min())
         prices, weights, demand_weights = duals[class_index]
         bound = common_share_bound(
-            problem, patterns, availability, prices, weights, demand_weights, guaranteed_share
+            problem,
+            survival_states,
+            availability,
+            prices,
+            weights,
+            demand_weights,
+            guaranteed_share,
         )
         guarantees.append(Guarantee(rates, value, bound, prices, weights, excluded & in_class))
         guaranteed_share[in_class] = value
@@ -404,16 +480,20 @@ def _guarantees_of_classes(
 
 
 class _CommonShareProgram:
-    """Linear program of the largest common share of some demands, beside guaranteed shares of
-    others.
+    """Linear program of the largest common share of some demands, while others keep guaranteed
+    shares.
 
-    Variables: the shares on paths, shortfalls u[d, s], levels a[d], the common share, and for the
-    least expected loss the delivered shares b[d, s]. A level is also the shortfall while no path
-    survives.
+        max  t   subject to link loads <= capacity and, for each demand d and survival state s,
+        u[d, s] >= a[d] - S[d, s] / d,
+        a[d] - sum_s p[d, s] u[d, s] / (1 - beta) >= t, or its guaranteed share.
+
+    Variables: reserved rates as shares of the demands, shortfalls u[d, s], levels a[d] <= 1 (value
+    at risk), and the common share t; the least expected loss adds delivered shares b[d, s]. In the
+    state without a surviving path the shortfall is a[d].
 
     Args:
-        rows: survival rows of the included demands.
-        patterns: probabilities of their survival states.
+        rows: columns and rows of the included demands.
+        survival_states: probabilities of their survival states.
         is_included: (D,) demands in the program.
         guaranteed_share: (D,) share that a demand keeps; NaN for demands of the common share.
         availability: beta.
@@ -422,7 +502,7 @@ class _CommonShareProgram:
     def __init__(
         self,
         rows: _SurvivalRows,
-        patterns: SurvivalStates,
+        survival_states: SurvivalStates,
         is_included: BoolArray,
         guaranteed_share: FloatArray,
         availability: float,
@@ -430,11 +510,11 @@ class _CommonShareProgram:
         self._rows = rows
         self._is_included = is_included
         tail = 1 - availability
-        self._cut_weight = patterns.probability[:, 0] / tail
+        self._cut_weight = survival_states.probability[:, 0] / tail
         num_paths = len(rows.slot)
         num_rows = len(rows.demand_rate)
         num_demands = int(is_included.sum())
-        # The common share is the variable after path shares, shortfalls and levels.
+        # The variable t comes after path shares, shortfalls and levels.
         self._num_before_share = num_paths + num_rows + num_demands
         row_of_demand = np.full(len(is_included), -1, dtype=np.int64)
         row_of_demand[is_included] = np.arange(num_demands)
@@ -443,7 +523,7 @@ class _CommonShareProgram:
         tail_shortfalls = sp.csr_array(
             (rows.probability / tail, entries[::-1]), shape=(num_demands, num_rows)
         )
-        # Rows: link loads; shortfalls; CVaR of each demand.
+        # Row blocks: link loads, shortfalls, CVaR of each demand. Columns: x, u, a, t.
         level_coefficients = sp.diags_array(1 - self._cut_weight[is_included])
         is_common = np.isnan(guaranteed_share[is_included])
         self._blocks = [
@@ -459,7 +539,11 @@ class _CommonShareProgram:
         )
 
     def solve_largest_share(self, seconds: float) -> LpResult:
-        """Maximise the common share, the last variable."""
+        """Maximise the common share t, the last variable.
+
+        Args:
+            seconds: time limit.
+        """
         return self._rows.solve(
             np.concatenate([np.zeros(self._num_before_share), [-1.0]]),
             self._blocks,
@@ -470,14 +554,20 @@ class _CommonShareProgram:
         )
 
     def solve_least_loss(self, result: LpResult, seconds: float) -> LpResult:
-        """Minimise the expected loss with this share; return the given result if that is not
-        solved.
+        """Minimise the expected loss while the common share stays.
+
+        Maximises sum of p[d, s] d b[d, s] with t at least the share of ``result``, less a relative
+        tolerance.
+
+        Args:
+            result: solution of the largest common share; returned if this program is not solved.
+            seconds: time limit.
         """
         rows = self._rows
         num_rows = len(rows.demand_rate)
         share = result.solution("common share")[-1]
         expected_rate = rows.probability * rows.demand_rate
-        # The delivered shares are further variables; the common share has a lower bound.
+        # Add the variables b[d, s] <= surviving shares, and a lower bound on t.
         least_loss_result = rows.solve(
             np.concatenate(
                 [np.zeros(self._num_before_share + 1), -expected_rate / float(expected_rate.mean())]
@@ -504,27 +594,33 @@ class _CommonShareProgram:
         )
 
     def duals(
-        self, result: LpResult, patterns: SurvivalStates
+        self, result: LpResult, survival_states: SurvivalStates
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return link prices (E,), weights (D, 2^K) of survival states, and weights (D,) of
-        demands.
+        """Return the duals that prove the bound of the common share.
+
+        Args:
+            result: solution of the largest common share.
+            survival_states: probabilities of the survival states.
+
+        Returns:
+            link prices (E,), weights of survival states (D, 2^K), and weights of demands (D,).
         """
         rows = self._rows
         num_links = len(rows.capacity)
         num_rows = len(rows.demand_rate)
         demand_weights = np.zeros(len(self._is_included))
         demand_weights[self._is_included] = result.duals[num_links + num_rows :]
-        weights = rows.to_table(result.duals[num_links : num_links + num_rows], patterns)
+        weights = rows.to_table(result.duals[num_links : num_links + num_rows], survival_states)
         weights[:, 0] = demand_weights * self._cut_weight
         return result.duals[:num_links], weights, demand_weights
 
 
 @dataclasses.dataclass(frozen=True)
 class Quantile:
-    """Largest share that every demand keeps in at least an availability of the time.
+    """Largest share that every demand keeps for at least the required fraction of the time.
 
     Attributes:
-        value: share reached by some rates.
+        value: share of the best rates found.
         bound: upper bound on the share of any rates.
     """
 
@@ -534,43 +630,47 @@ class Quantile:
 
 def common_quantile(
     problem: Problem,
-    patterns: SurvivalStates,
+    survival_states: SurvivalStates,
     availability: float,
     promise: Guarantee | None = None,
     seconds: float = 10.0,
 ) -> Quantile | None:
-    """Compute the exact quantile, of which a common share by CVaR is a lower bound; None if the
-    integer program is too large, or HiGHS has no solution in time.
+    """Compute the largest share that every demand keeps in at least ``availability`` of the time.
 
-    A binary z[d, s] says whether survival state s counts for demand d:
+    The common share, a mean over the worst states (CVaR), is a lower bound on this quantile. An
+    integer program with binaries z[d, s], 1 if demand d keeps the share in survival state s,
 
-        S[d, s] / d >= share - 1 + z[d, s],  sum_s p[d, s] (1 - z[d, s]) <= 1 - availability,
+        max share,  S[d, s] / d >= share - 1 + z[d, s],
+        sum_s p[d, s] (1 - z[d, s]) <= 1 - availability,
 
-    over the demands that a common share includes. A state more probable than the allowance counts.
+    computes it over the demands that a common share includes. States more probable than
+    1 - availability have z[d, s] = 1.
+
+    Returns None if the integer program is too large, or HiGHS has no solution in time.
 
     Args:
         problem: one matrix under total_flow.
-        patterns: probabilities of its survival states.
+        survival_states: probabilities of its survival states.
         availability: beta.
-        promise: a common share, whose rates are an incumbent; None for none.
+        promise: guarantee of a common share, whose rates are a candidate, too; None for none.
         seconds: time limit.
     """
     check_availability(availability, "promise")
     demand = demand_of(problem)
-    is_included = (demand > 0) & ~demands_without_path(patterns, demand, availability)
+    is_included = (demand > 0) & ~demands_without_path(survival_states, demand, availability)
     # Integer programs are limited to small sizes.
-    rows = _SurvivalRows(problem, patterns, is_included)
+    rows = _SurvivalRows(problem, survival_states, is_included)
     if not is_included.any() or len(rows.demand_rate) > _MAX_ROWS_INTEGER:
         return None
-    result = _solve_quantile_program(rows, patterns, is_included, availability, seconds)
-    # Take the best of its rates and those of the promise.
+    result = _solve_quantile_program(rows, survival_states, is_included, availability, seconds)
+    # Keep the better of the rates of the integer program and those of the guarantee.
     candidates = [] if promise is None else [promise.rates]
     if result.x is not None:
         candidates.append(rows.rates(result.x[: len(rows.slot)], problem))
     if not candidates or not math.isfinite(result.bound):
         return None
     value = max(
-        float(quantile_shares(patterns, demand, rates, availability)[is_included].min())
+        float(quantile_shares(survival_states, demand, rates, availability)[is_included].min())
         for rates in candidates
     )
     return Quantile(value, max(value, min(1.0, max(0.0, -result.bound))))
@@ -578,34 +678,44 @@ def common_quantile(
 
 def _solve_quantile_program(
     rows: _SurvivalRows,
-    patterns: SurvivalStates,
+    survival_states: SurvivalStates,
     is_included: BoolArray,
     availability: float,
     seconds: float,
 ) -> LpResult:
-    """Solve the integer program of :func:`common_quantile`, scaled by 1 - availability.
+    """Solve the integer program of the largest share kept in at least ``availability`` of the time.
 
-    Its variables are the shares on paths, the binaries z, and the common share.
+    Variables: reserved rates as shares of the demands (P,), binaries z (R,), 1 if the share is kept
+    in the row's survival state, and the share. Probabilities are divided by 1 - availability.
+
+    Args:
+        rows: columns and rows of the included demands.
+        survival_states: probabilities of the survival states.
+        is_included: (D,) demands in the program.
+        availability: beta, in (0, 1).
+        seconds: time limit.
     """
     num_paths = len(rows.slot)
     num_rows = len(rows.demand_rate)
-    can_miss, missed_rows, min_missed = _missed_states(rows, patterns, is_included, availability)
+    can_miss, missable_rows, min_kept = _missed_states(
+        rows, survival_states, is_included, availability
+    )
     load_rows = sp.hstack([rows.loads, sp.csr_array((len(rows.capacity), num_rows + 1))])
-    # S[d, s] / d - z[d, s] - share >= -1, or >= 0 for a state that must count.
+    # S[d, s] / d - z[d, s] - share >= -1, or S[d, s] / d - share >= 0 for states that must count.
     share_column = np.ones((num_rows, 1))
     share_rows = sp.hstack(
         [rows.path_survives, -sp.diags_array(can_miss.astype(float)), -share_column]
     )
-    # Time of the states that count.
+    # Probability of the states in which each demand keeps the share.
     time_rows = sp.hstack(
-        [sp.csr_array((len(min_missed), num_paths)), missed_rows, 0 * min_missed[:, None]]
+        [sp.csr_array((len(min_kept), num_paths)), missable_rows, 0 * min_kept[:, None]]
     )
     return solve_milp(
         np.concatenate([np.zeros(num_paths + num_rows), [-1.0]]),
         [
             Between(load_rows, high=rows.capacity),
             Between(share_rows, low=np.where(can_miss, -1.0, 0.0)),
-            Between(time_rows, low=min_missed),
+            Between(time_rows, low=min_kept),
         ],
         np.concatenate([np.zeros(num_paths), np.ones(num_rows), [0]]),
         high=np.concatenate([np.full(num_paths, np.inf), np.ones(num_rows + 1)]),
@@ -615,24 +725,35 @@ def _solve_quantile_program(
 
 
 def _missed_states(
-    rows: _SurvivalRows, patterns: SurvivalStates, is_included: BoolArray, availability: float
+    rows: _SurvivalRows,
+    survival_states: SurvivalStates,
+    is_included: BoolArray,
+    availability: float,
 ) -> tuple[BoolArray, sp.csr_array, FloatArray]:
-    """Return which survival states (R,) may be missed, their probabilities as rows of the demands,
-    and the least total of those that count; the latter two in units of 1 - availability.
+    """Return the coefficients of the probability constraints of the quantile program.
+
+    A demand may miss the share in states of total probability 1 - availability, less the
+    probability that no path survives; this is its allowance.
+
+    Returns:
+        (R,) whether a row's survival state may be missed: it is not more probable than the
+        allowance; (demands, R) probabilities of these states; (demands,) minimum total probability
+        of those in which the demand keeps the share. The latter two are divided by
+        1 - availability and have a row for each included demand.
     """
     tail = 1 - availability
     num_rows = len(rows.demand_rate)
     row_of_demand = np.full(len(is_included), -1, dtype=np.int64)
     row_of_demand[is_included] = np.arange(is_included.sum())
-    # Allowance beyond the time in which no path survives.
-    allowed_missed = max_missed_time(availability) - patterns.probability[:, 0]
+    # (D,) allowance: probability of missed states beyond the one without a surviving path.
+    allowed_missed = max_missed_time(availability) - survival_states.probability[:, 0]
     can_miss = rows.probability <= allowed_missed[rows.demand_index]
-    missed_rows = sp.csr_array(
+    missable_rows = sp.csr_array(
         (
             np.where(can_miss, rows.probability, 0.0) / tail,
             (row_of_demand[rows.demand_index], np.arange(num_rows)),
         ),
         shape=(int(is_included.sum()), num_rows),
     )
-    min_missed = missed_rows.sum(1) - allowed_missed[is_included] / tail
-    return can_miss, missed_rows, min_missed
+    min_kept = missable_rows.sum(1) - allowed_missed[is_included] / tail
+    return can_miss, missable_rows, min_kept

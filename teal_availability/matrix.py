@@ -28,7 +28,7 @@ def capacity_of(problem: Problem) -> FloatArray:
 
 
 def classes_of(problem: Problem) -> Int64Array:
-    """Return the class (D,) of each demand, 0 the highest; zeros without classes."""
+    """Return the class index (D,) of each demand, 0 for the highest class and without classes."""
     if problem.classes is None:
         return np.zeros(problem.paths.num_demands, dtype=np.int64)
     return problem.classes.of_demand.astype(np.int64)
@@ -40,8 +40,11 @@ def num_classes(problem: Problem) -> int:
 
 
 def residual_capacity(load: FloatArray, capacity: FloatArray) -> FloatArray:
-    """Return the capacity (C, E) in Gbit/s left to each class by the loads (C, E) of the upper
-    classes.
+    """Return the capacity (C, E) in Gbit/s that remains for each class after the upper classes.
+
+    Args:
+        load: (C, E) Gbit/s of each class on each link, the highest class first.
+        capacity: (E,) Gbit/s.
     """
     upper_load = np.cumsum(load, axis=0) - load
     residual: FloatArray = np.maximum(0.0, capacity - upper_load)
@@ -49,8 +52,8 @@ def residual_capacity(load: FloatArray, capacity: FloatArray) -> FloatArray:
 
 
 def path_link_incidence(paths: PathSet) -> sp.csr_array:
-    """Return (P, E) incidence: 1 where a path crosses a link; paths in the order of
-    ``PathLinks.slot``.
+    """Return the path-link incidence (P, E): 1 where a path crosses a link. Paths are in the order
+    of ``PathLinks.slot``.
     """
     links = path_links_of(paths)
     return sp.csr_array(

@@ -1,8 +1,8 @@
 """Availability of a routing scheme: the share of the time in which demands are delivered, and the
 delivered share of the traffic.
 
-Each figure is a sum over the listed states, weighted by probability. The unlisted probability
-counts as lost in the lower bound and as delivered in the upper bound. Entry point: :func:`measure`.
+Each metric is a sum over the listed network states, weighted by probability. Unlisted states count
+as lost in the lower bound and as delivered in the upper bound. Entry point: :func:`measure`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,12 @@ from teal_availability.states import States
 # Delivered shares of a demand for which the share of the time is measured.
 LEVELS = 1.0, 0.99, 0.9
 MINUTES_A_YEAR = 365.25 * 24 * 60
-# Shortfall of a delivered share below a level that still counts: splits have rounding errors.
+# A delivered share reaches a level if it is at most this far below: splits have rounding errors.
 _LEVEL_TOLERANCE = 1e-6
 
 
 class Bounds(NamedTuple):
-    """Lower and upper bound of a figure.
-
-    Attributes:
-        low: lower bound.
-        high: upper bound.
-    """
+    """Lower and upper bound of a metric, arrays of the same shape."""
 
     low: FloatArray
     high: FloatArray
@@ -41,13 +36,15 @@ class Bounds(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Totals:
-    """Measured availability of several demands together.
+    """Availability of all demands together, or of a class.
 
     Attributes:
-        class_name: name of their class; "" for all demands.
-        all_demands_time: (3,) share of the time in which each of them reaches the levels.
-        total_traffic_time: (3,) share of the time in which their total traffic reaches the levels.
-        mean: () delivered share of their traffic.
+        class_name: name of the class; "" for all demands.
+        all_demands_time: (3,) share of the time in which at least 100, 99 and 90% of every demand
+            are delivered.
+        total_traffic_time: (3,) share of the time in which at least 100, 99 and 90% of the total
+            traffic are delivered.
+        mean: () delivered share of the traffic.
     """
 
     class_name: str
@@ -64,11 +61,11 @@ class Availability:
         routing: name of the routing scheme.
         demand_time: (D, 3) share of the time in which at least 100, 99 and 90% of a demand arrive.
         demand_mean: (D,) delivered share of the traffic of a demand.
-        totals: figures of all demands together, then of each class, the highest first.
-        lost_while_down: (n,) share of all traffic lost while a component is down, in the listed
-            states; counted for each of several components that are down.
-        gained_without_failures: (n,) share of all traffic that would be gained in these states if a
-            component never failed.
+        totals: availability of all demands together, then of each class, the highest first.
+        lost_while_down: (n,) share of all traffic lost in listed states in which a component is
+            down; a state with several failed components counts for each of them.
+        gained_without_failures: (n,) share of all traffic that would be delivered in addition in
+            these states if a component never failed.
     """
 
     routing: str
@@ -102,14 +99,17 @@ def measure(
     states: States,
     progress: Callable[[int], object] = lambda _: None,
 ) -> Availability:
-    """Measure the availability of a routing scheme.
+    """Measure the availability of a routing scheme over M matrices and S network states.
+
+    Each matrix is in force for the same share of the time. Shares of the time are averaged over the
+    matrices with equal weights, shares of traffic with the traffic as weight.
 
     Args:
         name: name of the scheme.
-        routings: the scheme for each of M matrices, which have equal shares of the time.
-        problems: the matrices.
+        routings: the scheme for each of the M matrices.
+        problems: the M matrices.
         components: the failing components.
-        states: states of the network.
+        states: the listed network states.
         progress: called with the number of states computed since the last call.
     """
     by_matrix = [
@@ -123,17 +123,20 @@ def measure(
     time_weights = np.full(len(by_matrix), 1 / len(by_matrix))
 
     def mean(values: Sequence[FloatArray], weights: FloatArray) -> FloatArray:
+        """Return the weighted mean of M arrays; weights (M,) or (M, first axis of the arrays)."""
         stacked = np.array(values)
         shaped = weights.reshape(weights.shape + (1,) * (stacked.ndim - weights.ndim))
         return np.asarray((shaped * stacked).sum(0))
 
-    def bounds(figures: Sequence[Bounds], weights: FloatArray) -> Bounds:
+    def bounds(metrics: Sequence[Bounds], weights: FloatArray) -> Bounds:
+        """Return the weighted means of M lower and of M upper bounds."""
         return Bounds(
-            mean([item.low for item in figures], weights),
-            mean([item.high for item in figures], weights),
+            mean([item.low for item in metrics], weights),
+            mean([item.high for item in metrics], weights),
         )
 
     def totals(index: int, class_name: str, members: slice) -> Totals:
+        """Average the totals of a group of demands: all demands, or a class."""
         group_totals = [item.totals[index] for item in by_matrix]
         return Totals(
             class_name,
@@ -155,7 +158,7 @@ def measure(
 
 
 def _demand_groups(problem: Problem) -> list[tuple[str, slice]]:
-    """Return all demands, under the name "", and the demands of each class."""
+    """Return name and demands of each group: all demands under the name "", then each class."""
     groups = [("", slice(None))]
     if problem.classes is not None:
         groups += zip(problem.classes.names, problem.classes.blocks, strict=True)
@@ -163,8 +166,10 @@ def _demand_groups(problem: Problem) -> list[tuple[str, slice]]:
 
 
 def _traffic_weights(traffic: FloatArray) -> FloatArray:
-    """Return the traffic (M, ...) as shares of its sum over the matrices; equal shares without
-    traffic.
+    """Return each matrix's share of the traffic summed over M matrices; 1 / M without traffic.
+
+    Args:
+        traffic: (M, ...) Gbit/s.
     """
     total = traffic.sum(0)
     equal = np.full_like(traffic, 1 / len(traffic))
@@ -172,8 +177,11 @@ def _traffic_weights(traffic: FloatArray) -> FloatArray:
 
 
 def lost_share(demand: FloatArray, share: FloatArray) -> FloatArray:
-    """Return the lost share (S,) of all traffic, from the delivered shares (S, D) of the demands; 0
-    without demand.
+    """Return the lost share (S,) of all traffic in each state; 0 without demand.
+
+    Args:
+        demand: (D,) Gbit/s.
+        share: (S, D) delivered share of each demand.
     """
     total = max(float(demand.sum()), 1e-300)
     lost: FloatArray = ((1 - share) @ demand / total).clip(0.0, 1.0)
@@ -188,19 +196,31 @@ def _measure_matrix(
     states: States,
     progress: Callable[[int], object],
 ) -> Availability:
-    """Measure the availability of one matrix."""
+    """Measure the availability of a routing scheme for one matrix.
+
+    Args:
+        name: name of the scheme.
+        routing: the scheme.
+        problem: the matrix.
+        components: the failing components.
+        states: the listed network states.
+        progress: called with the number of states computed since the last call.
+    """
     demand = demand_of(problem)
     levels = np.array(LEVELS) - _LEVEL_TOLERANCE
-    # Sums over the states, for each demand and each group of demands.
+    # Sums over the states: delivered share and time at the levels of each demand, and the totals of
+    # each group of demands.
     demand_mean = _BoundedSum(len(demand))
     demand_time = _BoundedSum(len(demand), len(levels))
     groups = [_GroupSums(*group) for group in _demand_groups(problem)]
+    # (S,) lost share of all traffic in each state.
     lost = np.zeros(len(states))
     for batch, link_up in state_batches(components, states, routing.batch_size):
         probability = states.probability[batch]
         share, max_total_share = routing.delivery(link_up)
+        # (states of the batch, D, 3) whether a demand reaches each level.
         reaches = share[:, :, None] >= levels
-        # Groups of demands.
+        # Totals of all demands and of each class.
         for group in groups:
             members = group.members
             group_loss = lost_share(demand[members], share[:, members])
@@ -208,7 +228,7 @@ def _measure_matrix(
                 lost[batch] = group_loss
             all_reach = np.asarray(reaches[:, members].all(1))
             group.add(probability, 1 - group_loss, all_reach, max_total_share)
-        # Demands.
+        # Single demands: in inexact states, nothing but 1 is a certain upper bound.
         is_inexact = _is_inexact(max_total_share, len(share))
         demand_mean.add(probability, share, _upper_where_inexact(is_inexact, 1.0, share))
         demand_time.add(probability, reaches, _upper_where_inexact(is_inexact, True, reaches))
@@ -225,11 +245,11 @@ def _measure_matrix(
 
 
 class _GroupSums:
-    """Figures of several demands together, summed over states.
+    """Availability of all demands or of a class, summed over states.
 
     Args:
-        class_name: name of their class; "" for all demands.
-        members: the demands.
+        class_name: name of the class; "" for all demands.
+        members: slice of the demands.
     """
 
     def __init__(self, class_name: str, members: slice) -> None:
@@ -247,17 +267,20 @@ class _GroupSums:
         all_reach: BoolArray,
         max_total_share: FloatArray | None,
     ) -> None:
-        """Add states.
+        """Add S states, weighted by their probabilities.
+
+        In a state with exact shares, lower and upper bound are equal. Otherwise the upper bound of
+        all demands together is ``max_total_share``, and that of a class is 1.
 
         Args:
-            probability: (S,) probabilities of the states.
+            probability: (S,) probability of each state.
             carried: (S,) delivered share of the group's traffic.
-            all_reach: (S, 3) whether every demand of the group reaches the levels.
-            max_total_share: (S,) bound on the delivered share of all traffic, NaN in exact states;
-                None if all states are exact.
+            all_reach: (S, 3) whether every demand of the group reaches each level.
+            max_total_share: (S,) upper bound on the delivered share of all traffic, NaN in states
+                with exact shares; None if all are exact.
         """
         is_inexact = _is_inexact(max_total_share, len(carried))
-        # Delivered share.
+        # Upper bound (S,) on the delivered share.
         max_carried = carried
         if max_total_share is not None:
             upper = (
@@ -267,7 +290,8 @@ class _GroupSums:
             )
             max_carried = np.asarray(_upper_where_inexact(is_inexact, upper, carried))
         self._mean.add(probability, carried, max_carried)
-        # Where every demand reaches a level, so does the total traffic.
+        # Time at the levels. If every demand reaches a level, so does the total traffic: hence the
+        # upper bound for the total traffic is valid for all demands, too.
         total_reaches = carried[:, None] >= self._levels
         may_reach = _upper_where_inexact(
             is_inexact, max_carried[:, None] >= self._levels, total_reaches
@@ -278,7 +302,11 @@ class _GroupSums:
         )
 
     def totals(self, unlisted: float) -> Totals:
-        """Return the figures; ``unlisted`` is the probability of the other states."""
+        """Return the bounds of all metrics.
+
+        Args:
+            unlisted: total probability of the unlisted states.
+        """
         return Totals(
             self.class_name,
             self._all_demands_time.bounds(unlisted),
@@ -288,8 +316,14 @@ class _GroupSums:
 
 
 def _is_inexact(max_total_share: FloatArray | None, num_states: int) -> BoolArray:
-    """Return whether the delivered shares of each state (S,) are inexact: they come from a search
-    that ended near the optimum, and only the bound on all traffic is certain.
+    """Return (S,) whether the delivered shares of each state are inexact.
+
+    Inexact shares come from a solve with a gap, so that only the bound on all traffic is certain.
+
+    Args:
+        max_total_share: (S,) upper bound on the delivered share of all traffic, NaN in states with
+            exact shares; None if all are exact.
+        num_states: S.
     """
     return np.zeros(num_states, bool) if max_total_share is None else ~np.isnan(max_total_share)
 
@@ -297,7 +331,13 @@ def _is_inexact(max_total_share: FloatArray | None, num_states: int) -> BoolArra
 def _upper_where_inexact(
     is_inexact: BoolArray, upper: AnyArray | float, exact: AnyArray
 ) -> AnyArray:
-    """Return the upper bound in inexact states (S,), and the exact value (S, ...) in the others."""
+    """Return ``upper`` in inexact states, and ``exact`` in the others.
+
+    Args:
+        is_inexact: (S,) whether the shares of a state are inexact.
+        upper: upper bound, (S, ...) or one number.
+        exact: (S, ...) exact values.
+    """
     if not is_inexact.any():
         return exact
     merged: AnyArray = np.where(is_inexact.reshape(-1, *[1] * (exact.ndim - 1)), upper, exact)
@@ -305,10 +345,10 @@ def _upper_where_inexact(
 
 
 class _BoundedSum:
-    """Lower and upper bound of a figure, summed over states.
+    """Probability-weighted sums of a lower and an upper bound over states.
 
     Args:
-        shape: shape of the figure.
+        shape: shape of the metric.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -316,8 +356,12 @@ class _BoundedSum:
         self._high = np.zeros(shape)
 
     def add(self, probability: FloatArray, low: AnyArray, high: AnyArray) -> None:
-        """Add states of these probabilities (S,), with a lower and an upper bound (S, ...) of the
-        figure.
+        """Add S states.
+
+        Args:
+            probability: (S,) probability of each state.
+            low: (S, ...) lower bound of the metric in each state.
+            high: (S, ...) upper bound.
         """
         low_sum = np.tensordot(probability, low, 1)
         high_sum = low_sum if high is low else np.tensordot(probability, high, 1)
@@ -325,18 +369,27 @@ class _BoundedSum:
         self._high = self._high + high_sum
 
     def bounds(self, unlisted: float) -> Bounds:
-        """Return the bounds; the figure is between 0 and 1 in the unlisted share of the time."""
+        """Return the bounds of the metric, which is between 0 and 1 in unlisted states.
+
+        Args:
+            unlisted: total probability of the unlisted states.
+        """
         return Bounds(self._low, np.minimum(1.0, self._high + unlisted))
 
 
 def _component_losses(
     num_components: int, states: States, lost: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return, for each component, the traffic lost while it is down, and the gain if it never
-    fails.
+    """Return the lost share of all traffic while each component is down (n,), and the gain if it
+    never failed (n,).
 
-    If component c never failed, a state in which c and others are down would be the state in which
-    only the others are down, which is at least as probable.
+    If component c never failed, the network would be in the state F without c instead of a state F
+    in which c is down. State F without c is at least as probable as F.
+
+    Args:
+        num_components: n.
+        states: S listed states with the indices of failed components.
+        lost: (S,) lost share of all traffic in each state.
     """
     lost_while_down = np.zeros(num_components)
     gained = np.zeros(num_components)
@@ -349,12 +402,12 @@ def _component_losses(
                 tuple(failed for failed in down if failed != component)
             )
             lost_while_down[component] += probability * state_loss
-            # A state of equal probability may not be listed.
+            # The state without this failure may be unlisted if its probability is equal.
             if without_component is not None:
                 gained[component] += probability * (state_loss - lost[without_component])
     return lost_while_down, gained
 
 
 def minutes_a_year(share: float) -> float:
-    """Return a share of the time in minutes per year."""
+    """Convert a share of the time to minutes per year."""
     return MINUTES_A_YEAR * share

@@ -65,7 +65,7 @@ def summary_table(report: AvailabilityFigures) -> Table:
         Column("routing", "routing"),
         Column("class", "of_class", optional=True),
         Column("minutes lost a year", "lost_minutes_at_most", text=_lost),
-        Column("all demands whole", "whole_100", text=fully_served, most_is_best=True),
+        Column("all demands fully served", "whole_100", text=fully_served, most_is_best=True),
         Column("99% of traffic", "total_99", text=total, most_is_best=True),
     )
     title = f"{report.topology}, {report.traffic}: {_states_text(report)}"
@@ -100,7 +100,7 @@ def demand_table(report: AvailabilityFigures, routing: str, worst: int) -> Table
         Column("class", "of_class", optional=True),
         Column("Gbit/s", "rate", digits(3), most_is_best=True),
         Column("minutes lost a year", "lost_minutes_at_most", text=_lost, most_is_best=True),
-        Column("whole", "time_100", _time),
+        Column("fully served", "time_100", _time),
         Column("90%", "time_90", _time),
     )
     return Table(f"{routing}: the least available demands", columns, ranked, worst)
@@ -120,7 +120,7 @@ def promise_table(report: AvailabilityFigures) -> Table:
         Column("true share", "quantile", percent, optional=True),
         Column("demands excluded", "left_out", str),
     )
-    title = "promises: share of all traffic on average, of every demand, or of all demands at once"
+    title = "promises: mean share of all traffic, of every demand, or of the least served demand"
     rows: list[PromiseRow] = report.promises
     return Table(title, columns, rows)
 

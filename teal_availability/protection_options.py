@@ -33,7 +33,8 @@ _COLUMNS = (
     side_tables.Column("value", side_tables.Kind.NUMBER),
     side_tables.Column("sold", side_tables.Kind.YES_NO),
 )
-# Largest number of protection options, over all guarantees, of an integer program.
+# Maximum number of protection options of all requests together for which an integer program is
+# solved.
 MAX_INTEGER_OPTIONS = 20_000
 
 
@@ -42,11 +43,11 @@ class Request:
     """Request for a bandwidth guarantee.
 
     Attributes:
-        source, target: nodes.
+        source, target: names of the nodes.
         rate: Gbit/s.
         availability: target, a share of the time.
-        value: value of granting it, in any unit.
-        is_sold: whether it was granted before and must be kept.
+        value: value of granting the request, in any unit.
+        is_sold: whether the request was granted before and must be kept.
     """
 
     source: str
@@ -123,12 +124,17 @@ def resolve_requests(promises: Any, topology: Topology) -> list[Request]:
             for index, item in enumerate(items)
         ]
     if not requests:
-        raise InputError("promises", "", "at least one promise", "none")
+        raise InputError.invalid("promises", "", "the table has no promise")
     return requests
 
 
 def validated_request(request: Request, topology: Topology, location: str) -> Request:
-    """Return the request with the topology's names of its nodes.
+    """Check a request, and resolve aliases of its nodes to the names in the topology.
+
+    Args:
+        request: the request.
+        topology: the network.
+        location: row of the table or other location, for messages.
 
     Raises:
         InputError: an unknown node, or a value out of its range.
@@ -139,7 +145,9 @@ def validated_request(request: Request, topology: Topology, location: str) -> Re
         if name not in topology.node_names:
             raise InputError(location, "node", f"a node of {topology.name}", repr(name))
     if source == target:
-        raise InputError(location, "node", "two nodes", source)
+        raise InputError.invalid(
+            location, "node", f"source and target are the same node, {source!r}"
+        )
     # Numbers: positive and finite; the availability below 1.
     for field in ("rate", "value", "availability"):
         value = getattr(request, field)
@@ -152,15 +160,19 @@ def validated_request(request: Request, topology: Topology, location: str) -> Re
 def feasible_options(
     request_index: int, request: Request, state_probability: FloatArray, live_paths: Sequence[int]
 ) -> Iterator[ProtectionOption]:
-    """Yield the protection options that meet a request, each minimal: no proper subset of its paths
-    meets the request with the same m.
+    """Yield the minimal protection options (m of n paths) that meet a request.
+
+    An option is minimal if no proper subset of its paths meets the request with the same m. Its
+    availability is the total probability of the survival states in which at least m of its paths
+    survive.
 
     Args:
         request_index: index of the request.
         request: the request.
-        state_probability: (2^K,) share of the time in which exactly the paths of a set survive.
-        live_paths: indices of the paths that exist and carry traffic.
+        state_probability: (2^K,) probability of each survival state of the demand.
+        live_paths: indices of the paths that exist and have no link of capacity 0.
     """
+    # All survival states; bit k is 1 if path k survives.
     sets = np.arange(len(state_probability))
     for min_surviving in range(1, len(live_paths) + 1):
         minimal_sets: list[set[int]] = []
@@ -169,6 +181,7 @@ def feasible_options(
             for paths in itertools.combinations(live_paths, num_reserved):
                 if any(smaller <= set(paths) for smaller in minimal_sets):
                     continue
+                # (2^K,) number of the reserved paths that survive in each state.
                 num_surviving = sum((sets >> path) & 1 for path in paths)
                 availability = float(state_probability[num_surviving >= min_surviving].sum())
                 missed = float(state_probability[num_surviving < min_surviving].sum())
@@ -178,13 +191,13 @@ def feasible_options(
 
 
 def all_feasible_options(
-    problem: Problem, patterns: SurvivalStates, requests: Sequence[Request]
+    problem: Problem, survival_states: SurvivalStates, requests: Sequence[Request]
 ) -> list[ProtectionOption]:
-    """List the protection options of several requests, those of a request side by side.
+    """List the minimal protection options of several requests, request by request.
 
     Args:
         problem: the network; its demands include the node pairs of all requests.
-        patterns: probabilities of its survival states.
+        survival_states: probabilities of its survival states.
         requests: the requests.
     """
     demand_by_nodes = _demand_by_nodes(problem)
@@ -194,12 +207,13 @@ def all_feasible_options(
         demand_index = demand_by_nodes[request.source, request.target]
         live_paths = np.flatnonzero(is_live[demand_index]).tolist()
         options += feasible_options(
-            request_index, request, patterns.probability[demand_index], live_paths
+            request_index, request, survival_states.probability[demand_index], live_paths
         )
     return options
 
 
 def _demand_by_nodes(problem: Problem) -> dict[tuple[str, str], int]:
+    """Return the demand index of each (source name, target name)."""
     names = problem.topology.node_names
     return {(names[s], names[t]): d for d, (s, t) in enumerate(problem.paths.pairs.tolist())}
 
@@ -207,7 +221,15 @@ def _demand_by_nodes(problem: Problem) -> dict[tuple[str, str], int]:
 def option_loads(
     problem: Problem, requests: Sequence[Request], options: Sequence[ProtectionOption]
 ) -> sp.csr_array:
-    """Return the rate (W, E) in Gbit/s that each protection option reserves on each link."""
+    """Return the rate (W, E) in Gbit/s that each of W protection options reserves on each link.
+
+    An option with m of n paths reserves rate / m on each of its n paths.
+
+    Args:
+        problem: the network with candidate paths of the requests' node pairs.
+        requests: the requests.
+        options: W protection options of them.
+    """
     demand_by_nodes = _demand_by_nodes(problem)
     rows: list[int] = []
     links: list[int] = []
@@ -227,8 +249,14 @@ def option_loads(
 def option_texts(
     problem: Problem, requests: Sequence[Request], options: Sequence[ProtectionOption | None]
 ) -> list[str]:
-    """Describe each protection option as text, such as ``1 of 2: a|b|d a|c|d``: m, n and the paths;
-    "" without an option.
+    """Describe the protection option of each request, such as ``1 of 2: a|b|d a|c|d``.
+
+    The text has m, n, and the nodes of each reserved path; it is "" without an option.
+
+    Args:
+        problem: the network with candidate paths of the requests' node pairs.
+        requests: the requests.
+        options: protection option of each request, or None.
     """
     names = problem.topology.node_names
     target = problem.topology.link_target.tolist()
@@ -263,7 +291,7 @@ def candidate_paths_for(
     Args:
         topology: the network.
         requests: the requests.
-        num_paths: K, largest number of paths of a pair.
+        num_paths: K, maximum number of paths of a node pair.
         groups: link indices of each group of cables that fail together.
     """
     node_index = topology.node_index()
@@ -281,7 +309,7 @@ def candidate_paths_for(
 
 
 def options_by_request(options: Sequence[ProtectionOption]) -> dict[int, list[int]]:
-    """Return the option indices of each request."""
+    """Return the indices of the options of each request, by index of the request."""
     by_request: dict[int, list[int]] = {}
     for option_index, option in enumerate(options):
         by_request.setdefault(option.request_index, []).append(option_index)

@@ -82,15 +82,15 @@ class DemandRow:
 
     Attributes:
         routing: name of the routing scheme.
-        of_class: name of its class; "" without classes.
-        source, target: nodes.
+        of_class: name of the class; "" without classes.
+        source, target: names of the nodes.
         rate: mean rate over the matrices, Gbit/s.
-        mean, mean_at_most: delivered share of its traffic, lower and upper bound.
+        mean, mean_at_most: delivered share of the demand's traffic, lower and upper bound.
         time_100, time_99, time_90: share of the time in which at least 100, 99 and 90% of the
             demand arrive, lower bounds.
         time_100_at_most, time_99_at_most, time_90_at_most: upper bounds.
-        lost_minutes, lost_minutes_at_most: its lost share as minutes a year of a total outage,
-            lower and upper bound.
+        lost_minutes, lost_minutes_at_most: lost share of the demand as minutes a year of a total
+            outage, lower and upper bound.
     """
 
     routing: str
@@ -112,16 +112,18 @@ class DemandRow:
 
 @dataclasses.dataclass(frozen=True)
 class ComponentRow:
-    """Cost of a component's failures under one routing scheme, in minutes a year of all traffic.
+    """Traffic lost by failures of one component under one routing scheme.
+
+    Losses are in minutes a year: a loss of all traffic for one minute counts as 1.
 
     Attributes:
         routing: name of the routing scheme.
         kind: cable, node or group.
-        component: its name.
-        availability: share of the time in which it works.
-        lost_while_down: minutes lost while it is down, with or without other failures, in the
-            listed states.
-        gained: minutes gained in these states if it never failed.
+        component: name of the component.
+        availability: share of the time in which the component works.
+        lost_while_down: minutes lost in the listed states in which the component is down, alone or
+            with others.
+        gained: minutes gained in these states if the component never failed.
     """
 
     routing: str
@@ -134,26 +136,28 @@ class ComponentRow:
 
 @dataclasses.dataclass(frozen=True)
 class PromiseRow:
-    """Value of a promise for one matrix.
+    """Certified value of a bandwidth guarantee (promise) for one class and matrix.
 
     Attributes:
         routing: least-loss, common-share or tail-loss.
-        of_class: name of the class, beside which the upper classes keep their shares; "" without
-            classes.
+        of_class: name of the class, while the upper classes keep their shares; "" without classes.
         matrix: index of the matrix.
         availability: availability target; NaN for least-loss.
-        share: least-loss: expected delivered share of all traffic; common-share: share of every
-            demand; tail-loss: share that every demand keeps at once, on average in the worst 1 -
-            availability of the time.
-        share_at_most: upper bound on the share of any reserved rates on these paths, with which
-            upper classes keep their shares.
+        share: for least-loss the expected delivered share of all traffic. For common-share the
+            smallest over the demands of the mean delivered share in the worst 1 - availability of
+            the time. For tail-loss the mean over the worst 1 - availability of the time of the
+            smallest delivered share of any demand.
+        share_at_most: upper bound on the share of any reserved rates on the candidate paths with
+            which upper classes keep their shares.
         gap: (share_at_most - share) / share_at_most.
-        lost_minutes, lost_minutes_at_most: for least-loss minutes a year of all traffic, lower
-            bound of any reserved rates and value of these rates; NaN for the others.
-        left_out: number of demands without any of these paths for 1 - availability of the time or
-            longer.
-        quantile, quantile_at_most: for common-share the exact quantile by an integer program, lower
-            and upper bound; NaN where the program is too large.
+        lost_minutes, lost_minutes_at_most: for least-loss the lost share of all traffic in minutes
+            a year: lower bound for any reserved rates, and value of these rates; NaN for other
+            schemes.
+        left_out: number of excluded demands: no candidate path survives for 1 - availability of the
+            time or longer.
+        quantile, quantile_at_most: for common-share the largest share that every demand keeps in at
+            least ``availability`` of the time, lower and upper bound by an integer program; NaN if
+            the program is too large.
     """
 
     routing: str

@@ -6,11 +6,11 @@
 - *reserved*: rates of :mod:`teal_availability.guarantees`, which fit in every state.
 - *igp*: shortest paths after the failure, with equal-cost multipath (ECMP), and installed segment
   lists of some demands. An overloaded link drops from all traffic in proportion; the delivered
-  share over several links is the product of their pass ratios. A drop does not relieve the links
-  downstream, which underestimates the delivered traffic. A list ends at the first segment that
-  cannot be followed; its traffic is lost there.
-- *solved*: splits over the candidate paths, and over paths that they lack in a state, reoptimised
-  in every state: to a certified gap over all paths of the network, where not all demand fits.
+  share over several links is the product of their pass ratios (capacity over load, at most 1).
+  Dropped traffic still counts in the loads of links downstream, which underestimates the delivered
+  traffic. At the first segment without a path, the traffic of a list is lost.
+- *solved*: splits reoptimised in every state, over the candidate paths and further paths of demands
+  whose candidate paths all fail. If not all demand fits, the flow is maximised to a certified gap.
 
 With classes, a link serves upper classes first: a class receives the capacity that the loads of the
 upper classes leave. Reoptimised splits maximise the flow of the highest class, then of the next.
@@ -48,15 +48,15 @@ from teal_availability.matrix import (
 )
 from teal_availability.states import States
 
-# States x demands of a batch: 16 MiB of shares.
+# Maximum number of states times demands of a batch: 16 MiB of shares.
 _CHUNK_ENTRIES = 1 << 21
-# States of a batch; more gain nothing.
+# Maximum number of states of a batch; larger batches gain nothing.
 _MAX_BATCH = 256
-# States that PDHG solves at once.
+# Number of states that PDHG solves in one batch.
 _SOLVE_BATCH = 16
 # Relative excess of a load over a capacity, for rounding.
 _LOAD_TOLERANCE = 1e-12
-# Certified gap of splits with the least largest utilisation; only whether they fit matters.
+# Certified gap of the minimum of the maximum link utilisation: only whether it exceeds 1 matters.
 _UTILISATION_GAP = 1e-2
 # Certified gap of the largest flow, for tunnels where not all demand fits.
 _FLOW_GAP = 1e-3
@@ -66,10 +66,10 @@ class Delivery(NamedTuple):
     """Traffic that arrives in a batch of S states.
 
     Attributes:
-        share: (S, D) delivered share of each demand; 1 of a demand of 0.
+        share: (S, D) delivered share of each demand; 1 for a demand of 0.
         max_total_share: (S,) upper bound on the delivered share of all traffic, in states whose
-            shares come from a search that ended near the optimum; NaN in states with exact shares.
-            None: all are exact.
+            shares come from a solve with a gap; NaN in states with exact shares. None: all shares
+            are exact.
     """
 
     share: FloatArray
@@ -96,7 +96,7 @@ class Routing(Protocol):
 def state_batches(
     components: Components, states: States, batch_size: int
 ) -> Iterator[tuple[slice, BoolArray]]:
-    """Yield batches of consecutive states, as a slice and (S, E) whether each link works.
+    """Yield batches of S consecutive states: their slice, and (S, E) whether each link works.
 
     Args:
         components: the failing components.
@@ -113,11 +113,11 @@ def state_batches(
 
 
 class PathSplits(NamedTuple):
-    """Splits over P paths, those of each demand side by side.
+    """Split ratios of demands over P paths, which are sorted by demand.
 
     Attributes:
         demand_index: (P,) demand of each path, ascending.
-        split: (P,) share of that demand.
+        split: (P,) share of the demand on each path.
         incidence: (P, E) 1 where a path crosses a link.
     """
 
@@ -127,29 +127,42 @@ class PathSplits(NamedTuple):
 
     @classmethod
     def from_candidate_paths(cls, paths: PathSet, splits: torch.Tensor) -> PathSplits:
-        """Build the splits from an array (D, K) over candidate paths.
+        """Build the splits from an array over candidate paths.
+
+        Args:
+            paths: candidate paths, up to K for each of D demands.
+            splits: (D, K) share of each demand on its paths; negative ones count as 0.
 
         Raises:
-            InputError: splits over other paths.
+            InputError: an array of another shape.
         """
         if splits.shape != paths.mask.shape:
-            expected = "a scheme that splits over the candidate paths"
-            raise InputError("tunnels", "scheme", expected, "a scheme with other paths")
+            raise InputError.invalid(
+                "tunnels",
+                "scheme",
+                "the scheme does not split over the candidate paths",
+                "choose another scheme",
+            )
         slot = path_links_of(paths).slot
         split = splits.to("cpu", torch.float64).numpy().reshape(-1)[slot]
         return cls(slot // paths.num_paths, split.clip(min=0), path_link_incidence(paths))
 
     @classmethod
     def from_allocation(cls, file: Path, problem: Problem) -> PathSplits:
-        """Read the splits of an allocation, written by ``teal solve --out`` or the service, over
-        the paths of the allocation. Splits without a class apply to every class.
+        """Read paths and splits of an allocation, written by ``teal solve --out`` or the service.
+
+        Splits without a class apply to every class that has no splits of its own.
+
+        Args:
+            file: the allocation.
+            problem: one matrix, whose demands get the splits.
 
         Raises:
-            InputError: a missing file, another format, unknown links, or no path of any demand.
+            InputError: a missing file, another format, unknown links, or no path for any demand.
         """
         stored_splits = stored_paths(read_allocation(file), problem.topology, str(file), "split")
         names = [""] if problem.classes is None else problem.classes.names
-        # List the paths of each demand; those of its class take precedence.
+        # List the paths of each demand; splits of its class take precedence.
         demands = list[int]()
         splits = list[float]()
         path_links = list[tuple[int, ...]]()
@@ -165,8 +178,9 @@ class PathSplits(NamedTuple):
                 splits.append(split)
                 path_links.append(links)
         if not demands:
-            expected = "paths between nodes that have traffic, of its classes if the file has any"
-            raise InputError(str(file), "routers", expected, "none")
+            raise InputError.invalid(
+                str(file), "routers", "the allocation has no path for any demand of the traffic"
+            )
         # Path-link incidence in CSR form.
         ptr = np.cumsum([0, *map(len, path_links)])
         link = np.concatenate([np.array(links, dtype=np.int64) for links in path_links])
@@ -177,15 +191,16 @@ class PathSplits(NamedTuple):
 
 
 class Tunnels:
-    """Splits chosen before any failure.
+    """Routing scheme with split ratios chosen before any failure.
 
-    A state changes the flows of few demands, so loads are updated incrementally; paths through
-    overloaded links are scaled down.
+    A failure changes the flows of few demands, so loads are updated incrementally. A path through
+    overloaded links is scaled down by the largest ratio of load to capacity on its links.
 
     Args:
         problem: one matrix.
-        splits: share of each demand on each path; the part of a demand without a split is not sent.
-        moves: whether the ingress moves the traffic of failed paths to those that survive.
+        splits: share of each demand on each path; the rest of a demand is not sent.
+        moves: whether the ingress moves the traffic of failed paths to the surviving paths of the
+            demand, in proportion to their splits; otherwise it is lost.
     """
 
     def __init__(self, problem: Problem, splits: PathSplits, *, moves: bool = True) -> None:
@@ -202,7 +217,7 @@ class Tunnels:
         total_split = np.bincount(self._path_demand, splits.split, len(self._demand))
         self._split = splits.split / np.maximum(1.0, total_split)[self._path_demand]
         self._sent_share = np.minimum(1.0, total_split)
-        # Flows and loads of each class without failures.
+        # Shares (P,) of the demands on their paths and loads (C, E) of each class without failures.
         self._is_dead = self._incidence @ (self._capacity <= 0).astype(float) > 0
         all_demands = np.arange(len(self._demand))
         self._nominal_share = self._rerouted_shares(all_demands, self._is_dead)
@@ -226,8 +241,12 @@ class Tunnels:
         return Delivery(share)
 
     def _delivered_shares(self, state: BoolArray) -> FloatArray:
-        """Return the delivered share (D,) of each demand in one state (E,)."""
-        # Paths over failed links, and the demands that they carried.
+        """Return the delivered share (D,) of each demand in one state.
+
+        Args:
+            state: (E,) whether each link works.
+        """
+        # Paths over failed links, and the demands with traffic on them.
         failed_paths = self._paths_through(np.flatnonzero(~state & (self._capacity > 0)))
         is_dead = self._is_dead.copy()
         is_dead[failed_paths] = True
@@ -235,10 +254,10 @@ class Tunnels:
             self._path_demand[failed_paths[self._nominal_share[failed_paths] > 0]]
         )
         paths = self._paths_of(affected_demands)
-        # Reroute the traffic of affected demands.
+        # Reroute the traffic of affected demands: (P,) shares of the demands on their paths.
         path_share = self._nominal_share.copy()
         path_share[paths] = self._rerouted_shares(affected_demands, is_dead)
-        # Update the load of each class and link.
+        # Update the load (C, E) of each class and link: the position of (c, e) is c E + e.
         flow_change = (path_share[paths] - self._nominal_share[paths]) * self._demand[
             self._path_demand[paths]
         ]
@@ -251,7 +270,7 @@ class Tunnels:
             class_link, np.repeat(flow_change, num_entries), self._num_classes * num_links
         )
         load: FloatArray = self._nominal_load + load_change.reshape(self._num_classes, num_links)
-        # Scale paths down by the most overloaded of their links.
+        # Ratio of load to residual capacity on the most overloaded link of each path, at least 1.
         capacity = np.where(state, self._capacity, 0.0)
         residual = residual_capacity(load, capacity)
         overload = np.ones_like(path_share)
@@ -265,12 +284,13 @@ class Tunnels:
                 else np.inf
             )
             overload[paths_through] = np.maximum(overload[paths_through], excess)
+        # Delivered share of each demand, summed over its scaled paths.
         return np.bincount(self._path_demand, path_share / overload, len(self._demand)).clip(
             max=1.0
         )
 
     def _paths_through(self, links: Int64Array | list[int]) -> IntArray:
-        """Return the paths over any of these links."""
+        """Return the indices of the paths over any of these links, ascending."""
         ptr = self._incidence_by_link.indptr
         paths_by_link = [
             self._incidence_by_link.indices[ptr[link] : ptr[link + 1]] for link in links
@@ -278,15 +298,21 @@ class Tunnels:
         return np.unique(np.concatenate(paths_by_link)) if paths_by_link else np.zeros(0, np.int32)
 
     def _paths_of(self, demands: Int64Array) -> Int64Array:
-        """Return the paths of these demands, in order."""
+        """Return the path indices of these demands, demand by demand."""
         return _row_entries(self._path_ptr, demands)[0]
 
     def _rerouted_shares(self, demands: Int64Array, is_dead: BoolArray) -> FloatArray:
-        """Return the shares of these demands on each of their paths, after rerouting.
+        """Return the share of its demand on each path of some demands, after failures.
+
+        With rerouting, the shares of surviving paths are scaled so that the demand sends the same
+        total as before.
 
         Args:
             demands: indices of the demands.
             is_dead: (P,) whether each path fails.
+
+        Returns:
+            shares of the paths of these demands, demand by demand.
         """
         paths = self._paths_of(demands)
         share = np.where(is_dead[paths], 0.0, self._split[paths])
@@ -303,8 +329,12 @@ class Tunnels:
 
 
 def _row_entries(ptr: AnyArray, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the positions of the entries of some rows of a sparse layout, and the length of each
-    row.
+    """Return the positions of the entries of some rows of a CSR layout, row by row, and the number
+    of entries of each row.
+
+    Args:
+        ptr: (rows + 1,) the entries of row i are ``ptr[i]:ptr[i + 1]``.
+        rows: indices of the rows.
     """
     first = ptr[rows]
     lengths = ptr[rows + 1] - first
@@ -313,11 +343,11 @@ def _row_entries(ptr: AnyArray, rows: Int64Array) -> tuple[Int64Array, Int64Arra
 
 
 class Reserved:
-    """Rates reserved on paths.
+    """Routing scheme with rates reserved on paths, within the capacities in every state.
 
     Args:
         problem: one matrix.
-        rates: (D, K) Gbit/s.
+        rates: (D, K) reserved Gbit/s on each path.
     """
 
     def __init__(self, problem: Problem, rates: FloatArray) -> None:
@@ -340,10 +370,10 @@ class Reserved:
 
 
 class Solved:
-    """Splits reoptimised in every state.
+    """Routing scheme with split ratios reoptimised in every state.
 
-    Where the splits with the least largest utilisation fit, they carry all routable demand;
-    otherwise the largest total flow is computed, or that of each class, the highest first.
+    First the maximum link utilisation is minimised. If it is at most 1, all routable demand is
+    delivered. Otherwise the total flow is maximised, or that of each class, the highest first.
     Candidate paths are extended in each state, so that every connected demand has a path. The upper
     bound of a state holds over all paths of the network: link prices prove it along shortest paths.
 
@@ -371,14 +401,14 @@ class Solved:
     def delivery(self, link_up: BoolArray) -> Delivery:
         """Compute the traffic that arrives in states (S, E)."""
         demand = demand_of(self._problem)
-        # States in which all routable demand fits.
+        # Minimise the maximum link utilisation in each state; at most 1 means that all demand fits.
         problem = self._with_surviving_paths(link_up)
         failed = _in_link_states(as_utilisation_program(problem), link_up)
         max_utilisation = solve(failed, gap=_UTILISATION_GAP).value.cpu().numpy()
         routable = np.asarray(failed.routable.cpu(), dtype=np.float64)
         share = np.where(demand > 0, routable, 1.0)
         max_total_share = np.full(len(link_up), np.nan)
-        # Other states: the largest flow, warm-started from the state without failures.
+        # In the other states maximise the flow, with a warm start from the state without failures.
         overloaded = np.flatnonzero(max_utilisation > 1)
         if len(overloaded):
             flow_problem = _in_link_states(problem, link_up[overloaded])
@@ -391,7 +421,7 @@ class Solved:
                 )
             result = solve(flow_problem, gap=self._gap, warm_start=warm_start)
             total = max(float(demand.sum()), 1e-300)
-            # The bound is at most the routable demand.
+            # Upper bound on the delivered share: by link prices, and by the routable demand.
             routable_share = share[overloaded] @ demand / total
             max_total_share[overloaded] = np.minimum(
                 routable_share, self._max_total_flow(problem, result, link_up[overloaded]) / total
@@ -401,8 +431,10 @@ class Solved:
         return Delivery(share, max_total_share)
 
     def _with_surviving_paths(self, link_up: BoolArray) -> Problem:
-        """Return the matrix, with a path for each demand that the network connects in a state (S,
-        E).
+        """Return the problem with a path for each demand that the network connects in some state.
+
+        Args:
+            link_up: (S, E) whether each link works in each state.
         """
         problem = self._problem
         current_topology = problem.topology.with_capacity(capacity_of(problem))
@@ -415,10 +447,16 @@ class Solved:
     def _max_total_flow(
         self, problem: Problem, result: PdhgResult, link_up: BoolArray
     ) -> FloatArray:
-        """Return the upper bound (S,) in Gbit/s on the total flow of any splits over any paths."""
+        """Return an upper bound (S,) in Gbit/s on the total flow over any paths of the network.
+
+        Args:
+            problem: one matrix with the paths of the solve.
+            result: solution of the S states; without classes its link prices give the bound.
+            link_up: (S, E) whether each link works in each state.
+        """
         prices = result.prices
         flow_problem = problem
-        # With classes, the bound does not cover all traffic: solve for the total flow.
+        # With classes, the prices belong to the flow of single classes: solve for the total flow.
         if problem.classes is not None:
             flow_problem = _with_objective(problem, "total_flow").to(torch.float64)
             prices = solve(_in_link_states(flow_problem, link_up), gap=self._gap).prices
@@ -452,8 +490,10 @@ def _with_objective(problem: Problem, objective: str) -> Problem:
 
 
 def default_splits(problem: Problem) -> torch.Tensor:
-    """Return (D, K) splits with the least largest utilisation if all demand fits, else with the
-    largest total flow, or the largest flow of each class, the highest first.
+    """Return the default split ratios (D, K) of tunnels.
+
+    They minimise the maximum link utilisation if all demand fits. Otherwise they maximise the total
+    flow, or the flow of each class, the highest first.
     """
     utilisation_result = solve(as_utilisation_program(problem), gap=_UTILISATION_GAP)
     if float(utilisation_result.value[0]) <= 1:
@@ -462,7 +502,12 @@ def default_splits(problem: Problem) -> torch.Tensor:
 
 
 def _in_link_states(problem: Problem, link_up: BoolArray) -> Problem:
-    """Return one matrix as a batch over several states (S, E)."""
+    """Return a batch with one matrix in S states: the capacity of failed links is 0.
+
+    Args:
+        problem: one matrix.
+        link_up: (S, E) whether each link works in each state.
+    """
     demand = problem.demand.expand(len(link_up), -1)
     return problem.with_demand(demand).with_capacity(
         problem.capacity * torch.from_numpy(link_up).to(problem.capacity.device)
@@ -470,12 +515,13 @@ def _in_link_states(problem: Problem, link_up: BoolArray) -> Problem:
 
 
 class Igp:
-    """Shortest paths after the failure, and segment lists of some demands over them.
+    """Routing scheme of an IGP with ECMP, which converges after each failure; some demands follow
+    segment lists.
 
     Args:
         problem: one matrix.
         metric: ``file``, ``hops``, ``latency`` or ``inverse-capacity``.
-        policies: the segment lists; the lists of a node pair apply to all its classes.
+        policies: segment lists by node pair, for all its classes; None for none.
 
     Raises:
         InputError: another metric; policies that steer transit traffic, or use a flexible
@@ -497,13 +543,13 @@ class Igp:
         self._list_traffic = _SegmentListTraffic(
             policies or SegmentPolicies.none(), topology, self._pairs
         )
-        # Demand by IGP paths, (class, target, source).
+        # (C, N, N) Gbit/s on shortest paths, by class, target and source.
         num_nodes = topology.num_nodes
         self._igp_demand = np.zeros((num_classes(problem), num_nodes, num_nodes))
         class_target_source = self._class_of, self._pairs[:, 1], self._pairs[:, 0]
         igp_demand = np.where(self._list_traffic.policy_index < 0, self._demand, 0.0)
         np.add.at(self._igp_demand, class_target_source, igp_demand)
-        # Demand by segment lists, (class, policy).
+        # (C, policies) Gbit/s on segment lists, by class and policy.
         list_demand = np.zeros((num_classes(problem), len(self._list_traffic)))
         steered = np.flatnonzero(self._list_traffic.policy_index >= 0)
         class_policy = self._class_of[steered], self._list_traffic.policy_index[steered]
@@ -519,17 +565,17 @@ class Igp:
         """Compute the traffic that arrives in states (S, E)."""
         share = np.ones((len(link_up), len(self._demand)))
         for row, state in enumerate(link_up):
-            # Offered load of each class and link, over surviving shortest paths.
+            # Offered load (C, E) of each class and link, over shortest paths after the failure.
             dag = self._dag.without(np.flatnonzero(~state))
             demand_volume = self._igp_demand.copy()
             load = np.zeros((len(demand_volume), len(state)))
             self._list_traffic.offer(dag, self._list_demand, demand_volume, load)
             for volume, by_link in zip(demand_volume, load, strict=True):
                 _accumulate_load(dag.dags, dag.links.head, volume, by_link)
-            # Pass ratio of each link for each class.
+            # Pass ratio (C, E): residual capacity over load, at most 1.
             residual = residual_capacity(load, np.where(state, self._capacity, 0.0))
             pass_ratio = np.divide(residual, load, out=np.ones_like(load), where=load > residual)
-            # Delivered share between each pair of nodes.
+            # Delivered share (C, N, N) between each pair of nodes, by target and source.
             pair_share = np.zeros_like(demand_volume)
             for by_link, delivered in zip(pass_ratio, pair_share, strict=True):
                 _propagate_delivery(dag.dags, dag.links.head, by_link, delivered)
@@ -545,7 +591,7 @@ class Igp:
 
 
 class _SegmentListTraffic:
-    """Traffic of some demands over segment lists.
+    """Traffic of the demands that follow segment lists.
 
     Attributes:
         policy_index: (D,) policy of each demand; -1 without one.
@@ -556,21 +602,25 @@ class _SegmentListTraffic:
         pairs: (D, 2) source and target of each demand.
 
     Raises:
-        InputError: policies of another kind.
+        InputError: transit policies, policies of a flexible algorithm, or only policies of node
+            pairs without traffic.
     """
 
     def __init__(self, policies: SegmentPolicies, topology: Topology, pairs: IntArray) -> None:
-        expected = "lists of single demands over the IGP's paths (teal simulate follows others)"
+        remedy = "use lists of single demands over the IGP's paths, or teal simulate"
         if policies.is_transit:
-            raise InputError("igp", "lists", expected, "transit policies")
+            raise InputError.invalid("igp", "lists", "transit policies are not supported", remedy)
         if policies.algorithm is not None:
-            raise InputError("igp", "lists", expected, "lists of a flexible algorithm")
+            raise InputError.invalid(
+                "igp", "lists", "lists of a flexible algorithm are not supported", remedy
+            )
         demands = [(source, target) for source, target in pairs.tolist()]
         demand_pairs = set(demands)
         steered_pairs = [pair for pair in policies.lists if pair in demand_pairs]
         if policies.lists and not steered_pairs:
-            expected = "lists of a pair of nodes that has traffic"
-            raise InputError("igp", "lists", expected, "lists of other pairs")
+            raise InputError.invalid(
+                "igp", "lists", "no list belongs to a node pair that has traffic"
+            )
         policy_by_pair = {pair: index for index, pair in enumerate(steered_pairs)}
         self.policy_index = np.array(
             [policy_by_pair.get(pair, -1) for pair in demands], dtype=np.int64
@@ -586,18 +636,19 @@ class _SegmentListTraffic:
     def offer(
         self, dag: EcmpDag, list_demand: FloatArray, volume: FloatArray, load: FloatArray
     ) -> None:
-        """Add the traffic of the lists, up to the first segment that cannot be followed.
+        """Add the traffic of the lists, up to the first segment without a path.
 
         Args:
             dag: shortest paths in a state.
-            list_demand: (C, P) Gbit/s of each class and policy.
-            volume: (C, N, N) Gbit/s to the first node from the second one.
-            load: (C, E) Gbit/s of links that are adjacency segments.
+            list_demand: (C, P) Gbit/s of each class and of each of P policies.
+            volume: (C, N, N) Gbit/s on shortest paths, by class, target and source (updated).
+            load: (C, E) Gbit/s on each link (updated for adjacency segments).
         """
         if not self._num_policies:
             return
         segments = self._segments
-        # Count the broken segments of a list up to each of its segments.
+        # A segment carries traffic if no segment of its list up to it is broken. Count the broken
+        # segments of all lists up to each segment, and up to the start of its list.
         is_broken = ~segments.works(dag)
         num_broken = np.cumsum(is_broken)
         lengths = np.diff(np.append(self._list_start, len(num_broken)))
@@ -610,13 +661,14 @@ class _SegmentListTraffic:
     def delivered_shares(
         self, dag: EcmpDag, pair_share: FloatArray, pass_ratio: FloatArray
     ) -> FloatArray:
-        """Return (C, P) delivered share of each policy's traffic: the product of the pass ratios of
-        a list's segments, weighted over its lists.
+        """Return (C, P) delivered share of each policy's traffic.
+
+        A list delivers the product of the delivered shares of its segments, 0 if a segment has no
+        path; a policy delivers the mean over its lists, weighted by their shares.
 
         Args:
             dag: shortest paths in a state.
-            pair_share: (C, N, N) delivered share of the traffic to the first node from the second
-                one.
+            pair_share: (C, N, N) delivered share over shortest paths, by class, target and source.
             pass_ratio: (C, E) share of the offered load that each link passes.
         """
         policy_share = np.zeros((len(pair_share), self._num_policies))
@@ -633,24 +685,41 @@ class _SegmentListTraffic:
 
 @kernel
 def _accumulate_load(dags: Dags, head: IntArray, volume: FloatArray, load: FloatArray) -> None:
-    """Add to ``load`` (E,) the load of each link by volumes (N, N) in Gbit/s, to the first node
-    from the second one.
+    """Add the load of traffic on shortest paths to each link.
+
+    Args:
+        dags: shortest-path DAGs towards all N nodes.
+        head: (E,) node where each link ends.
+        volume: (N, N) Gbit/s to node t from node u, at [t, u].
+        load: (E,) Gbit/s on each link (updated).
     """
-    passing = np.empty(volume.shape[1])
+    # (N,) traffic towards the destination that passes each node.
+    transit = np.empty(volume.shape[1])
     for t in range(len(volume)):
-        passing[:] = volume[t]
-        load_inwards(t, head, dags, passing, load)
+        transit[:] = volume[t]
+        load_inwards(t, head, dags, transit, load)
 
 
 @kernel
 def _propagate_delivery(
     dags: Dags, head: IntArray, pass_ratio: FloatArray, pair_share: FloatArray
 ) -> None:
-    """Fill ``pair_share`` (N, N), the delivered share of the traffic to the first node from the
-    second one, for links that pass a share ``pass_ratio`` (E,) of their offered load.
+    """Compute the delivered share of the traffic between all pairs of nodes on shortest paths.
+
+    The share of node u towards t is the sum over the arcs (u, v) of the DAG towards t of
+
+        share of the arc * pass ratio of the link * delivered share of node v.
+
+    Args:
+        dags: shortest-path DAGs towards all N nodes.
+        head: (E,) node where each link ends.
+        pass_ratio: (E,) share of the offered load that each link passes.
+        pair_share: (N, N) delivered share of the traffic to node t from node u, at [t, u] (written;
+            0 before, which stays where there is no path).
     """
     for t in range(len(pair_share)):
         pair_share[t, t] = 1.0
+        # By ascending distance: the next hops of a node come before it.
         for i in range(1, dags.reached[t]):
             node = dags.order[t, i]
             delivered = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from teal import ObjectiveName
+from teal import InputError, ObjectiveName
 from teal.app.settings import (
     InstanceConfig,
     ProgramFileConfig,
@@ -48,17 +48,22 @@ class FailureConfig:
     """Groups of cables that also fail together, such as those in one conduit: a .csv file of
     group,source,target, or a .json or .graphml file as in teal plan."""
     cable_availability: float = 0.999
-    """Availability of a cable that --components does not name."""
+    """Availability of cables that --components does not list, a share of the time."""
     node_availability: float = 1.0
-    """Availability of a node that --components does not name."""
+    """Availability of nodes that --components does not list, a share of the time."""
     group_availability: float = 1.0
-    """Availability of a group that --components does not name."""
+    """Availability of groups that --components does not list, a share of the time."""
 
     def check_failures(self) -> None:
         """Raise InputError for groups that never fail."""
         fail = self.group_availability < 1 or self.components is not None
-        expected = "--group-availability below 1, or --components: no group fails"
-        require(self, "groups", expected, self.groups is None or fail)
+        if self.groups is not None and not fail:
+            raise InputError.invalid(
+                "--groups",
+                "",
+                "no group fails: the availability of groups is 1",
+                "set --group-availability below 1, or --components",
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,12 +88,13 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
     """Availability target of common-share, a share of the time; tail-loss averages over the worst
     remaining share of the time."""
     rest: float = 1e-6
-    """Largest total probability of unlisted states, if --most-states allows; it counts as lost in
-    lower bounds and as delivered in upper bounds."""
+    """Network states are listed until the others have at most this total probability, or
+    --most-states is reached; unlisted states count as lost in lower bounds, as delivered in upper
+    bounds."""
     most_down: int = 0
-    """Largest number of components down at once in the listed states; 0 for no limit."""
+    """Maximum number of components down at once in the listed states; 0 for no limit."""
     most_states: int = 20_000
-    """Largest number of listed states; the most probable are listed."""
+    """Maximum number of listed network states; the most probable are listed."""
     split: Literal["train", "validation", "test", "all"] = "all"
     """Traffic matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
     limit: int = 1
@@ -100,7 +106,7 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
         super().__post_init__()
         self.check_failures()
         is_total_flow = self.objective == ObjectiveName.TOTAL_FLOW
-        require(self, "objective", "total_flow: availability is that of traffic", is_total_flow)
+        require(self, "objective", "total_flow", is_total_flow)
         require(self, "protect", "none", not self.protect)
         check_availability(self.availability, "--availability")
         require(self, "rest", "a share of the time in [0, 1)", 0 <= self.rest < 1)
@@ -223,9 +229,15 @@ class ExpandConfig(ExpandOptions, TrafficFileConfig):
         """Raise InputError for an option out of its range."""
         super().__post_init__()
         is_one = (self.promises is None) != (not self.traffic)
-        require(self, "promises", "either --promises or --traffic", is_one)
+        if not is_one:
+            raise InputError.invalid("--promises", "", "set either --promises or --traffic")
         for field in ("availability", "traffic_unit"):
-            expected = "nothing with --promises (a column of its table)"
-            require(self, field, expected, not (self.promises and getattr(self, field)))
+            if self.promises and getattr(self, field):
+                raise InputError.invalid(
+                    f"--{field.replace('_', '-')}",
+                    "",
+                    "the option has no effect with --promises, whose table has this column",
+                    "drop the option",
+                )
         if self.availability is not None:
             check_availability(self.availability, "--availability")

@@ -28,8 +28,8 @@ class States:
     """The S most probable states of a network; in the first one all components work.
 
     Attributes:
-        probability: (S,) share of the time in which exactly these components are down.
-        down: indices of the components that are down in each state.
+        probability: (S,) probability of each state, the share of the time.
+        down: indices of the components that are down in each state; all others work.
         rest: total probability of the states that are not listed.
     """
 
@@ -48,7 +48,7 @@ def all_states(
     """Yield the probability and the failed components of every state, by descending probability.
 
     Args:
-        unavailability: (n,) of the components, at most 0.5.
+        unavailability: (n,) unavailability of each component, at most 0.5.
         most_down: largest number of components down at once; 0 for no limit.
     """
     odds = unavailability / (1 - unavailability)
@@ -59,7 +59,8 @@ def all_states(
     max_members = most_down or num_components
     all_up = float(np.prod(1 - unavailability))
     yield all_up, ()
-    # Heap of (-probability, members as ranks in this order), the most probable first.
+    # Heap of (-probability, failed components as ascending ranks in this order): the most probable
+    # state first.
     heap: list[tuple[float, tuple[int, ...]]] = []
     if num_components:
         heap.append((-all_up * sorted_odds[0], (0,)))
@@ -86,7 +87,7 @@ def most_probable_states(
     ``rest``.
 
     Args:
-        unavailability: (n,) of the components, above 0 and at most 0.5.
+        unavailability: (n,) unavailability of each component, above 0 and at most 0.5.
         rest: largest total probability of the states that are not listed.
         most_down: largest number of components down at once; 0 for no limit.
         most_states: largest number of states.

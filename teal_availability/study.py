@@ -69,7 +69,7 @@ def availability_of(
 
     Args:
         instance: network, traffic and candidate paths.
-        options: the failing components, and the figures to measure.
+        options: the failing components, routing schemes, network states and matrices.
         notify: called with progress messages.
 
     Raises:
@@ -89,13 +89,14 @@ def availability_of(
     rows = _selected_matrices(instance, options)
     problems = [instance.problem(instance.traffic.read([row])) for row in rows.tolist()]
     if not any(float(problem.demand.sum()) > 0 for problem in problems):
-        raise InputError(instance.traffic.name, "", "a matrix with demand", "none")
-    # Survival states, for schemes with reserved rates.
+        raise InputError.invalid(instance.traffic.name, "", "no matrix has a demand above 0")
+    # Survival states of the demands, for schemes with reserved rates; merged network states for
+    # tail-loss. Both depend on the paths, not on the matrix.
     reserves_rates = any(spec.name in RESERVED_RATE_ROUTINGS for spec in specs)
-    patterns = survival_probabilities(problems[0], components) if reserves_rates else None
-    needs_effects = any(spec.name == TAIL_LOSS for spec in specs)
-    effects = merge_states(problems[0], components, states) if needs_effects else None
-    if patterns is not None and not options.routing and not is_tractable(patterns):
+    survival_states = survival_probabilities(problems[0], components) if reserves_rates else None
+    needs_merged_states = any(spec.name == TAIL_LOSS for spec in specs)
+    merged_states = merge_states(problems[0], components, states) if needs_merged_states else None
+    if survival_states is not None and not options.routing and not is_tractable(survival_states):
         specs = [spec for spec in specs if spec.name != COMMON_SHARE]
         notify("common-share skipped: its program is too large for this network")
     # Measure each routing scheme over all matrices.
@@ -104,10 +105,12 @@ def availability_of(
     for spec in specs:
         routings: list[Routing] = []
         for row, problem in zip(rows.tolist(), problems, strict=True):
-            if patterns is None or spec.name not in RESERVED_RATE_ROUTINGS:
+            if survival_states is None or spec.name not in RESERVED_RATE_ROUTINGS:
                 routings.append(_make_routing(spec, problem, instance.max_latency, notify))
                 continue
-            rates, class_rows = _reserve(spec, row, problem, patterns, effects, options)
+            rates, class_rows = _reserve(
+                spec, row, problem, survival_states, merged_states, options
+            )
             routings.append(Reserved(problem, rates))
             promises += class_rows
         with progress_bar(
@@ -120,15 +123,20 @@ def availability_of(
 def _routing_specs(
     instance: Instance, options: AvailabilityOptions, notify: Callable[[str], None]
 ) -> list[Spec]:
-    """Return the routing schemes to measure.
+    """Parse the routing schemes of --routing, or the default ones, and check them.
+
+    Args:
+        instance: network and traffic; with classes only some schemes are supported.
+        options: settings with the specifications.
+        notify: called with a message for each default scheme that is skipped.
 
     Raises:
         InputError: an unknown scheme, a repeated scheme, or a scheme that does not support classes.
     """
     specs = [parse_spec(text) for text in options.routing or DEFAULT_ROUTINGS]
     if len({spec.text for spec in specs}) < len(specs):
-        raise InputError(
-            "--routing", "", "each routing scheme once", ", ".join(s.text for s in specs)
+        raise InputError.invalid(
+            "--routing", "", "a routing scheme repeats: " + ", ".join(s.text for s in specs)
         )
     # With classes, only some schemes apply.
     if instance.traffic.classes is not None:
@@ -137,12 +145,13 @@ def _routing_specs(
             notify("least-loss skipped: upper classes would reserve all remaining paths")
         for spec in specs:
             if spec.name in (LEAST_LOSS, TAIL_LOSS):
-                expected = (
-                    "another scheme with --classes, since upper classes would reserve all "
-                    "remaining paths: common-share, or teal admit with an availability for each "
-                    "promise"
+                raise InputError.invalid(
+                    "--routing",
+                    "",
+                    f"{spec.name} does not support --classes: upper classes would reserve all "
+                    "remaining paths",
+                    "use common-share, or teal admit with an availability for each promise",
                 )
-                raise InputError("--routing", "", expected, spec.name)
     unknown = [spec.name for spec in specs if spec.name not in ROUTINGS]
     if unknown:
         near = did_you_mean(unknown[0], ROUTINGS)
@@ -167,7 +176,12 @@ def failing_components(topology: Topology, options: FailureConfig) -> Components
         group_availability=options.group_availability,
     )
     if not len(components):
-        raise InputError("availability", "components", "at least one failing component", "none")
+        raise InputError.invalid(
+            "availability",
+            "components",
+            "no component fails: every availability is 1",
+            "set an availability below 1",
+        )
     parallel_circuits = [
         name
         for name, kind, links in zip(
@@ -185,7 +199,7 @@ def failing_components(topology: Topology, options: FailureConfig) -> Components
 
 
 def _link_ends(topology: Topology, links: BoolArray) -> list[tuple[int, int]]:
-    """Return source and target of each of some links (E,)."""
+    """Return source and target node of the links in a mask (E,)."""
     source = topology.link_source[links]
     target = topology.link_target[links]
     return list(zip(source.tolist(), target.tolist(), strict=True))
@@ -209,6 +223,13 @@ def _make_routing(
     notify: Callable[[str], None],
 ) -> Routing:
     """Build a routing scheme without reserved rates for one matrix.
+
+    Args:
+        spec: specification: igp, tunnels or solved, with options.
+        problem: the matrix.
+        max_latency: (D,) latency limit of each demand, ms, infinite for no limit; None for no
+            limits.
+        notify: called with messages about demands without tunnels.
 
     Raises:
         InputError: an unknown name or option, or an invalid file.
@@ -237,7 +258,13 @@ def _make_routing(
 def _tunnel_splits(
     spec: Spec, tunnel_options: dict[str, Any], problem: Problem, notify: Callable[[str], None]
 ) -> PathSplits:
-    """Return the splits of tunnels: from a file, from a scheme, or the default splits.
+    """Return the split ratios of tunnels: from a file, from a scheme, or the default splits.
+
+    Args:
+        spec: specification of the routing scheme, for messages.
+        tunnel_options: parsed options ``scheme`` and ``file``.
+        problem: the matrix.
+        notify: called with a message about demands without tunnels in the file.
 
     Raises:
         InputError: both a file and a scheme, or an invalid file or scheme.
@@ -250,7 +277,9 @@ def _tunnel_splits(
         scheme_splits = make_scheme(scheme).solve(as_priority_program(problem)).splits[0]
         return PathSplits.from_candidate_paths(problem.paths, scheme_splits)
     if "scheme" in spec.options:
-        raise InputError(spec.text, "file", "either a file or a scheme", "both")
+        raise InputError.invalid(
+            spec.text, "file", "a file and a scheme are given", "drop one of them"
+        )
     splits = PathSplits.from_allocation(Path(file), problem)
     demand = demand_of(problem)
     unsplit_demand = demand[np.bincount(splits.demand_index, splits.split, len(demand)) <= 0]
@@ -266,19 +295,30 @@ def _reserve(
     spec: Spec,
     row: int,
     problem: Problem,
-    patterns: SurvivalStates,
-    effects: MergedStates | None,
+    survival_states: SurvivalStates,
+    merged_states: MergedStates | None,
     options: AvailabilityOptions,
 ) -> tuple[FloatArray, list[PromiseRow]]:
-    """Return the reserved rates (D, K) for one matrix, and a row for each class, the highest first.
+    """Compute the guarantees of one matrix under a scheme with reserved rates.
+
+    Args:
+        spec: routing scheme.
+        row: index of the matrix.
+        problem: the matrix.
+        survival_states: probabilities of its survival states.
+        merged_states: network states; needed for tail-loss only.
+        options: settings with the availability target.
+
+    Returns:
+        the reserved rates (D, K) in Gbit/s, and a result row for each class, the highest first.
 
     Raises:
         InputError: an unknown option.
     """
     names = ("",) if problem.classes is None else problem.classes.names
-    promises = _solve_promises(spec, problem, patterns, effects, options)
+    promises = _solve_promises(spec, problem, survival_states, merged_states, options)
     rows = [
-        _promise_row(spec, name, row, promise, problem, patterns, options)
+        _promise_row(spec, name, row, promise, problem, survival_states, options)
         for name, promise in zip(names, promises, strict=True)
     ]
     return promises[-1].rates, rows
@@ -287,28 +327,40 @@ def _reserve(
 def _solve_promises(
     spec: Spec,
     problem: Problem,
-    patterns: SurvivalStates,
-    effects: MergedStates | None,
+    survival_states: SurvivalStates,
+    merged_states: MergedStates | None,
     options: AvailabilityOptions,
 ) -> list[Guarantee]:
-    """Compute the promise of each class, the highest first, or of all demands."""
+    """Compute the guarantee of each class, the highest first, or one of all demands.
+
+    Args:
+        spec: routing scheme: least-loss, common-share or tail-loss.
+        problem: one matrix.
+        survival_states: probabilities of its survival states.
+        merged_states: network states; needed for tail-loss only.
+        options: settings with the availability target.
+
+    Raises:
+        InputError: an unknown option of the scheme.
+        SolverError: the program was not solved.
+    """
     match spec.name:
         case "least-loss":
             spec.parse_options()
-            return [guarantee_min_loss(problem, patterns)]
+            return [guarantee_min_loss(problem, survival_states)]
         case "common-share":
             spec.parse_options()
-            return guarantee_common_fractions(problem, patterns, options.availability)
+            return guarantee_common_fractions(problem, survival_states, options.availability)
         case "tail-loss":
-            counts_cut = bool(spec.parse_options(cut=True)["cut"])
-            assert effects is not None
+            counts_disconnected = bool(spec.parse_options(cut=True)["cut"])
+            assert merged_states is not None
             promise = guarantee_min_cvar(
                 problem,
-                patterns,
-                effects,
+                survival_states,
+                merged_states,
                 options.availability,
                 seconds=_TAIL_LOSS_TIME_LIMIT_S,
-                counts_cut=counts_cut,
+                counts_disconnected=counts_disconnected,
             )
             return [promise]
     raise AssertionError(spec.name)
@@ -320,17 +372,30 @@ def _promise_row(
     row: int,
     promise: Guarantee,
     problem: Problem,
-    patterns: SurvivalStates,
+    survival_states: SurvivalStates,
     options: AvailabilityOptions,
 ) -> PromiseRow:
-    """Return the row of a promise, with the exact quantile for the highest class."""
+    """Return the result row of a guarantee of one class and matrix.
+
+    For common-share and the highest class, the row has the exact quantile, too.
+
+    Args:
+        spec: routing scheme of the guarantee.
+        class_name: name of the class; "" without classes.
+        row: index of the matrix.
+        promise: guarantee of the class.
+        problem: the matrix.
+        survival_states: probabilities of its survival states.
+        options: settings with the availability target.
+    """
     is_share = spec.name != LEAST_LOSS
     quantile = None
     is_highest = problem.classes is None or class_name == problem.classes.names[0]
     if spec.name == COMMON_SHARE and is_highest:
         highest_class_demand = np.where(classes_of(problem) == 0, demand_of(problem), 0.0)
         highest_class = problem.with_demand(torch.from_numpy(highest_class_demand[None]))
-        quantile = common_quantile(highest_class, patterns, options.availability, promise)
+        quantile = common_quantile(highest_class, survival_states, options.availability, promise)
+    # Lost share of all traffic, lower bound and value; only least-loss has one.
     lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
     return PromiseRow(
         spec.text,
@@ -356,7 +421,16 @@ def _report(
     measured: list[Availability],
     promises: list[PromiseRow],
 ) -> AvailabilityReport:
-    """Collect the figures of all routing schemes in a report."""
+    """Collect the results of all routing schemes in a report.
+
+    Args:
+        instance: network and traffic.
+        problems: the measured matrices.
+        components: the failing components.
+        states: the listed network states.
+        measured: availability of each routing scheme.
+        promises: result rows of the guarantees.
+    """
     return AvailabilityReport(
         instance.topology.name,
         instance.traffic.name,
@@ -374,7 +448,13 @@ def _report(
 def _demand_rows(
     instance: Instance, problems: Sequence[Problem], measured: Sequence[Availability]
 ) -> list[DemandRow]:
-    """Return a row for each routing scheme and demand."""
+    """Return a result row for each routing scheme and demand.
+
+    Args:
+        instance: network and traffic.
+        problems: the measured matrices; rates are averaged over them.
+        measured: availability of each routing scheme.
+    """
     names = instance.topology.node_names
     pairs = instance.paths.pairs.tolist()
     rates = np.mean([demand_of(problem) for problem in problems], axis=0).tolist()
@@ -433,6 +513,6 @@ def _summary_row(routing: str, totals: Totals) -> SummaryRow:
 
 
 def _level_shares(levels: FloatArray) -> tuple[float, float, float]:
-    """Return the figures of the three levels."""
+    """Return the shares of the time (3,) at the levels 100, 99 and 90% as a tuple."""
     share_100, share_99, share_90 = levels.tolist()
     return share_100, share_99, share_90

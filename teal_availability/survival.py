@@ -1,5 +1,5 @@
-"""Survival states of the candidate paths of each demand ("patterns"), with exact probabilities for
-any number of simultaneous component failures.
+"""Survival states of each demand (the set of its candidate paths that survive), with exact
+probabilities for any number of simultaneous component failures.
 
 All paths of a set T survive if no component of any of them is down,
 
@@ -28,12 +28,13 @@ MAX_PATHS = 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SurvivalStates:
-    """Survival states of D demands with K paths each; a path set is the bits of an integer below
-    2^K.
+    """Survival states of D demands with K paths each.
+
+    Survival state s, 0 <= s < 2^K, means that exactly the paths whose bits are 1 in s survive.
 
     Attributes:
-        probability: (D, 2^K) share of the time in which exactly the paths of a set survive; paths
-            that a demand does not have are in no set of positive probability.
+        probability: (D, 2^K) probability of each survival state; 0 for states with paths that the
+            demand does not have.
     """
 
     probability: FloatArray
@@ -45,12 +46,12 @@ class SurvivalStates:
 
     @property
     def survives(self) -> BoolArray:
-        """(2^K, K) whether each path survives in each set."""
+        """(2^K, K) whether path k survives in survival state s."""
         return path_subsets(self.num_paths)
 
 
 def path_subsets(num_paths: int) -> BoolArray:
-    """Return (2^K, K) membership of each path in each subset of K paths."""
+    """Return (2^K, K) whether subset s of K paths contains path k: bit k of s."""
     sets = np.arange(1 << num_paths)[:, None]
     contains: BoolArray = (sets >> np.arange(num_paths)[None, :]) & 1 > 0
     return contains
@@ -59,32 +60,38 @@ def path_subsets(num_paths: int) -> BoolArray:
 def survival_probabilities(problem: Problem, components: Components) -> SurvivalStates:
     """Compute the probabilities of the survival states of all demands.
 
+    With unavailability q[c] of component c, all paths of a set T survive with probability product
+    of (1 - q[c]) over the components that any path of T uses.  A Moebius transform over subsets
+    gives the probability that exactly the paths of T survive.
+
     Args:
         problem: candidate paths, at most ``MAX_PATHS`` per demand; paths over a link of capacity 0
             never survive.
-        components: components of its network.
+        components: failing components of its network.
 
     Raises:
         InputError: more paths per demand.
     """
     paths = problem.paths
     if paths.num_paths > MAX_PATHS:
-        raise InputError("availability", "paths", f"at most {MAX_PATHS} a demand", paths.num_paths)
+        raise InputError(
+            "availability", "paths", f"at most {MAX_PATHS} per demand", paths.num_paths
+        )
     sets = path_subsets(paths.num_paths)
     log_availability = _log_availability_by_subset(paths, components)
-    # A set T survives if no component used by any path of T is down. Components are grouped by
-    # the exact set of paths that use them; groups that intersect T count.
+    # All paths of a set T survive if no component used by any of them is down. Components are
+    # grouped by the set of paths that use them; the groups whose set intersects T count.
     intersects = ((np.arange(len(sets))[:, None] & np.arange(len(sets))[None, :]) > 0).astype(float)
     all_survive = np.exp(log_availability @ intersects)
-    has_missing_path = ~problem.path_mask[0].cpu().numpy()[:, None, :] & sets[None, :, :]
     # Sets with a missing path never survive.
+    has_missing_path = ~problem.path_mask[0].cpu().numpy()[:, None, :] & sets[None, :, :]
     all_survive[has_missing_path.any(-1)] = 0.0
     return SurvivalStates(_exact_survival(all_survive, paths.num_paths))
 
 
 def paths_by_component(paths: PathSet, components: Components) -> sp.csr_array:
-    """Return (P, n) incidence: 1 where a path uses a link of a component, in the order of
-    ``PathLinks.slot``.
+    """Return (P, n) incidence of P paths and n components: 1 where a path uses a link that fails
+    with the component. Paths are in the order of ``PathLinks.slot``.
     """
     component_use = path_link_incidence(paths).astype(np.int32) @ sp.csr_array(
         components.links.T.astype(np.int32)
@@ -94,7 +101,13 @@ def paths_by_component(paths: PathSet, components: Components) -> sp.csr_array:
 
 
 def _log_availability_by_subset(paths: PathSet, components: Components) -> FloatArray:
-    """Return (D, 2^K): sum of log(1 - q[c]) over the components that exactly these paths use."""
+    """Return (D, 2^K) sum of log(1 - q[c]) over the components c that all paths of a subset and no
+    other path of the demand use.
+
+    Args:
+        paths: paths of D demands, K each.
+        components: failing components with unavailability q.
+    """
     links = path_links_of(paths)
     num_paths = paths.num_paths
     num_candidates = len(links.slot)
@@ -105,7 +118,7 @@ def _log_availability_by_subset(paths: PathSet, components: Components) -> Float
         ((1 << path_index).astype(np.int32), (demand, np.arange(num_candidates))),
         shape=(paths.num_demands, num_candidates),
     )
-    # Demands x components: the paths that use a component.
+    # (D, n) the paths of a demand that use a component, as bits.
     sets = (demand_paths @ component_use).tocoo()
     log_availability = np.bincount(
         sets.row.astype(np.int64) * (1 << num_paths) + sets.data,
@@ -116,11 +129,15 @@ def _log_availability_by_subset(paths: PathSet, components: Components) -> Float
 
 
 def _exact_survival(all_survive: FloatArray, num_paths: int) -> FloatArray:
-    """Return (D, 2^K) probabilities that exactly the paths of a set survive, from the probabilities
-    that all paths of a set survive, by a Moebius transform.
+    """Return (D, 2^K) probability that exactly the paths of a subset survive (Moebius transform).
+
+    Args:
+        all_survive: (D, 2^K) probability that all paths of a subset survive, others may survive.
+        num_paths: K.
     """
     exact = all_survive.copy()
     sets = np.arange(1 << num_paths)
+    # Subtract the probability that the path survives, too, for one path after the other.
     for path in range(num_paths):
         without = sets[(sets >> path) & 1 == 0]
         exact[:, without] -= exact[:, without | (1 << path)]

@@ -1,8 +1,9 @@
 """Rates with the smallest CVaR of the largest loss over all demands: TEAVAR's own objective (Bogle
 et al., SIGCOMM 2019, equations 4 to 9).
 
-With network states q of probability p[q], the survival state s(d, q) of a demand of d Gbit/s, and
-the rates S[d, s] reserved on its surviving paths,
+Network state q has probability p[q]. Survival state s(d, q) is the set of paths of demand d that
+survive in it, and S[d, s] is the sum of the rates reserved on these paths. With d also the rate of
+the demand in Gbit/s,
 
     L[q] = max_d max(0, 1 - S[d, s(d, q)] / d),
     CVaR = min_a  a + sum_q p[q] max(0, L[q] - a) / (1 - beta):
@@ -61,18 +62,24 @@ class MergedStates:
     """Listed network states, merged by the surviving paths of all demands.
 
     Attributes:
-        probability: (Q,) share of the time, in descending order.
-        pattern: (Q, D) surviving paths of each demand, as bits.
+        probability: (Q,) probability of each merged state, in descending order.
+        path_set: (Q, D) surviving paths of each demand: bit k is 1 if path k survives.
         rest: total probability of the states that are not listed.
     """
 
     probability: FloatArray
-    pattern: np.ndarray
+    path_set: np.ndarray
     rest: float
 
 
 def merge_states(problem: Problem, components: Components, states: States) -> MergedStates:
-    """Compute the surviving paths in each state, and merge states with the same surviving paths.
+    """Compute the surviving paths of all demands in each network state, and merge states with the
+    same surviving paths.
+
+    Args:
+        problem: one matrix with its candidate paths.
+        components: failing components of its network.
+        states: the most probable network states.
 
     Raises:
         InputError: too many states times demands.
@@ -84,7 +91,7 @@ def merge_states(problem: Problem, components: Components, states: States) -> Me
         raise InputError("tail-loss", "states", expected, f"{num_entries:,}")
     links = path_links_of(paths)
     num_paths = paths.num_paths
-    # Failed paths of each state, from its failed components.
+    # Incidence (states, components) of failed components, then (states, P) of failed paths.
     down_components = np.fromiter(
         (c for state_components in states.down for c in state_components), np.int64
     )
@@ -97,7 +104,7 @@ def merge_states(problem: Problem, components: Components, states: States) -> Me
     )
     failed_paths = sp.csr_array(state_components @ paths_by_component(paths, components).T)
     failed_paths.data[:] = 1
-    # Surviving paths of each demand as bits.
+    # (states, D) surviving paths of each demand: the bits of all live paths without failed ones.
     demand, path_index = np.divmod(links.slot, num_paths)
     path_bits = sp.csr_array(
         ((1 << path_index).astype(np.int32), (np.arange(len(path_index)), demand)),
@@ -105,40 +112,53 @@ def merge_states(problem: Problem, components: Components, states: States) -> Me
     )
     live_sets = problem.path_mask[0].cpu().numpy() @ (1 << np.arange(num_paths))
     failed_sets = (failed_paths @ path_bits).toarray()
-    pattern = (live_sets[None, :] & ~failed_sets).astype(np.uint8 if num_paths <= 8 else np.uint32)
-    # Merge equal states, the most probable first.
-    distinct, effect_index = np.unique(pattern, axis=0, return_inverse=True)
+    path_set = (live_sets[None, :] & ~failed_sets).astype(np.uint8 if num_paths <= 8 else np.uint32)
+    # Merge equal rows, and sort them by descending probability.
+    distinct, merged_index = np.unique(path_set, axis=0, return_inverse=True)
     probability = np.zeros(len(distinct))
-    np.add.at(probability, effect_index.reshape(-1), states.probability)
+    np.add.at(probability, merged_index.reshape(-1), states.probability)
     order = np.argsort(-probability, kind="stable")
     return MergedStates(probability[order], distinct[order], states.rest)
 
 
 def demand_losses(
-    patterns: SurvivalStates,
-    effects: MergedStates,
+    survival_states: SurvivalStates,
+    merged_states: MergedStates,
     demand: FloatArray,
     rates: FloatArray,
     is_included: BoolArray,
     *,
-    counts_cut: bool,
+    counts_disconnected: bool,
 ) -> FloatArray:
-    """Return (Q, D) loss of each demand in each state; 0 for excluded demands, and without
-    ``counts_cut`` where none of its paths survives.
+    """Return (Q, D) loss of each demand in each network state: 1 - min(1, S[d, s(d, q)] / d).
+
+    Args:
+        survival_states: survival states of the demands.
+        merged_states: the Q network states.
+        demand: (D,) Gbit/s.
+        rates: (D, K) reserved Gbit/s on each path.
+        is_included: (D,) whether a demand counts; the loss of other demands is 0.
+        counts_disconnected: whether a demand without a surviving path has a loss of 1, else 0.
     """
-    loss = np.where(is_included[:, None], 1 - arriving_shares(patterns, demand, rates), 0.0)
-    if not counts_cut:
+    loss = np.where(is_included[:, None], 1 - arriving_shares(survival_states, demand, rates), 0.0)
+    if not counts_disconnected:
         loss[:, 0] = 0.0
-    return loss[np.arange(len(demand))[None, :], effects.pattern]
+    return loss[np.arange(len(demand))[None, :], merged_states.path_set]
 
 
-def cvar(losses: FloatArray, effects: MergedStates, availability: float) -> float:
-    """Return the mean of losses (Q,) over the worst 1 - availability of the time; unlisted states
-    have a loss of 1.
+def cvar(losses: FloatArray, merged_states: MergedStates, availability: float) -> float:
+    """Return the conditional value at risk: the mean loss over the worst 1 - availability of the
+    time.
+
+    Args:
+        losses: (Q,) loss in each network state; unlisted states have a loss of 1.
+        merged_states: probabilities of the Q network states.
+        availability: beta, in (0, 1).
     """
     loss = np.append(losses, 1.0)
-    probability = np.append(effects.probability, effects.rest)
+    probability = np.append(merged_states.probability, merged_states.rest)
     order = np.argsort(-loss, kind="stable")
+    # Fill the tail with the states of the largest losses.
     preceding_probability = np.cumsum(probability[order]) - probability[order]
     tail_probability = np.clip(1 - availability - preceding_probability, 0.0, probability[order])
     return float(tail_probability @ loss[order]) / (1 - availability)
@@ -146,37 +166,43 @@ def cvar(losses: FloatArray, effects: MergedStates, availability: float) -> floa
 
 def tail_loss_bound(
     problem: Problem,
-    effects: MergedStates,
+    merged_states: MergedStates,
     availability: float,
     prices: FloatArray,
     weights: sp.csr_array,
 ) -> float:
-    """Return a lower bound on the smallest CVaR of the largest loss (module docstring).
+    """Return a lower bound on the smallest CVaR of the largest loss, by weak duality.
 
-    Weights that violate the conditions are scaled down, so that any numbers give a bound.
+    For prices y >= 0 of links and weights w >= 0 with
+
+        sum_d w[d, q] <= p[q] / (1 - beta) for each state q,  sum of all w <= 1,
+        sum of w[d, q] over the states in which path k survives  <=  d times the price of path k,
+
+    the bound is sum of w - sum_e c[e] y[e].  Weights that violate a condition are scaled down, so
+    that any numbers give a bound.
 
     Args:
         problem: one matrix.
-        effects: states.
+        merged_states: the Q network states.
         availability: beta.
-        prices: (E,) any numbers.
-        weights: (Q, D) any numbers, without entries for excluded demands.
+        prices: (E,) link prices, any numbers.
+        weights: (Q, D) weights, any numbers, without entries for excluded demands.
     """
     demand = demand_of(problem)
     prices = np.maximum(prices, 0.0)
     entries = weights.tocoo()
     weight = np.maximum(entries.data, 0.0)
-    # Limit of each state.
-    state_weight = np.bincount(entries.row, weight, len(effects.probability))
-    max_weight = effects.probability / (1 - availability)
+    # Scale the weights of each state to its limit p[q] / (1 - beta).
+    state_weight = np.bincount(entries.row, weight, len(merged_states.probability))
+    max_weight = merged_states.probability / (1 - availability)
     scale = np.minimum(1.0, max_weight / np.maximum(state_weight, 1e-300))
     weight = weight * scale[entries.row]
-    # Limit of each path.
-    pattern = effects.pattern[entries.row, entries.col]
+    # Scale the weights of each demand so that each path keeps its limit.
+    path_set = merged_states.path_set[entries.row, entries.col]
     path_price = path_prices(problem, prices)
     scale = np.ones(len(demand))
     for path in range(problem.paths.num_paths):
-        path_weight = np.bincount(entries.col, weight * ((pattern >> path) & 1), len(demand))
+        path_weight = np.bincount(entries.col, weight * ((path_set >> path) & 1), len(demand))
         is_path = np.isfinite(path_price[:, path])
         max_path_weight = np.where(
             is_path, np.where(is_path, path_price[:, path], 0.0) * demand, np.inf
@@ -184,35 +210,36 @@ def tail_loss_bound(
         exceeds = path_weight > max_path_weight
         scale[exceeds] = np.minimum(scale[exceeds], max_path_weight[exceeds] / path_weight[exceeds])
     weight = weight * scale[entries.col]
-    # Limit of the sum of all weights.
+    # Scale weights and prices so that all weights sum to at most 1.
     total = max(1.0, float(weight.sum()))
     return max(0.0, float(weight.sum()) / total - float(capacity_of(problem) @ prices) / total)
 
 
 def guarantee_min_cvar(
     problem: Problem,
-    patterns: SurvivalStates,
-    effects: MergedStates,
+    survival_states: SurvivalStates,
+    merged_states: MergedStates,
     availability: float,
     gap: float = 1e-3,
     seconds: float = math.inf,
     *,
-    counts_cut: bool = True,
+    counts_disconnected: bool = True,
 ) -> Guarantee:
-    """Compute the rates with the smallest CVaR of the largest loss. Value and bound are one minus
-    the CVaR: the share that every demand keeps at once, on average in the worst 1 - beta of the
-    time.
+    """Compute the rates with the smallest CVaR of the largest loss, by row generation.
+
+    Value and bound are one minus the CVaR: the smallest delivered share of any demand, averaged
+    over the worst 1 - beta of the time.
 
     Args:
         problem: one matrix under total_flow.
-        patterns: probabilities of its survival states.
-        effects: the listed states.
+        survival_states: probabilities of its survival states.
+        merged_states: the listed states.
         availability: beta, in (0, 1).
         gap: largest difference between value and optimum, a share of the demand; the bound ignores
             the unlisted states, at most rest / (1 - availability).
         seconds: time limit; the incumbent is returned after it.
-        counts_cut: whether a demand without a surviving path has a loss of 1; otherwise it is
-            ignored in such states, where no rates help it.
+        counts_disconnected: whether a demand without a surviving path has a loss of 1; otherwise it
+            is ignored in such states, in which no rates help it.
 
     Raises:
         InputError: another availability, or states for too little of the time.
@@ -221,42 +248,57 @@ def guarantee_min_cvar(
     check_availability(availability, "promise")
     deadline = time.perf_counter() + seconds
     demand = demand_of(problem)
-    excluded = demands_without_path(patterns, demand, availability)
+    excluded = demands_without_path(survival_states, demand, availability)
     is_included = (demand > 0) & ~excluded
     if not is_included.any():
-        return empty_promise(problem, patterns, excluded)
-    if effects.rest >= 1 - availability:
-        expected = "states for more than --availability of the time (--most-states, --rest)"
-        raise InputError("tail-loss", "states", expected, f"{1 - effects.rest:.6g} of the time")
-    # Grow the tail until the gap is closed.
-    search = _TailProgram(problem, effects, is_included, availability, counts_cut=counts_cut)
-    unlisted = effects.rest / (1 - availability)
+        return empty_promise(problem, survival_states, excluded)
+    if merged_states.rest >= 1 - availability:
+        raise InputError.invalid(
+            "tail-loss",
+            "states",
+            f"the listed states cover only {1 - merged_states.rest:.6g} of the time, not more than "
+            f"the availability of {availability:.6g}",
+            "raise --most-states, or lower --rest",
+        )
+    # Solve with a growing tail until the gap is closed.
+    program = _TailProgram(
+        problem, merged_states, is_included, availability, counts_disconnected=counts_disconnected
+    )
+    unlisted = merged_states.rest / (1 - availability)
     incumbent: Guarantee | None = None
     while True:
         try:
-            solution = search.solve(deadline - time.perf_counter())
+            solution = program.solve(deadline - time.perf_counter())
         except SolverError:
             if incumbent is None:
                 raise
             return incumbent
-        # Lower bound from the duals.
-        weights, has_grown = search.divide_weights(solution)
-        bound = tail_loss_bound(problem, effects, availability, solution.prices, weights)
-        # Upper bound from the rates.
-        rates = scale_to_capacities(problem, search.rates(solution.shares, demand))
-        losses = demand_losses(patterns, effects, demand, rates, is_included, counts_cut=counts_cut)
-        value = cvar(losses.max(1, initial=0.0), effects, availability)
+        # Lower bound on the CVaR from the duals; the tail grows by the states that limit them.
+        weights, has_grown = program.divide_weights(solution)
+        bound = tail_loss_bound(problem, merged_states, availability, solution.prices, weights)
+        # CVaR of the rates, an upper bound.
+        rates = scale_to_capacities(problem, program.rates(solution.shares, demand))
+        losses = demand_losses(
+            survival_states,
+            merged_states,
+            demand,
+            rates,
+            is_included,
+            counts_disconnected=counts_disconnected,
+        )
+        value = cvar(losses.max(1, initial=0.0), merged_states, availability)
         if incumbent is None:
-            pattern_weights = search.weights_by_pattern(weights)
+            survival_weights = program.weights_by_survival_state(weights)
             incumbent = Guarantee(
-                rates, 1 - value, 1 - bound, solution.prices, pattern_weights, excluded
+                rates, 1 - value, 1 - bound, solution.prices, survival_weights, excluded
             )
+        # Keep the best rates and the best bound so far.
         if 1 - value > incumbent.value:
             incumbent = dataclasses.replace(incumbent, rates=rates, value=1 - value)
         if 1 - bound < incumbent.bound:
-            pattern_weights = search.weights_by_pattern(weights)
+            survival_weights = program.weights_by_survival_state(weights)
             incumbent = dataclasses.replace(
-                incumbent, bound=1 - bound, prices=solution.prices, weights=pattern_weights
+                incumbent, bound=1 - bound, prices=solution.prices, weights=survival_weights
             )
         is_converged = incumbent.bound - incumbent.value <= unlisted + gap
         if is_converged or not has_grown or time.perf_counter() >= deadline:
@@ -264,14 +306,15 @@ def guarantee_min_cvar(
 
 
 class _Solution(NamedTuple):
-    """Solution of the program with the present tail.
+    """Solution of the linear program with the current tail, over P paths and R loss rows.
 
     Attributes:
-        shares: (P,) shares of demands on their paths.
-        prices: (E,) link prices.
-        state: (R,) state of each row; for a survival state outside of the tail one of its states.
+        shares: (P,) reserved rate of each path, as a share of its demand.
+        prices: (E,) dual prices of the links, per Gbit/s.
+        state: (R,) network state of each row; for a row that stands for all states outside of the
+            tail with the same survival state, one of them.
         demand: (R,) demand of each row.
-        is_outside: (R,) whether the row is a survival state that occurs outside of the tail.
+        is_outside: (R,) whether the row stands for states outside of the tail.
         weight: (R,) dual of each row.
     """
 
@@ -284,32 +327,38 @@ class _Solution(NamedTuple):
 
 
 class _TailProgram:
-    """Linear program with a growing tail.
+    """Linear program of the smallest CVaR, restricted to a growing tail of network states.
 
-    Variables: the shares of demands on their paths, a, and u[q] for the states of the tail.
+        min  a + sum_q p[q] u[q] / (1 - beta),
+        u[q] >= 1 - S[d, s(d, q)] / d - a for each state q of the tail and demand d,
+        0 >= 1 - S[d, s] / d - a for each survival state s that occurs outside of the tail,
+
+    with link loads within capacities.  Variables: the reserved rates as shares of the demands, a,
+    u[q] for the states of the tail, and one more u for all unlisted states, whose loss is 1.
 
     Args:
         problem: one matrix.
-        effects: states.
+        merged_states: the Q network states.
         is_included: (D,) demands in the program.
         availability: beta.
-        counts_cut: as in :func:`guarantee_min_cvar`.
+        counts_disconnected: whether a demand without a surviving path has a loss of 1; otherwise
+            it is ignored in such states.
     """
 
     def __init__(
         self,
         problem: Problem,
-        effects: MergedStates,
+        merged_states: MergedStates,
         is_included: BoolArray,
         availability: float,
         *,
-        counts_cut: bool,
+        counts_disconnected: bool,
     ) -> None:
-        self._effects = effects
+        self._merged_states = merged_states
         # Limits of the dual weights of each state, and of the unlisted states.
         tail = 1 - availability
-        self._max_weight = effects.probability / tail
-        self._unlisted_weight = effects.rest / tail
+        self._max_weight = merged_states.probability / tail
+        self._unlisted_weight = merged_states.rest / tail
         # Columns: paths of the included demands, without links of capacity 0.
         links = path_links_of(problem.paths)
         self._num_paths = problem.paths.num_paths
@@ -325,40 +374,44 @@ class _TailProgram:
             sp.diags_array(demand[self._slot // self._num_paths]) @ incidence[:, self._live_links]
         )
         self._loads = (loads @ sp.diags_array(1 / self._capacity[self._live_links])).T.tocsr()
-        # Column of each path by its slot.
+        # (D K,) column of each path slot, -1 for paths that are not in the program.
         self._column = np.full(is_included.size * self._num_paths, -1, np.int64)
         self._column[self._slot] = np.arange(len(candidates))
-        # Demands that count in each state, and keys of their survival states.
-        self._is_included = is_included & (counts_cut | (effects.pattern > 0))
-        self._pattern_key = (
+        # (Q, D) whether a demand counts in a state, and key d 2^K + path set of its survival state.
+        self._is_included = is_included & (counts_disconnected | (merged_states.path_set > 0))
+        self._path_set_key = (
             np.arange(is_included.size) << self._num_paths
-        ) + effects.pattern.astype(np.int64)
-        # In states in which a demand is cut off, no rates change the largest loss.
-        is_cut = self._is_included & (effects.pattern == 0)
-        self._cut_states = np.flatnonzero(is_cut.any(1))
-        self._cut_demand = is_cut[self._cut_states].argmax(1)
-        self._in_tail = is_cut.any(1)
+        ) + merged_states.path_set.astype(np.int64)
+        # States in which a demand has no surviving path: no rates change the largest loss of 1.
+        # They are in the tail from the beginning.
+        is_disconnected = self._is_included & (merged_states.path_set == 0)
+        self._disconnected_states = np.flatnonzero(is_disconnected.any(1))
+        self._disconnected_demand = is_disconnected[self._disconnected_states].argmax(1)
+        self._in_tail = is_disconnected.any(1)
 
-    def weights_by_pattern(self, weights: sp.csr_array) -> FloatArray:
-        """Return weights (Q, D) summed by survival state of each demand (D, 2^K)."""
+    def weights_by_survival_state(self, weights: sp.csr_array) -> FloatArray:
+        """Sum weights (Q, D) of network states by the survival state of each demand: (D, 2^K)."""
         entries = weights.tocoo()
         table = np.zeros(self._is_included.shape[1] << self._num_paths)
-        np.add.at(table, self._pattern_key[entries.row, entries.col], entries.data)
+        np.add.at(table, self._path_set_key[entries.row, entries.col], entries.data)
         return table.reshape(-1, 1 << self._num_paths)
 
     def rates(self, shares: FloatArray, demand: FloatArray) -> FloatArray:
-        """Return the rates (D, K) in Gbit/s of shares (P,)."""
+        """Convert shares of the demands on the program's paths (P,) to rates (D, K) in Gbit/s."""
         path_rates = np.zeros(len(demand) * self._num_paths)
         path_rates[self._slot] = np.maximum(shares, 0.0) * demand[self._slot // self._num_paths]
         return path_rates.reshape(-1, self._num_paths)
 
     def solve(self, seconds: float) -> _Solution:
-        """Solve the program with the present tail.
+        """Solve the linear program with the current tail.
+
+        Args:
+            seconds: time limit.
 
         Raises:
-            SolverError: it was not solved in time.
+            SolverError: the program was not solved in time.
         """
-        # Rows and the tail variables u[q] that they contain.
+        # Loss rows, and incidence (R, tail states) of the tail variables u[q] in them.
         state, demand, is_outside = self._rows()
         num_paths = len(self._slot)
         states, tail_index = np.unique(state[~is_outside], return_inverse=True)
@@ -368,8 +421,9 @@ class _TailProgram:
         )
         unit_column = np.ones((len(state), 1))
         unit_entry = np.ones((1, 1))
-        # Minimise the CVaR: path shares have no cost.
+        # Minimise the CVaR: path shares cost 0, a costs 1, u[q] costs p[q] / (1 - beta).
         weights = [[1.0], self._max_weight[states], [self._unlisted_weight]]
+        # Row blocks: link loads <= capacity, loss rows, and the loss of 1 in unlisted states.
         blocks = [
             [self._loads, None, None, None],
             [-self._path_survival(state, demand), -unit_column, -state_incidence, None],
@@ -384,7 +438,7 @@ class _TailProgram:
             seconds=max(1.0, seconds),
         )
         shares = result.solution("tail-loss")[:num_paths]
-        # Duals of links, in Gbit/s, and of rows.
+        # Duals of the links, converted from relative loads to Gbit/s, and of the loss rows.
         prices = np.zeros(len(self._capacity))
         num_links = len(self._live_links)
         prices[self._live_links] = result.duals[:num_links] / self._capacity[self._live_links]
@@ -392,21 +446,25 @@ class _TailProgram:
         return _Solution(shares, prices, state, demand, is_outside, weight)
 
     def _rows(self) -> tuple[Int64Array, Int64Array, BoolArray]:
-        """Return state and demand of each row, and whether the row is outside of the tail.
+        """Return network state (R,) and demand (R,) of each loss row, and whether the row stands
+        for states outside of the tail (R,).
 
-        A survival state that occurs outside of the tail has one row, in its most probable state
-        there. A survival state that occurs only in the tail has one row for each state of the tail.
+        A survival state that occurs outside of the tail has one row, with its most probable network
+        state there. A survival state that occurs only in the tail has one row for each such network
+        state.
         """
         is_included = self._is_included
-        pattern_key = self._pattern_key
+        path_set_key = self._path_set_key
+        # One row for each survival state outside of the tail; states are sorted by probability.
         state, demand = np.nonzero(is_included & ~self._in_tail[:, None])
-        _, first_index = np.unique(pattern_key[state, demand], return_index=True)
+        _, first_index = np.unique(path_set_key[state, demand], return_index=True)
         state = state[first_index]
         demand = demand[first_index]
         is_outside = np.zeros(is_included.shape[1] << self._num_paths, bool)
-        is_outside[pattern_key[state, demand]] = True
+        is_outside[path_set_key[state, demand]] = True
+        # One row for each network state of the tail and demand without such a row.
         inside, inside_demand = np.nonzero(is_included & self._in_tail[:, None])
-        only_in_tail = ~is_outside[pattern_key[inside, inside_demand]]
+        only_in_tail = ~is_outside[path_set_key[inside, inside_demand]]
         is_outside_flags = np.arange(len(state) + int(only_in_tail.sum())) < len(state)
         return (
             np.append(state, inside[only_in_tail]),
@@ -415,27 +473,41 @@ class _TailProgram:
         )
 
     def _path_survival(self, state: Int64Array, demand: Int64Array) -> sp.csr_array:
-        """Return (R, P) incidence: 1 where a path of a row's demand survives."""
-        pattern = self._effects.pattern[state, demand]
-        row, path = np.nonzero((pattern[:, None] >> np.arange(self._num_paths)) & 1)
+        """Return (R, P) incidence: 1 where a path of a row's demand survives in the row's state.
+
+        Args:
+            state: (R,) network state of each row.
+            demand: (R,) demand of each row.
+        """
+        path_set = self._merged_states.path_set[state, demand]
+        row, path = np.nonzero((path_set[:, None] >> np.arange(self._num_paths)) & 1)
         columns = self._column[demand[row] * self._num_paths + path]
         shape = (len(state), len(self._slot))
         return sp.csr_array((np.ones(len(row)), (row, columns)), shape=shape)
 
     def divide_weights(self, solution: _Solution) -> tuple[sp.csr_array, bool]:
-        """Divide the duals over network states; return weights (Q, D), and whether the tail has
-        grown by the states that limit them.
+        """Divide the duals of the loss rows over network states, by a maximum flow.
+
+        If the limits p[q] / (1 - beta) of the states do not admit all weight, the states of the
+        minimum cut join the tail.
+
+        Args:
+            solution: solution of the program with the current tail.
+
+        Returns:
+            weights (Q, D) for :func:`tail_loss_bound`, and whether the tail has grown.
         """
-        pattern = self._effects.pattern
-        # Rows of the tail keep their duals; the other rows divide theirs over their states.
+        path_set = self._merged_states.path_set
+        # Rows of the tail keep their duals; their states have less weight left.
         has_weight = solution.weight > 0
         inside = has_weight & ~solution.is_outside
         residual_weight = self._max_weight - np.bincount(
             solution.state[inside], solution.weight[inside], len(self._max_weight)
         )
+        # The other rows divide their duals over all states with the same survival state.
         outside = np.flatnonzero(has_weight & solution.is_outside)
         members = [
-            np.flatnonzero(pattern[:, demand] == pattern[state, demand])
+            np.flatnonzero(path_set[:, demand] == path_set[state, demand])
             for state, demand in zip(solution.state[outside], solution.demand[outside], strict=True)
         ]
         division = divide(solution.weight[outside], members, residual_weight.clip(min=0))
@@ -445,18 +517,18 @@ class _TailProgram:
         state = np.append(solution.state[inside], division.state)
         demand = np.append(solution.demand[inside], solution.demand[outside][division.row])
         weight = np.append(solution.weight[inside], division.weight)
-        # Assign the weight of unlisted states to states in which a demand is cut off.
+        # Assign the rest of the total weight of 1 to states in which a demand has no path.
         spare_weight = (self._max_weight - np.bincount(state, weight, len(self._max_weight)))[
-            self._cut_states
+            self._disconnected_states
         ]
         spare_weight = spare_weight.clip(min=0)
         added_weight = np.clip(
             1 - weight.sum() - (np.cumsum(spare_weight) - spare_weight), 0, spare_weight
         )
-        state = np.append(state, self._cut_states)
-        demand = np.append(demand, self._cut_demand)
+        state = np.append(state, self._disconnected_states)
+        demand = np.append(demand, self._disconnected_demand)
         weight = np.append(weight, added_weight)
-        return sp.csr_array((weight, (state, demand)), shape=pattern.shape), has_grown
+        return sp.csr_array((weight, (state, demand)), shape=path_set.shape), has_grown
 
 
 class Division(NamedTuple):
@@ -464,10 +536,10 @@ class Division(NamedTuple):
 
     Attributes:
         row: (n,) row of each part.
-        state: (n,) state of each part.
+        state: (n,) network state of each part.
         weight: (n,) weight of each part.
-        limiting: (Q,) whether a state is on the saturated side of the minimum cut, when not all
-            weight can be divided.
+        limiting: (Q,) whether a state is on the source side of the minimum cut, so that its limit
+            prevents the division of all weight; all false if all weight is divided.
     """
 
     row: Int64Array
@@ -481,10 +553,10 @@ def divide(weight: FloatArray, members: Sequence[Int64Array], limit: FloatArray)
 
     Args:
         weight: (R,) weight of each row, with a sum of at most 1.
-        members: states of each row.
+        members: network states over which each row may be divided.
         limit: (Q,) largest sum of weights of a state.
     """
-    # Rows with a state of unlimited capacity need no flow.
+    # A limit of 1 admits all weight: assign rows with such a state to it, without a flow.
     is_unlimited = limit >= 1
     has_unlimited = np.array([bool(is_unlimited[states].any()) for states in members], dtype=bool)
     unlimited_rows = np.flatnonzero(has_unlimited)
@@ -515,13 +587,13 @@ def _flow_over_states(
 
     Args:
         weight: (R,) weight of each row.
-        members: states of each row.
+        members: network states over which each row may be divided.
         limit: (Q,) largest sum of weights of a state.
     """
     # Imported here, since it loads slowly.
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-    # Nodes: the source, the rows, the states, the sink.
+    # Nodes of the flow network: source 0, rows 1..R, states R + 1..R + Q, sink.
     num_rows = len(weight)
     num_states = len(limit)
     row = np.repeat(np.arange(num_rows), [len(states) for states in members])
@@ -529,7 +601,8 @@ def _flow_over_states(
     sink = 1 + num_rows + num_states
     row_supply = np.floor(weight * _FLOW_UNITS_PER_WEIGHT)
     state_capacity = np.ceil(np.minimum(limit, 1.0) * _FLOW_UNITS_PER_WEIGHT) + 1
-    # Arcs with integer capacities; rounding up the states does not limit them.
+    # Arcs source -> row -> state -> sink with integer capacities; capacities of states are rounded
+    # up, so that rounding limits no weight.
     tail = np.concatenate(
         [np.zeros(num_rows, np.int64), 1 + row, 1 + num_rows + np.arange(num_states)]
     )
@@ -539,7 +612,7 @@ def _flow_over_states(
     arc_capacity = np.concatenate([row_supply, row_supply[row], state_capacity]).astype(np.int32)
     graph = sp.csr_array((arc_capacity, (tail, head)), shape=(sink + 1, sink + 1))
     flow: Any = maximum_flow(graph, 0, sink)
-    # Not all weight fits: states reachable in the residual graph limit it.
+    # Minimum cut: states reachable from the source in the residual graph limit the weight.
     limiting = np.zeros(num_states, dtype=bool)
     if flow.flow_value < row_supply.sum():
         residual = graph - flow.flow
@@ -548,7 +621,7 @@ def _flow_over_states(
         reached = breadth_first_order(residual, 0, return_predecessors=False)
         is_state = (reached > num_rows) & (reached < sink)
         limiting[reached[is_state] - 1 - num_rows] = True
-    # Parts of the rows by the flow.
+    # Flows from rows to states are the parts.
     flows = flow.flow.tocoo()
     is_row_flow = (flows.row >= 1) & (flows.row <= num_rows) & (flows.data > 0)
     return Division(

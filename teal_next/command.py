@@ -49,12 +49,12 @@ def interval_tables(summaries: Sequence[NextSummary], *, wide: bool) -> list[Tab
 
 
 def interval_table(summaries: Sequence[NextSummary], *, wide: bool) -> Table:
-    """Table of realised over optimum, churn, stated limit and time of one network's schemes, the
-    best first.
+    """Return a table of one network with a row for each scheme, the best first: realised over
+    optimum, churn, conformal limit and solve time.
 
     Args:
         summaries: summaries of one network.
-        wide: all columns; otherwise those that fit 80 characters.
+        wide: show all columns; otherwise those that fit 80 characters.
     """
     first = summaries[0]
     columns = [
@@ -75,6 +75,7 @@ def interval_table(summaries: Sequence[NextSummary], *, wide: bool) -> Table:
 
 
 def _best_first(summaries: Sequence[NextSummary]) -> list[NextSummary]:
+    """Sort summaries by the distance of the mean ratio from 1."""
     return sorted(summaries, key=lambda s: abs(s.mean - 1) if math.isfinite(s.mean) else math.inf)
 
 
@@ -87,16 +88,18 @@ def _share(value: float) -> str:
 
 
 def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
-    """Charts of one network: over time, distributions, and the best scheme's stated limit."""
-    figure_name = (
+    """Return the charts of one network: ratios over time, their distribution, the conformal limit
+    of the best scheme, and churn.
+    """
+    metric_name = (
         "utilisation"
         if rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value
         else "satisfied demand"
     )
-    label = f"realised {figure_name} / optimum"
+    label = f"realised {metric_name} / optimum"
     schemes = by_scheme(rows)
     charts = [
-        _ratios_over_time(schemes, figure_name, label),
+        _ratios_over_time(schemes, metric_name, label),
         _ratio_distributions(schemes, label),
     ]
     if any(math.isfinite(row.limit) for row in rows):
@@ -107,12 +110,18 @@ def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
 
 
 def _ratios_over_time(
-    schemes: Mapping[str, Sequence[NextRow]], figure_name: str, label: str
+    schemes: Mapping[str, Sequence[NextRow]], metric_name: str, label: str
 ) -> Chart:
-    """Chart of the ratio of each scheme in each interval."""
+    """Return the chart of the ratio of each scheme in each interval.
+
+    Args:
+        schemes: results of one network by scheme.
+        metric_name: name of the evaluated metric.
+        label: label of the axis.
+    """
     return Chart(
         "ratio-over-time",
-        f"Realised {figure_name} over the optimum",
+        f"Realised {metric_name} over the optimum",
         "Each interval, whose matrix no scheme had seen.",
         "",
         label,
@@ -125,7 +134,7 @@ def _ratios_over_time(
 
 
 def _ratio_distributions(schemes: Mapping[str, Sequence[NextRow]], label: str) -> Chart:
-    """Chart of the distribution of each scheme's ratios."""
+    """Return the chart of the distribution of each scheme's ratios."""
     return Chart(
         "ratio",
         "Share of intervals",
@@ -142,11 +151,11 @@ def _ratio_distributions(schemes: Mapping[str, Sequence[NextRow]], label: str) -
 
 
 def _stated_limits(scheme: str, rows: Sequence[NextRow], label: str) -> Chart:
-    """Chart of a scheme's ratios and stated limits."""
+    """Return the chart of a scheme's ratios and of their conformal limits."""
     return Chart(
         "limit",
         f"{scheme}: the stated limit",
-        "Stated before the interval, to hold in 95% of them.",
+        "Upper limit of the ratio, stated before each interval; it should hold in 95% of them.",
         "",
         label,
         (
@@ -158,7 +167,7 @@ def _stated_limits(scheme: str, rows: Sequence[NextRow], label: str) -> Chart:
 
 
 def _churn_over_time(schemes: Mapping[str, Sequence[NextRow]]) -> Chart:
-    """Chart of the churn of each scheme in each interval."""
+    """Return the chart of the churn of each scheme in each interval."""
     return Chart(
         "churn",
         "Churn",
@@ -173,9 +182,10 @@ def _churn_over_time(schemes: Mapping[str, Sequence[NextRow]]) -> Chart:
     )
 
 
-def _over_time(name: str, rows: Sequence[NextRow], figure: Callable[[NextRow], float]) -> Series:
+def _over_time(name: str, rows: Sequence[NextRow], metric: Callable[[NextRow], float]) -> Series:
+    """Return a metric of the rows as a line over time, sampled to at most MAX_POINTS points."""
     sampled = [rows[i] for i in spread(np.arange(len(rows)), MAX_POINTS).tolist()]
-    values = [figure(row) for row in sampled]
+    values = [metric(row) for row in sampled]
     return Series(
         name,
         "line",
@@ -206,12 +216,12 @@ def plot_next_interval(path: Path, rows: Sequence[NextRow]) -> None:
 def write_next_interval_report(
     path: Path, rows: Sequence[NextRow], selections: Mapping[str, str]
 ) -> None:
-    """Write the page.
+    """Write the HTML page with tables and charts of all networks.
 
     Args:
-        path: path of the file.
+        path: the file.
         rows: results, at least one.
-        selections: description of each network's evaluated matrices, by name of the topology.
+        selections: description of the evaluated matrices by name of the topology.
     """
     sections = []
     for (topology, traffic), network_rows in by_network(rows).items():
@@ -255,14 +265,14 @@ def run_next_interval(
     Raises:
         InputError: invalid settings, or existing results in OUT without --overwrite.
     """
-    # Validate before anything slow.
+    # Validate folder, models and hedges before anything slow.
     if not config.resume:
         names = (JOURNAL, *FILES)
         check_out_folder(config.out, names, overwrite=config.overwrite, hint=RESUME_HINT)
     models = config.models_by_network()
     for model in models:
         hedges_of(config, model)
-    # Results of an interrupted run.
+    # Read the results of an interrupted run, and the index of its last matrix for each network.
     journal = Journal(config.out / JOURNAL, config, resume=config.resume)
     measured = NextIntervals([], {})
     for entry in journal.entries(_INTERVAL):
@@ -271,7 +281,7 @@ def run_next_interval(
         names: max(row.index for row in network_rows)
         for names, network_rows in by_network(measured.rows).items()
     }
-    # Networks, one after the other.
+    # Evaluate the networks one after the other; skip finished intervals.
     is_complete = False
     try:
         for network_config, model in zip(config.instances(), models, strict=True):
@@ -304,6 +314,7 @@ _INTERVAL = "interval"
 
 
 def _write_to_journal(journal: Journal, rows: Sequence[NextRow]) -> None:
+    """Append the rows of all hedges in one interval to the journal."""
     journal.add(_INTERVAL, {"rows": [dataclasses.asdict(row) for row in rows]})
 
 
@@ -360,29 +371,30 @@ def measure(
     on_interval: Callable[[Sequence[NextRow]], None] = lambda _: None,
     after: int = -1,
 ) -> None:
-    """Append the results of a network, interval by interval.
+    """Evaluate hedges on the intervals of one network, and append the results to ``measured``.
 
     Args:
         instance: network, traffic, candidate paths and program.
-        options: intervals, and the information that hedges have.
-        hedges: hedges by the name in the rows.
-        measured: receives the rows.
+        options: settings: split, limit, lead, lookback, warm-up.
+        hedges: hedges by name.
+        measured: results of all networks (updated).
         visible: matrices that hedges see; None for those of the traffic.
-        notify: called with findings.
+        notify: called with messages.
         on_interval: called with the rows of each interval.
-        after: index of the last matrix in an interrupted run; -1 for none.
+        after: index of the last matrix that an interrupted run has evaluated; -1 for none.
 
     Raises:
         InputError: too few matrices.
     """
+    # Indices of the matrices that have ``lead`` matrices before them.
     rows = rows_of(instance, options.split)[: options.limit or None]
     rows = rows[rows >= options.lead]
     if not len(rows):
-        raise InputError(
+        raise InputError.invalid(
             instance.traffic.name,
             "",
-            f"matrices after the first {options.lead}",
-            instance.traffic.num_matrices,
+            f"no evaluated matrix has {options.lead} earlier ones, as --lead requires; the traffic "
+            f"has {instance.traffic.num_matrices} matrices",
         )
     measured.selections[instance.topology.name] = selection_text(
         len(rows), instance, options, is_consecutive=True
@@ -404,11 +416,17 @@ def _measure_each(
     indices: Sequence[int],
     on_interval: Callable[[Sequence[NextRow]], None],
 ) -> None:
-    """Evaluate intervals, with a progress bar that shows the current hedge and the best so far.
+    """Evaluate hedges on consecutive intervals; a progress bar shows the current hedge and the best
+    one so far.
 
     Args:
-        instance, options, hedges, measured, visible, on_interval: as in :func:`measure`.
+        instance: network, traffic, candidate paths and program.
+        options: settings: lead, lookback, warm-up.
+        hedges: hedges by name.
+        measured: results of all networks (updated).
+        visible: matrices that hedges see; None for those of the traffic.
         indices: indices of the consecutive matrices.
+        on_interval: called with the rows of each interval.
     """
     # Sum and number of the finite ratios of each hedge.
     sums = dict.fromkeys(hedges, 0.0)
@@ -416,6 +434,7 @@ def _measure_each(
     best = "no interval measured yet"
 
     def watch(hedge: str) -> None:
+        """Show the hedge that allocates now."""
         bar.set_postfix_str(f"{hedge}; {best}", refresh=False)
 
     protocol = NextInterval(
@@ -467,14 +486,18 @@ def known_matrices(options: NextIntervalOptions, instance: Instance) -> TrafficM
     traffic = instance.traffic
     if not np.array_equal(visible.timestamps, traffic.timestamps):
         expected = f"the {traffic.num_matrices} times of {traffic.name}"
-        raise InputError("--known", "timestamps", expected, f"{visible.num_matrices} other ones")
+        actual = f"{visible.num_matrices} times, which differ"
+        raise InputError("--known", "timestamps", expected, actual)
+    # Reorder the demands like those of the traffic.
     if not np.array_equal(visible.pairs, traffic.pairs):
         pair_index = {(int(s), int(t)): d for d, (s, t) in enumerate(visible.pairs)}
         missing = [pair for pair in map(tuple, traffic.pairs.tolist()) if pair not in pair_index]
         if missing:
             names = instance.topology.node_names
             source, target = (names[node] for node in missing[0])
-            raise InputError("--known", "demands", "all of --traffic", f"no {source} -> {target}")
+            raise InputError.invalid(
+                "--known", "demands", f"no demand {source} -> {target}, which --traffic has"
+            )
         rates = visible.read(slice(None))[
             :, [pair_index[pair] for pair in map(tuple, traffic.pairs.tolist())]
         ]

@@ -26,7 +26,11 @@ _KEPT_RATIOS = 200
 
 
 class ConformalLimit:
-    """Upper limit of the ratio that holds with a given probability (equations in the module).
+    """Adaptive conformal limit: an upper limit of the next ratio that holds with a target
+    probability.
+
+    The limit is the quantile of the last n ratios at level ceil((n + 1) p) / n. After each interval
+    p changes by step * (level - covered), with covered 1 if the limit held, else 0.
 
     Args:
         level: target probability of the limit, in (0, 1).
@@ -34,7 +38,7 @@ class ConformalLimit:
 
     def __init__(self, level: float = 0.95) -> None:
         if not 0 < level < 1:
-            raise ValueError(f"a level in (0, 1), not {level}")
+            raise ValueError(f"level {level} of a conformal limit is not in (0, 1)")
         self._level = level
         self._probability = level
         self._scores: deque[float] = deque(maxlen=_KEPT_RATIOS)
@@ -50,14 +54,14 @@ class ConformalLimit:
         return float(np.sort(list(self._scores))[max(rank, 1) - 1])
 
     def state(self) -> dict[str, Any]:
-        """Return the state for :meth:`restore`: level and observed ratios."""
+        """Return level, adapted probability and observed ratios, for :meth:`restore`."""
         return {"level": self._level, "now": self._probability, "scores": list(self._scores)}
 
     def restore(self, state: Any) -> None:
-        """Restore the state of :meth:`state`.
+        """Replace probability and ratios by those of a state that :meth:`state` has returned.
 
         Raises:
-            ValueError: an invalid state, or a limit of another level.
+            ValueError: an invalid state, or a state with another level.
         """
         try:
             level, probability, scores = (
@@ -66,9 +70,12 @@ class ConformalLimit:
                 [float(score) for score in state["scores"]],
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"not the state of a limit: {error}") from None
+            raise ValueError(f"invalid state of a conformal limit: {error}") from None
         if level != self._level or not 0 <= probability <= 1 or not all(map(math.isfinite, scores)):
-            raise ValueError("the state of another limit")
+            raise ValueError(
+                f"state of a conformal limit with level {level} and probability {probability}: "
+                f"expected level {self._level}, a probability in [0, 1], and finite ratios"
+            )
         self._probability = probability
         self._scores = deque(scores, maxlen=_KEPT_RATIOS)
 

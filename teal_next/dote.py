@@ -38,12 +38,12 @@ _OPTIMUM_GAP = 1e-2
 
 
 class Dote:
-    """The hedge ``dote`` (equations in the module).
+    """Hedge ``dote``: a multilayer perceptron from the last matrices to split ratios.
 
     Args:
         window: number of input matrices.
         steps: number of training steps.
-        sensitivity: weight of the penalty of :mod:`teal_next.figret`; 0 for none.
+        sensitivity: weight of a penalty on the splits of variable demands (FIGRET); 0 for none.
     """
 
     def __init__(self, window: int = 12, steps: int = 2000, sensitivity: float = 0.0) -> None:
@@ -53,7 +53,10 @@ class Dote:
         self._network: nn.Module | None = None
 
     def allocate(self, past: Past) -> Tensor:
-        """Splits for the next interval; even ones until more than ``window`` matrices are known."""
+        """Return split ratios (D, K) for the next interval.
+
+        They are even until enough matrices are known; then the network is trained once.
+        """
         recent = past.last(1)
         if self._network is None:
             history = past.last(past.known, past.most(past.known))
@@ -67,8 +70,10 @@ class Dote:
             )
 
     def _input(self, demand: Tensor) -> Tensor:
-        """Network input (window * D,) from matrices (n, D); the oldest is repeated if there are
-        fewer.
+        """Return the network input (window D,): the last matrices, each demand over its mean.
+
+        Args:
+            demand: (n, D) Gbit/s, oldest first; if n < window, the oldest matrix is repeated.
         """
         num_missing = self._window - len(demand)
         demand = (
@@ -79,7 +84,9 @@ class Dote:
         return (demand / self._mean).to(torch.float32).flatten()
 
     def _splits(self, problem: Problem, inputs: Tensor) -> Tensor:
-        """Splits (B, D, K) for inputs (B, window * D)."""
+        """Return split ratios (B, D, K) for inputs (B, window D): a softmax over the live paths of
+        each demand.
+        """
         assert self._network is not None
         logits = self._network(inputs).view(len(inputs), *problem.paths.leaf.shape)
         live = problem.path_mask[:1]
@@ -88,8 +95,16 @@ class Dote:
         return torch.where(live, splits, 0)
 
     def _fit(self, history: Problem, lead: int) -> None:
-        """Train the network on consecutive matrices."""
-        # Inputs, targets and optima.
+        """Train the network on consecutive matrices.
+
+        The loss of target t is the largest utilisation of its splits under matrix t over the
+        optimum, plus the penalty sum_d max_k weight[d, k] x[d, k].
+
+        Args:
+            history: the known matrices, oldest first.
+            lead: number of intervals from the newest input matrix to the target.
+        """
+        # Inputs (samples, window D), indices of the target matrices, and their optima.
         demand = history.demand
         self._mean = demand.mean(0).clamp(min=1e-300)
         targets = torch.arange(self._window + lead - 1, len(demand))
@@ -99,6 +114,7 @@ class Dote:
         penalty = self._penalty_weights(history)
 
         def losses(rows: Tensor) -> Tensor:
+            """Return the loss of each sample in ``rows``."""
             splits = self._splits(history, inputs[rows]).to(demand)
             utilisation = history.rows(targets[rows]).utilisation(splits).amax(1)
             return utilisation / optimum[rows].clamp(min=1e-300) + (splits * penalty).amax(-1).sum(
@@ -146,7 +162,14 @@ class Dote:
         network.load_state_dict(best_weights)
 
     def _penalty_weights(self, history: Problem) -> Tensor:
-        """Penalty weights (D, K); each demand's largest weighted split is added to the loss."""
+        """Return the penalty weights (D, K) of FIGRET.
+
+        Weight[d, k] = sensitivity * share[d] * largest bottleneck / bottleneck[d, k], with share[d]
+        the demand's share in the sum of all variances over time. All are 0 without sensitivity.
+
+        Args:
+            history: the known matrices.
+        """
         if not self._sensitivity:
             return torch.zeros(history.paths.leaf.shape, dtype=torch.float64)
         variance = history.demand.var(0, unbiased=False)
@@ -170,8 +193,14 @@ def _initial_network(num_inputs: int, num_outputs: int) -> nn.Sequential:
 
 
 def parse(spec: Spec, sensitivity: float) -> Dote:
-    """Parse a specification; ``sensitivity`` is the default of the option of that name, which does
-    not exist if it is 0.
+    """Make the hedge of a specification.
+
+    Args:
+        spec: specification with the options window, steps and sensitivity.
+        sensitivity: default of the option ``sensitivity``; 0 if the hedge has no such option.
+
+    Raises:
+        InputError: an unknown option, or a value out of its range.
     """
     sensitivity_option = {"sensitivity": sensitivity} if sensitivity else {}
     options = spec.parse_options(window=12, steps=2000, **sensitivity_option)
@@ -185,5 +214,5 @@ def parse(spec: Spec, sensitivity: float) -> Dote:
 
 
 def make(spec: Spec, model: Path | None) -> Dote:
-    """``dote[:window=12,steps=2000]``."""
+    """Make the hedge of a specification such as ``dote[:window=12,steps=2000]``."""
     return parse(spec, 0.0)

@@ -1,7 +1,7 @@
 """Evaluation protocol for the next interval: hedges allocate for unseen matrices.
 
 For the interval of matrix t, a hedge sees only the matrices up to t - lead; its splits then carry
-matrix t.  The figures are
+matrix t.  The metrics are
 
 - max_link_utilisation: the largest link utilisation, over the optimum of matrix t;
 - other objectives: the admitted splits carry matrix t, and the smallest share min(1, capacity /
@@ -83,11 +83,13 @@ class NextSummary:
     """Summary of one hedge over all intervals of a network.
 
     Attributes:
-        scheme, topology, traffic: as in :class:`NextRow`.
+        scheme: specification of the hedge.
+        topology: name of the network.
+        traffic: name of the traffic.
         intervals: number of evaluated intervals.
         mean: mean of the ratio.
-        p50, p90, p99: quantiles of the ratio, from the best to the worst: of satisfied demand from
-            above.
+        p50, p90, p99: quantiles of the ratio, from the best to the worst: for satisfied demand,
+            p90 is exceeded in 90% of the intervals.
         worst: the worst ratio.
         churn: mean churn.
         coverage: share of intervals in which the limit held; NaN without limits.
@@ -122,7 +124,15 @@ class InstalledSplits(NamedTuple):
     paths: AnyPaths | None
 
     def moved(self, previous: InstalledSplits, demand: Tensor) -> float:
-        """Gbit/s of demands (D,) that changed paths; NaN between tunnels of different path sets."""
+        """Return the Gbit/s that change paths: sum_d demand[d] |x[d] - previous x[d]|_1 / 2.
+
+        The result is NaN if both splits are over different path sets, unless these are segment
+        lists.
+
+        Args:
+            previous: splits of the previous interval.
+            demand: (D,) Gbit/s.
+        """
         if isinstance(self.paths, CandidateLists) and isinstance(previous.paths, CandidateLists):
             shares = (self.splits.cpu().numpy(), previous.splits.cpu().numpy())
             return self.paths.moved(shares[0], previous.paths, shares[1], demand.cpu().numpy())
@@ -140,7 +150,7 @@ class NextInterval:
         lead: intervals from the newest known matrix to the allocated one.
         lookback: number of newest matrices that hedges see; 0 for all.
         level: probability with which the limit of the ratio is to hold.
-        known: matrices (of the same times) that hedges see instead of the traffic, such as
+        known: matrices of the same times that hedges see instead of the traffic, such as
             estimates; None for the traffic.
         watch: called with the name of each hedge before it allocates.
     """
@@ -170,17 +180,22 @@ class NextInterval:
         self._start: pdhg.PdhgState | None = None
 
     def intervals(self, rows: Sequence[int], warm_up: int) -> range:
-        """Intervals of :meth:`run`; arguments as there."""
+        """Return the indices of all intervals of a run, with warm-up.
+
+        Args:
+            rows: indices of consecutive matrices to allocate for.
+            warm_up: intervals before the first of them in which hedges already allocate.
+        """
         return range(max(rows[0] - warm_up, self._lead), rows[-1] + 1)
 
     def run(self, rows: Sequence[int], warm_up: int) -> Iterator[list[NextRow]]:
-        """Yield the results of each interval, one per hedge; none during warm-up and without
-        demand.
+        """Yield a list of results for each interval: one per hedge, or none during warm-up and for
+        matrices without demand.
 
         Args:
             rows: indices of consecutive matrices to allocate for.
             warm_up: intervals before the first of them in which hedges already allocate, so that
-                they start with a past of their own, and limits with scores.
+                their state and the conformal limits are based on a past.
         """
         for row in self.intervals(rows, warm_up):
             demand = self._instance.traffic.read([row])
@@ -188,11 +203,18 @@ class NextInterval:
             yield measured if row >= rows[0] else []
 
     def _past(self, row: int) -> Past:
+        """Return the matrices that hedges know when they allocate for matrix ``row``."""
         stop = row - self._lead + 1
         first = max(0, stop - self._lookback) if self._lookback else 0
         return Past(self._network, self._known.part(first, stop), self._lead, first)
 
     def _interval(self, row: int, demand: FloatArray) -> list[NextRow]:
+        """Let all hedges allocate for one interval, and measure their splits.
+
+        Args:
+            row: index of the matrix.
+            demand: (1, D) Gbit/s of the matrix.
+        """
         past = self._past(row)
         problem = self._network.with_demand(torch.from_numpy(demand))
         allocated: dict[str, tuple[InstalledSplits, float]] = {}
@@ -208,7 +230,7 @@ class NextInterval:
         return [self._row(name, row, problem, optimum, *allocated[name]) for name in self._hedges]
 
     def _optimum(self, problem: Problem) -> float:
-        """Largest utilisation or satisfied demand of the optimum."""
+        """Return the largest utilisation, or the satisfied demand, of optimal splits."""
         is_large = problem.paths.leaf.size > _LARGE_NETWORK_SLOTS
         result = pdhg.solve(
             problem, gap=_LARGE_OPTIMUM_GAP if is_large else _OPTIMUM_GAP, warm_start=self._start
@@ -225,17 +247,28 @@ class NextInterval:
         installed: InstalledSplits,
         solve_s: float,
     ) -> NextRow:
+        """Measure the splits of one hedge in one interval.
+
+        Args:
+            name: name of the hedge.
+            row: index of the matrix.
+            problem: the realised matrix, B = 1.
+            optimum: value of optimal splits for this matrix.
+            installed: splits of the hedge.
+            solve_s: solve time of the hedge, seconds.
+        """
         instance = self._instance
         is_utilisation = problem.objective.name == ObjectiveName.MAX_LINK_UTILISATION
         problem_over_paths = (
             problem if installed.paths is None else problem.with_paths(installed.paths)
         )
-        # Realised value of the splits.
+        # Value of the splits under the realised matrix, and its ratio to the optimum.
         value = realised(problem_over_paths, installed.splits)
         ratio = value / optimum if optimum > 0 else math.nan
+        # Conformal limit of the ratio.
         limit = math.nan
         if is_utilisation and math.isfinite(ratio):
-            # Only ratios that were measured when this interval was allocated for may count.
+            # The limit may only use ratios that were measured when the hedge allocated.
             pending_ratios = self._ratios[name]
             while pending_ratios and pending_ratios[0][0] <= row - self._lead:
                 self._limits[name].observe(pending_ratios.popleft()[1])
@@ -264,7 +297,11 @@ class NextInterval:
 
 
 def realised(problem: Problem, splits: Tensor) -> float:
-    """Largest utilisation, or satisfied demand, of splits (D, K) under one matrix.
+    """Return the largest link utilisation of splits under one matrix, or the satisfied demand.
+
+    Under max_link_utilisation it is the former. Under other objectives each path delivers the share
+    min(1, capacity / load) of its most loaded link; the satisfied demand is the delivered traffic
+    over all traffic.
 
     Args:
         problem: one matrix, B = 1.
@@ -288,7 +325,8 @@ def summarise(rows: Sequence[NextRow]) -> list[NextSummary]:
 
 
 def _summary(rows: Sequence[NextRow]) -> NextSummary:
-    # Quantiles of the ratios, the worst last.
+    """Return the summary of one hedge over the intervals of one network."""
+    # Quantiles of the ratios, from the best to the worst.
     ratio = np.array([row.ratio for row in rows])
     ratio = ratio[np.isfinite(ratio)]
     smaller_is_better = rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value
@@ -300,7 +338,7 @@ def _summary(rows: Sequence[NextRow]) -> NextSummary:
             else math.nan
         )
 
-    # Stated limits.
+    # Intervals with a finite limit.
     limits = np.array([row.limit for row in rows])
     ratios = np.array([row.ratio for row in rows])
     is_stated = np.isfinite(limits) & np.isfinite(ratios)

@@ -16,7 +16,7 @@ from teal.spec import Spec
 
 
 class Last:
-    """The hedge ``last``.
+    """Hedge ``last``: optimal splits for the newest matrix, warm-started from the previous ones.
 
     Args:
         gap: certified gap at which PDHG stops.
@@ -27,11 +27,16 @@ class Last:
         self._state: pdhg.PdhgState | None = None
 
     def allocate(self, past: Past) -> Tensor:
-        """Splits for the next interval, as in :meth:`Hedge.allocate`."""
+        """Return split ratios (D, K) for the next interval."""
         return self.allocate_for(past.last(1).demand, past)
 
     def allocate_for(self, demand: Tensor, past: Past) -> Tensor:
-        """Splits (D, K) that are optimal for one matrix (1, D), warm-started from the last call."""
+        """Return optimal split ratios (D, K) for one matrix, warm-started from the last call.
+
+        Args:
+            demand: (1, D) Gbit/s.
+            past: network of the matrix.
+        """
         problem = past.last(1).with_demand(demand)
         result = pdhg.solve(problem, gap=self._gap, warm_start=self._state)
         self._state = result.state
@@ -39,6 +44,6 @@ class Last:
 
 
 def make(spec: Spec, model: Path | None) -> Last:
-    """``last[:gap=0.003]``."""
+    """Make the hedge of a specification such as ``last[:gap=0.003]``."""
     options = spec.parse_options(gap=3e-3)
     return Last(float(options["gap"]))

@@ -32,7 +32,7 @@ _SHORT_WINDOW = 12
 
 
 class Learned:
-    """The hedge ``learned``.
+    """Hedge ``learned``: the splits of a mixture of H hedges, corrected by a model (gate).
 
     Args:
         model: the gate.
@@ -45,7 +45,7 @@ class Learned:
 
     @torch.no_grad()
     def allocate(self, past: Past) -> Tensor:
-        """Splits for the next interval, as in :meth:`Hedge.allocate`."""
+        """Return split ratios (D, K) for the next interval."""
         decisions = self._mixture.decisions(past).to(torch.float32)
         recent = past.last(past.most(HISTORY))
         single = recent.row(0).to(torch.float32)
@@ -63,16 +63,18 @@ def model_inputs(
     weights: FloatArray,
     recent_losses: FloatArray,
 ) -> GateInputs:
-    """Assemble the inputs of the model; scenarios are the newest matrix, the last ones, and a
-    forecast with its past errors.
+    """Assemble the inputs of the hedge gate.
+
+    The gate sees four sets of scenario matrices: the newest matrix, the last 12, the last 36, and a
+    forecast plus its past errors (residual bootstrap).
 
     Args:
         problem: the network in float32; B = 1, its demand is ignored.
-        recent: the newest matrices, oldest first, Gbit/s, float64.
+        recent: (T, D) the newest matrices, oldest first, Gbit/s, float64.
         lead: intervals from the newest matrix to the allocated one.
-        decisions: splits of the hedges, float32.
+        decisions: (H, D, K) splits of the hedges, float32.
         weights: (H,) weights of the mixture.
-        recent_losses: (H,) losses of the hedges, less that of the mixture.
+        recent_losses: (H,) moving average of the loss of each hedge, less that of the mixture.
     """
     forecast = torch.from_numpy(Residual(_LONG_WINDOW).scenarios(recent.numpy(), lead))
     scenarios = [
@@ -86,7 +88,7 @@ def model_inputs(
 
 
 def make(spec: Spec, model: Path | None) -> Learned:
-    """``learned``, with the model of ``--model`` or Teal's own."""
+    """Make the hedge ``learned``, with the model of ``--model`` or Teal's own."""
     spec.parse_options()
     gate, _ = load_hedge_gate(model_folder(model or MODEL))
     return Learned(gate, default_mixture())

@@ -62,12 +62,12 @@ _NEWEST_WEIGHT = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Regret:
-    """Regret of a mixture: its loss so far less that of the best of its hedges.
+    """Regret of a mixture: its total loss less that of the best of its hedges.
 
     Attributes:
         intervals: number of measured intervals.
-        realised: sum of its losses less that of the best hedge.
-        limit: regret bound of the module docstring.
+        realised: sum of the losses of the mixture less that of the best hedge.
+        limit: upper bound on the regret.
         best: name of the best hedge.
     """
 
@@ -80,23 +80,27 @@ class Regret:
         return (
             f"mixture over {self.intervals} intervals: mean loss "
             f"{self.realised / max(1, self.intervals):+.4f} against "
-            f"the best hedge, {self.best}; at most {self.limit / max(1, self.intervals):+.4f} was "
-            "possible"
+            f"the best hedge, {self.best}; regret bound {self.limit / max(1, self.intervals):+.4f}"
         )
 
 
 class Mixture:
-    """The hedge ``mixture`` (equations in the module).
+    """Hedge ``mixture``: the weighted mean of the splits of n hedges, with weights learned online.
+
+    The weights follow exponentiated gradient with fixed share. With g the subgradient of the loss
+    in an interval and p the initial weights,
+
+        w_i <- (1 - share) w_i exp(-rate g_i) / sum_j w_j exp(-rate g_j) + share p_i.
 
     Args:
-        hedges: hedges by name; or a function of the first past that makes them.
+        hedges: hedges by name, or a function that makes them from the first past.
         rate: learning rate.
-        share: share of weight that is redistributed in each interval by the initial weights.
-        warm_up: past intervals that are replayed before the first allocation.
-        residual: initial weight of each hedge ``residual`` over that of each other one.
+        share: share of the weight that is redistributed by the initial weights in each interval.
+        warm_up: number of past intervals that are replayed before the first allocation.
+        residual: initial weight of each hedge ``residual``; that of the others is 1.
 
     Attributes:
-        weights: weights of the hedges.
+        weights: (n,) weights of the hedges, which sum to 1.
         recent_losses: (n,) exponential moving average of each hedge's loss less that of the
             mixture.
     """
@@ -138,13 +142,19 @@ class Mixture:
             self.recent_losses = np.zeros(len(self._hedges))
 
     def allocate(self, past: Past) -> Tensor:
-        """Splits for the next interval, as in :meth:`Hedge.allocate`."""
-        # This updates the weights.
+        """Return split ratios (D, K) for the next interval, after an update of the weights."""
         decisions = self.decisions(past)
         return torch.einsum("n,ndk->dk", torch.from_numpy(self.weights), decisions)
 
     def decisions(self, past: Past) -> Tensor:
-        """Splits (n, D, K) of all hedges; the weights are updated with all measured intervals."""
+        """Return the splits (n, D, K) of all hedges for the next interval.
+
+        First the weights are updated with all intervals measured since the last call. The first
+        call replays the last intervals of the past.
+
+        Args:
+            past: network and matrices that are known so far.
+        """
         self.begin(past)
         if not self._pending and not self._intervals:
             for num_known in range(max(1, past.known - self._warm_up), past.known):
@@ -153,14 +163,19 @@ class Mixture:
         return self._decide(past)
 
     def _decide(self, past: Past) -> Tensor:
-        """Splits (n, D, K) of all hedges, stored until their interval is measured."""
+        """Let all hedges allocate; return their splits (n, D, K), and keep them until the interval
+        is measured.
+
+        Raises:
+            InputError: a hedge whose splits are over other paths.
+        """
         per_hedge = {
             name: hedge.allocate(past).to(torch.float64) for name, hedge in self._hedges.items()
         }
         for name, splits in per_hedge.items():
             if splits.shape != past.network.paths.mask.shape:
-                raise InputError(
-                    "mixture", "of", "hedges whose splits are over the candidate paths", name
+                raise InputError.invalid(
+                    "mixture", "of", f"hedge {name} does not split over the candidate paths"
                 )
         splits = torch.stack(list(per_hedge.values()))
         self._pending[past.traffic_row] = splits
@@ -175,7 +190,13 @@ class Mixture:
                 self._observe(problem, splits)
 
     def _observe(self, problem: Problem, splits: Tensor) -> None:
-        """Update losses and weights with one interval: its matrix, B = 1, and all splits."""
+        """Update losses and weights with one measured interval.
+
+        Args:
+            problem: matrix of the interval, B = 1.
+            splits: (n, D, K) splits of the hedges for the interval.
+        """
+        # Losses of the hedges (n,) and of the mixture, and the subgradient (n,), over the optimum.
         optimum = float(pdhg.solve(problem, gap=_OPTIMUM_GAP).value)
         repeated = problem.with_demand(problem.demand.expand(len(splits), -1))
         if not optimum > 0:
@@ -186,11 +207,13 @@ class Mixture:
             losses, loss, gradient = _utilisation_losses(repeated, splits, self.weights, optimum)
         if not np.isfinite(losses).all():
             return
+        # Sums for the regret, and the moving average of relative losses.
         self._loss = self._loss + loss
         self._losses = self._losses + losses
         self._squared_ranges += float(np.ptp(gradient)) ** 2
         self._intervals += 1
         self.recent_losses += _NEWEST_WEIGHT * (losses - loss - self.recent_losses)
+        # Exponentiated gradient with fixed share; the minimum is subtracted against underflow.
         updated = self.weights * np.exp(-self._rate * (gradient - gradient.min()))
         self.weights = (
             1 - self._share
@@ -198,18 +221,23 @@ class Mixture:
 
     @property
     def regret(self) -> Regret:
-        """Regret against the best hedge so far."""
+        """Return the regret against the best hedge so far, and its bound.
+
+        The bound is (ln(1 / p) + T ln(1 / (1 - share))) / rate + rate / 8 sum_t R_t^2, with p the
+        initial weight of the best hedge, T the number of intervals, and R_t the range of the
+        subgradient in interval t.
+        """
         best = int(self._losses.argmin())
-        spread = -np.log(self._initial_weights[best]) - self._intervals * np.log1p(-self._share)
+        log_terms = -np.log(self._initial_weights[best]) - self._intervals * np.log1p(-self._share)
         return Regret(
             self._intervals,
             self._loss - float(self._losses[best]),
-            float(spread / self._rate + self._rate / 8 * self._squared_ranges),
+            float(log_terms / self._rate + self._rate / 8 * self._squared_ranges),
             list(self._hedges)[best],
         )
 
     def save(self, file: Path | str) -> None:
-        """Write weights and losses to a .npz file; the hedges' own state is not stored."""
+        """Write weights and losses to a .npz file; the state of the hedges is not stored."""
         with atomic_file(Path(file)) as temporary:
             np.savez(
                 temporary,
@@ -221,10 +249,10 @@ class Mixture:
             )
 
     def restore(self, file: Path | str) -> None:
-        """Restore the state of :meth:`save`; call after :meth:`begin`.
+        """Read weights and losses from a file of :meth:`save`; call after :meth:`begin`.
 
         Raises:
-            InputError: no such file, or one of other hedges.
+            InputError: a missing or damaged file, or the state of other hedges.
         """
         try:
             check_npz(Path(file))
@@ -235,7 +263,9 @@ class Mixture:
                     stored["recent_losses"] if "recent_losses" in stored else np.zeros_like(losses)
                 )
         except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile):
-            raise InputError(str(file), "", "what a mixture has learnt", "another file") from None
+            raise InputError.invalid(
+                str(file), "", "not the state of a mixture, as written by the service"
+            ) from None
         shapes = (weights.shape, losses.shape, recent.shape, sums.shape)
         if names.tolist() != list(self._hedges) or shapes != (*[self.weights.shape] * 3, (3,)):
             raise InputError(
@@ -252,13 +282,19 @@ class Mixture:
 def _utilisation_losses(
     problem: Problem, splits: Tensor, weights: FloatArray, optimum: float
 ) -> tuple[FloatArray, float, FloatArray]:
-    """Losses of the hedges and of the mixture, and the subgradient, of the largest utilisation.
+    """Return losses under max_link_utilisation, as multiples of the optimum.
+
+    With u_i[e] the utilisation of link e by hedge i, hedge i has the loss max_e u_i[e] and the
+    mixture max_e sum_i w_i u_i[e]; its subgradient is u_i[e*] on the most utilised link e*.
 
     Args:
-        problem: the interval's matrix once for each hedge.
+        problem: matrix of the interval, repeated for each of n hedges.
         splits: (n, D, K) splits of the hedges.
-        weights: weights of the mixture.
-        optimum: optimum of the matrix.
+        weights: (n,) weights of the mixture.
+        optimum: optimal largest utilisation of the matrix.
+
+    Returns:
+        losses of the hedges (n,), loss of the mixture, and subgradient (n,).
     """
     utilisation = problem.utilisation(splits).numpy() / optimum
     mixed = weights @ utilisation
@@ -269,8 +305,19 @@ def _utilisation_losses(
 def _flow_losses(
     problem: Problem, splits: Tensor, weights: FloatArray, optimum: float
 ) -> tuple[FloatArray, float, FloatArray]:
-    """Losses and subgradient for the dropped flow, which is convex in the splits too, over the
-    optimal flow.
+    """Return losses under total_flow: the flow that the splits drop, over the optimal flow.
+
+    The dropped flow is convex in the splits: unsent demand plus, on each link, the load above
+    capacity, max(0, excess).
+
+    Args:
+        problem: matrix of the interval, repeated for each of n hedges.
+        splits: (n, D, K) splits of the hedges.
+        weights: (n,) weights of the mixture.
+        optimum: optimal total flow of the matrix.
+
+    Returns:
+        losses of the hedges (n,), loss of the mixture, and subgradient (n,).
     """
     excess, shed = (values.numpy() for values in excess_and_shed(problem, splits))
     # The weights sum to 1.
@@ -282,8 +329,15 @@ def _flow_losses(
 
 
 def make(spec: Spec, model: Path | None) -> Mixture:
-    """``mixture[:of=auto,rate=5,share=0.001,warm-up=48,residual=8]``; hedges are separated by plus
-    signs.
+    """Make the hedge of a specification such as
+    ``mixture[:of=auto,rate=5,share=0.001,warm-up=48,residual=8]``.
+
+    Args:
+        spec: the specification; hedges in ``of`` are separated by plus signs.
+        model: checkpoint for hedges that need one; None for Teal's own.
+
+    Raises:
+        InputError: an unknown option or hedge, or a value out of its range.
     """
     from teal.schemes.hedges import make_hedge
 
@@ -296,7 +350,7 @@ def make(spec: Spec, model: Path | None) -> Mixture:
     )
     names = str(options["of"])
     for name, expected, is_valid in (
-        ("of", "each hedge once, none of them empty", _is_list(names)),
+        ("of", "distinct names of hedges, separated by +", _is_list(names)),
         ("rate", "a number > 0", float(options["rate"]) > 0),
         ("share", "a number in [0, 1)", 0 <= float(options["share"]) < 1),
         ("residual", "a number > 0", float(options["residual"]) > 0),
@@ -306,7 +360,7 @@ def make(spec: Spec, model: Path | None) -> Mixture:
             raise InputError(spec.text, name, expected, options[name])
 
     hedges: dict[str, Hedge] | None = None
-    # Before anything slow, so that a fault is reported at once.
+    # Make the hedges now, so that a fault is reported before anything slow.
     if names != "auto":
         hedges = {name: make_hedge(name, model) for name in names.split("+")}
     parameters = (
@@ -327,10 +381,11 @@ def default_hedges(past: Past) -> dict[str, Hedge]:
 
 
 def default_mixture() -> Mixture:
-    """``mixture`` without options."""
+    """Return the hedge ``mixture`` with its default options."""
     return Mixture(default_hedges)
 
 
 def _is_list(names: str) -> bool:
+    """Return whether the text is a list of distinct names, separated by plus signs."""
     hedges = names.split("+")
     return len(set(hedges)) == len(hedges) and all(hedges)

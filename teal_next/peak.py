@@ -24,11 +24,13 @@ from teal_next.last import Last
 
 
 class Peak:
-    """The hedge ``peak``.
+    """Hedge ``peak``: optimal splits for the peak rates of a window, with a limit on each path's
+    share.
 
     Args:
         window: number of matrices whose peak rates count.
-        spread: strength of the limit, in [0, 1].
+        spread: strength of the limits, in [0, 1]: 0 for none, 1 for splits in proportion to the
+            paths' bottleneck capacities.
     """
 
     def __init__(self, window: int = 12, spread: float = 0.0) -> None:
@@ -37,7 +39,7 @@ class Peak:
         self._solver = Last()
 
     def allocate(self, past: Past) -> Tensor:
-        """Splits for the next interval, as in :meth:`Hedge.allocate`."""
+        """Return split ratios (D, K) for the next interval."""
         recent = past.last(self._window)
         splits = self._solver.allocate_for(recent.demand.amax(0, keepdim=True), past)
         if not self._spread:
@@ -62,7 +64,7 @@ def limited(splits: Tensor, limit: Tensor) -> Tensor:
 
 
 def make(spec: Spec, model: Path | None) -> Peak:
-    """``peak[:window=12,spread=0]``."""
+    """Make the hedge of a specification such as ``peak[:window=12,spread=0]``."""
     options = spec.parse_options(window=12, spread=0.0)
     window = int(options["window"])
     spread = float(options["spread"])

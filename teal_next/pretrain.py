@@ -10,7 +10,7 @@ of demand d in interval t is
     m[d] cycle[source, t] drift[d, t] exp(noise[d, t] + noise[source, t])
         burst[d, t] crowd[d, t] up[source, t]
 
-- cycle: 1 + a cos(2 pi (t - peak[source]) / period), with one period for all sources;
+- cycle: 1 + a cos(2 pi (t / period - peak[source])), with one period for all sources;
 - drift: exp of a random walk of each demand;
 - noise: AR(1) of each demand and of each source, so that demands of a source are correlated; the
   standard deviation differs between demands;
@@ -126,8 +126,19 @@ def draw_history(
 
 
 def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) -> FloatArray:
-    """Random factors (T, D) of the mean rates."""
-    # Noise.
+    """Draw random factors (T, D) by which the mean rates are multiplied.
+
+    The factor of demand d in interval t is cycle[source, t] drift[d, t] exp(noise[d, t] +
+    noise[source, t]) burst[d, t] crowd[d, t] up[source, t]; each effect except noise is left out
+    with probability 1/2.
+
+    Args:
+        rng: random generator.
+        pairs: (D, 2) source and target node of each demand.
+        nodes: number of nodes.
+        count: T, number of intervals.
+    """
+    # Draw the effects and the strength of the noise.
     source = pairs[:, 0]
     num_demands = len(pairs)
     time = np.arange(count)[:, None]
@@ -135,24 +146,26 @@ def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) 
     noise_scale = _log_uniform(rng, _NOISE_RANGE)
     correlation = rng.uniform(*_CORRELATION_RANGE)
     shared = rng.uniform(*_SOURCE_SHARE)
-    # The variability differs between demands.
+    # Noise: AR(1) of each demand, whose standard deviation differs, and of each source.
     spread = noise_scale * np.exp(0.5 * rng.standard_normal(num_demands))
     log_rate = np.sqrt(1 - shared) * spread * _autoregression(rng, count, num_demands, correlation)
     log_rate += (
         np.sqrt(shared) * noise_scale * _autoregression(rng, count, nodes, correlation)[:, source]
     )
-    # Drift, cycle, bursts, crowds, outages.
+    # Drift: random walk of the log rate.
     if has_drift:
         log_rate += _log_uniform(rng, _DRIFT_RANGE) * rng.standard_normal(
             (count, num_demands)
         ).cumsum(0)
     factors = np.exp(log_rate)
+    # Cycle: cosine with a common period.
     if has_cycle:
         # Peaks within a third of the period of each other, as in a network of a few time zones.
         peak = rng.uniform(0, 1 / 3, nodes)[source]
         factors *= 1 + rng.uniform(*_SWING_RANGE) * np.cos(
             2 * np.pi * (time / rng.uniform(*_PERIOD_RANGE) - peak)
         )
+    # Bursts: some demands switch between their rate and a small fraction of it.
     if has_bursts:
         bursty = rng.random(num_demands) < rng.uniform(*_BURSTY_RANGE)
         stay = rng.uniform(*_STAY_RANGE)
@@ -160,10 +173,12 @@ def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) 
             2, size=num_demands
         )
         factors *= np.where(bursty & (flips % 2 == 0), rng.uniform(0, 0.3), 1.0)
+    # Flash crowds: a tenth of the demands sends a multiple for some intervals.
     if has_crowds:
         for begin, stop in _events(rng, count):
             crowd = rng.random(num_demands) < _CROWD_SHARE
             factors[begin:stop, crowd] *= rng.uniform(*_CROWD_FACTOR)
+    # Outages: a source sends nothing for some intervals.
     if has_outages:
         for begin, stop in _events(rng, count):
             factors[begin:stop, source == rng.integers(nodes)] = 0
@@ -171,7 +186,7 @@ def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) 
 
 
 def _events(rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
-    """Draw the first interval and the end of each crowd or outage."""
+    """Draw the first interval of each crowd or outage, and the interval after its last one."""
     begins = np.flatnonzero(rng.random(count) < 1 / _EVENT_EVERY)
     return [(int(begin), int(begin + rng.integers(*_CROWD_INTERVALS))) for begin in begins]
 
@@ -179,7 +194,9 @@ def _events(rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
 def _autoregression(
     rng: np.random.Generator, count: int, width: int, correlation: float
 ) -> FloatArray:
-    """AR(1) series (T, width) of variance 1."""
+    """Draw AR(1) series (T, width) of variance 1: z_t = correlation z_(t-1) +
+    sqrt(1 - correlation^2) e_t, e_t standard normal.
+    """
     steps = rng.standard_normal((count, width))
     state = steps[0]
     rows = [state]
@@ -190,6 +207,7 @@ def _autoregression(
 
 
 def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:
+    """Draw a number whose logarithm is uniform between the limits."""
     return float(np.exp(rng.uniform(*np.log(limits))))
 
 
@@ -206,15 +224,16 @@ _OPTIMUM_GAP = 1e-3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recording:
-    """One history, and the mixture's decisions in its last T intervals, H hedges.
+    """One history, and the splits of the H hedges of a mixture in its last T intervals.
 
     Attributes:
         problem: the network; B = 1, its demand is ignored.
         traffic: all matrices.
         rows: (T,) index of the matrix of each interval.
-        decisions: (T, H, D, K) splits.
+        decisions: (T, H, D, K) splits of the hedges.
         weights: (T, H) weights of the hedges.
-        recent_losses: (T, H) see :class:`teal_next.mixture.Mixture`.
+        recent_losses: (T, H) exponential moving average of each hedge's loss less that of the
+            mixture.
         optimum: (T,) optimal largest utilisation.
     """
 
@@ -228,13 +247,13 @@ class Recording:
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
-    """A history drawn from a seed.
+class HistorySource:
+    """Seed and settings that determine one random history.
 
     Attributes:
         pool: pool of networks.
         seed: seed of the training run.
-        number: index of the history.
+        number: index of the history; it is part of the seed.
         num_paths: number of paths per demand, K.
     """
 
@@ -244,17 +263,24 @@ class Drawn:
     num_paths: int
 
     def load(self) -> tuple[Problem, TrafficMatrices]:
-        """Draw the network and its matrices."""
+        """Draw the network and its matrices; the same ones at every call."""
         rng = np.random.default_rng([self.seed, self.number])
         past = int(rng.integers(_MIN_PAST, _MAX_PAST + 1))
         return draw_history(rng, self.pool, past + _WARM_UP_INTERVALS + INTERVALS, self.num_paths)
 
 
-def record(source: Drawn, file: Path) -> None:
-    """Run the default mixture over the last intervals of a history and write its decisions."""
+def record(source: HistorySource, file: Path) -> None:
+    """Run the default mixture over the last intervals of a history, and write its splits, weights
+    and losses to a file.
+
+    Args:
+        source: the history.
+        file: .npz file to write.
+    """
     problem, traffic = source.load()
     mixture = Mixture({name: make_hedge(name) for name in DEFAULT.split("+")}, warm_up=0)
     rows, decisions, weights, recent_losses = [], [], [], []
+    # The mixture learns in the warm-up intervals; only later ones with traffic are recorded.
     first = traffic.num_matrices - INTERVALS
     for row in range(first - _WARM_UP_INTERVALS, traffic.num_matrices):
         decision = mixture.decisions(Past(problem, traffic.part(0, row)))
@@ -263,6 +289,7 @@ def record(source: Drawn, file: Path) -> None:
             decisions.append(decision.to(torch.float32).numpy())
             weights.append(mixture.weights)
             recent_losses.append(mixture.recent_losses.copy())
+    # Optima of the recorded matrices.
     optimum = pdhg.solve(
         problem.with_demand(torch.from_numpy(traffic.read(rows))), gap=_OPTIMUM_GAP
     ).value
@@ -277,8 +304,11 @@ def record(source: Drawn, file: Path) -> None:
         )
 
 
-def record_all(sources: Sequence[Drawn], files: Sequence[Path], workers: int) -> Iterator[int]:
-    """Record each history without a file; yield the indices of finished ones.
+def record_all(
+    sources: Sequence[HistorySource], files: Sequence[Path], workers: int
+) -> Iterator[int]:
+    """Record the histories whose files are missing, in several processes; yield the index of each
+    history once its file exists.
 
     Args:
         sources: the histories.
@@ -291,8 +321,8 @@ def record_all(sources: Sequence[Drawn], files: Sequence[Path], workers: int) ->
     yield from (missing[index] for index in call_all(record, calls, workers=workers, threads=1))
 
 
-def load_recording(source: Drawn, file: Path) -> Recording:
-    """Load the output of :func:`record`."""
+def load_recording(source: HistorySource, file: Path) -> Recording:
+    """Draw a history again, and load the decisions that :func:`record` has written for it."""
     problem, traffic = source.load()
     check_npz(file)
     with np.load(file, allow_pickle=False) as stored:
@@ -301,9 +331,9 @@ def load_recording(source: Drawn, file: Path) -> Recording:
 
 # Subfolder of the run for recorded decisions.
 HISTORIES = "histories"
-# One in so many histories is for validation.
+# One of this many histories is for validation.
 _HELD_OUT_ONE_IN = 8
-# Intervals of an optimiser step.
+# Number of intervals in the batch of an optimiser step.
 _BATCH_INTERVALS = 12
 # Steps of learning-rate warm-up.
 _WARM_UP_STEPS = 30
@@ -318,14 +348,28 @@ _VALIDATE_EVERY = 200
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Interval:
-    """One interval of a history, for training; ``problem`` is in float32."""
+    """One recorded interval of a history, for training.
+
+    Attributes:
+        recording: the history.
+        problem: the network in float32; B = 1, its demand is ignored.
+        number: index of the interval in the recording.
+    """
 
     recording: Recording
     problem: Problem
     number: int
 
     def losses(self, model: HedgeGate) -> tuple[Tensor, Tensor]:
-        """Soft and true largest utilisation, both over that of the mixture."""
+        """Return the loss of the model's splits, and their largest utilisation.
+
+        With u[e] the utilisation of link e under the realised matrix, over the largest utilisation
+        of the mixture, they are  s log sum_e exp(u[e] / s)  (soft maximum with softness s) and
+        max_e u[e].
+
+        Args:
+            model: the gate.
+        """
         recording = self.recording
         row = int(self.recording.rows[self.number])
         recent = torch.from_numpy(recording.traffic.read(slice(max(0, row - HISTORY), row)))
@@ -334,6 +378,7 @@ class _Interval:
         weights = recording.weights[self.number]
         recent_losses = recording.recent_losses[self.number]
         inputs = model_inputs(self.problem, recent, 1, decisions, weights, recent_losses)
+        # Utilisation of the mixture and of the model under the realised matrix.
         realised_problem = self.problem.with_demand(
             torch.from_numpy(recording.traffic.read([row])).to(torch.float32)
         )
@@ -367,7 +412,7 @@ class HistorySettings:
 
 
 class HedgeTrainer:
-    """Trainer of one gate.
+    """Trainer of a hedge gate, the model that corrects the splits of the mixture.
 
     Step n draws its intervals from (seed, n) alone, so a resumed run continues identically.
 
@@ -377,7 +422,7 @@ class HedgeTrainer:
         pool: networks; None for those of topohub.
 
     Attributes:
-        best: least mean validation loss; 1 is the mixture's.
+        best: smallest mean validation loss so far; the mixture has 1.
     """
 
     def __init__(
@@ -400,18 +445,19 @@ class HedgeTrainer:
         self._held_out: list[list[_Interval]] = []
 
     def prepare(self, out: Path, progress: Callable[[int, int], None]) -> None:
-        """Record missing histories, and load all.
+        """Record missing histories, and load all as training and validation intervals.
 
         Args:
             out: folder of the run.
-            progress: called with the numbers of finished and of all histories.
+            progress: called with the number of finished histories and the number of all.
         """
         count = self._histories.histories
         config = self.config
         folder = out / HISTORIES
         folder.mkdir(parents=True, exist_ok=True)
         sources = [
-            Drawn(self._pool, config.seed, number, config.num_paths) for number in range(count)
+            HistorySource(self._pool, config.seed, number, config.num_paths)
+            for number in range(count)
         ]
         files = [folder / f"{number:05}.npz" for number in range(count)]
         for num_recorded, _ in enumerate(record_all(sources, files, self._histories.workers), 1):
@@ -449,7 +495,9 @@ class HedgeTrainer:
         self._validate(out)
 
     def one_step(self) -> float:
-        """Take one optimiser step over a few intervals; return the mean loss."""
+        """Take one optimiser step on a random batch of intervals; return the mean of their largest
+        utilisation over that of the mixture.
+        """
         config = self.config
         rng = np.random.default_rng([self.config.seed, self.step])
         set_cosine_rate(
@@ -472,7 +520,9 @@ class HedgeTrainer:
 
     @torch.no_grad()
     def validate(self) -> float:
-        """Mean loss on the validation histories; 1 is the mixture's."""
+        """Return the mean over the validation histories of the largest utilisation over that of the
+        mixture.
+        """
         means = []
         for intervals in self._held_out:
             sampled = np.unique(
@@ -482,6 +532,9 @@ class HedgeTrainer:
         return float(np.mean(means))
 
     def _validate(self, out: Path) -> None:
+        """Validate the model; write a checkpoint if its score is the best so far, and the state of
+        the run.
+        """
         score = self.validate()
         if score < self.best:
             self.best = score
@@ -498,7 +551,7 @@ class HedgeTrainer:
         self._save(out)
 
     def _save(self, out: Path) -> None:
-        """Write the state for :meth:`resume`."""
+        """Write model, optimiser, step and best score, for :meth:`resume`."""
         tensors = run_state.with_prefix("model", self.model.state_dict())
         tensors |= run_state.with_prefix("adam", self.optimiser.tensors())
         fields = {"step": self.step, "elapsed_s": self.elapsed_s, "best": self.best}

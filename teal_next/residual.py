@@ -26,7 +26,7 @@ _PRIOR_MATRICES = 8.0
 
 
 class Residual:
-    """The hedge ``residual`` (equations in the module).
+    """Hedge ``residual``: splits with the least mean loss over forecasts plus past forecast errors.
 
     Args:
         window: number of scenarios.
@@ -39,13 +39,25 @@ class Residual:
         self._average = SampleAverage(window)
 
     def allocate(self, past: Past) -> Tensor:
-        """Splits for the next interval, as in :meth:`Hedge.allocate`."""
+        """Return split ratios (D, K) for the next interval."""
         problem = past.scenarios(past.most(self._fit))
         scenarios = self.scenarios(problem.demand.numpy(), past.lead)
         return self._average.of(problem.with_demand(torch.from_numpy(scenarios)))
 
     def scenarios(self, demand: FloatArray, lead: int) -> FloatArray:
-        """Scenarios (S, D), Gbit/s, from the last matrices (T, D)."""
+        """Return scenarios (S, D) in Gbit/s: a forecast plus past errors (residual bootstrap).
+
+        With mu the mean and phi the autocorrelation of a demand at the lead time,
+
+            forecast = mu + phi (newest - mu),   error_t = x_t - mu - phi (x_(t - lead) - mu),
+            scenario_t = max(0, forecast + error_t)   for the last ``window`` intervals t.
+
+        phi is shrunk towards the autocorrelation of all demands together, and clipped to [0, 1].
+
+        Args:
+            demand: (T, D) Gbit/s, oldest first; returned unchanged if T <= lead.
+            lead: number of intervals from the newest matrix to the forecast one.
+        """
         mean = demand.mean(0)
         count = len(demand)
         if count <= lead:
@@ -53,6 +65,7 @@ class Residual:
         centred = demand - mean
         earlier = centred[:-lead]
         later = centred[lead:]
+        # Autocorrelation of each demand, and of all demands together.
         product = (earlier * later).sum(0)
         square = (earlier**2).sum(0)
         shared = product.sum() / max(square.sum(), 1e-300)
@@ -60,12 +73,13 @@ class Residual:
         phi = np.clip(
             (product + prior * shared * square) / np.maximum((1 + prior) * square, 1e-300), 0, 1
         )
+        # Errors of past forecasts, the last ``window`` ones.
         errors = (later - phi * earlier)[-self._window :]
         return np.maximum(0.0, mean + phi * centred[-1] + errors)
 
 
 def make(spec: Spec, model: Path | None) -> Residual:
-    """``residual[:window=36,fit=144]``."""
+    """Make the hedge of a specification such as ``residual[:window=36,fit=144]``."""
     options = spec.parse_options(window=36, fit=144)
     for name in ("window", "fit"):
         if int(options[name]) < 1:

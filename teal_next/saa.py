@@ -30,11 +30,12 @@ _FLOW_GAP = 2e-2
 
 
 class SampleAverage:
-    """The hedge ``saa``.
+    """Hedge ``saa``: splits with the least mean or tail-mean (CVaR) loss over the last matrices.
 
     Args:
         window: number of matrices.
-        tail: 0 for the mean, towards 1 for the worst matrices (see :func:`solve_scenarios`).
+        tail: level of the CVaR in [0, 1]: 0 is the mean over all matrices; towards 1, only the
+            matrices with the largest losses count.
         decay: number of matrices after which a weight has fallen to 1/e; 0 for equal weights.
         gap: certified gap at which the solver stops.
         iterations: maximum number of iterations; fewer on large networks.
@@ -60,11 +61,16 @@ class SampleAverage:
         self._start: tuple[Tensor, Tensor] | None = None
 
     def allocate(self, past: Past) -> Tensor:
-        """Splits for the next interval, as in :meth:`Hedge.allocate`."""
+        """Return split ratios (D, K) for the next interval."""
         return self.of(past.scenarios(self._window, past.most(self._window)))
 
     def of(self, problem: Problem) -> Tensor:
-        """Splits (D, K) for scenarios, the newest last, warm-started from the last call."""
+        """Return split ratios (D, K) with the least loss over scenarios, warm-started from the last
+        call.
+
+        Args:
+            problem: one matrix per scenario, the newest last.
+        """
         work = problem.batch * problem.paths.scan_size
         iterations = min(self._iterations, max(_MIN_ITERATIONS, _MAX_WORK // work))
         gap = self._gap
@@ -90,19 +96,29 @@ class SampleAverage:
         return result.splits
 
     def _warm_start(self, num_scenarios: int) -> tuple[Tensor, Tensor] | None:
-        """Warm start from the last result: the window moved by one matrix, or grew by one."""
+        """Return splits (D, K) and prices (scenarios, E) of the last call as a warm start; None at
+        the first call.
+
+        The window has moved or grown by one matrix: the prices move by one scenario, and those of
+        the newest are repeated.
+
+        Args:
+            num_scenarios: number of scenarios of this call.
+        """
         if self._start is None:
             return None
         splits, prices = self._start
         prices = torch.cat([prices, prices[-1:]])[-num_scenarios:]
-        # Matrices without demand have left the window.
+        # The window has grown by more than one: repeat the oldest prices, too.
         if len(prices) < num_scenarios:
             prices = torch.cat([prices[:1].expand(num_scenarios - len(prices), -1), prices])
         return splits, prices
 
 
 def make(spec: Spec, model: Path | None) -> SampleAverage:
-    """``saa[:window=12,tail=0,decay=0,gap=0.003,iterations=1500,deadline=0]``."""
+    """Make the hedge of a specification such as
+    ``saa[:window=12,tail=0,decay=0,gap=0.003,iterations=1500,deadline=0]``.
+    """
     options = spec.parse_options(
         window=12, tail=0.0, decay=0.0, gap=3e-3, iterations=1500, deadline=0.0
     )

@@ -51,9 +51,9 @@ class NextAllocation(parts.NextAllocation):
     """Splits for an interval.
 
     Attributes:
-        version: version of the matrices that they are based on.
+        version: version of the matrices that the splits are based on.
         time: time of the interval, if no interval is missing.
-        capacity: (E,) capacities that they were made for.
+        capacity: (E,) Gbit/s that the splits were computed for.
         splits: (D, K) split ratios, float64.
         limit: limit of realised over optimal utilisation, with probability
             :data:`LIMIT_PROBABILITY`; infinite while unknown.
@@ -118,40 +118,42 @@ class NextInterval(parts.NextIntervalPart):
         past = Past(problem, traffic, 1, first_row)
         previous = self.latest
         capacity = problem.capacity[0].numpy().copy()
-        # The hedges store splits for other capacities, or for fewer paths: restart.
+        # Restart the mixture if capacities or the number of paths have changed: the hedges store
+        # splits for the previous ones.
         if previous is not None and not np.array_equal(previous.capacity, capacity):
             self._hedge = None
         if previous is not None and previous.splits.shape[1] != problem.paths.num_paths:
             self._hedge = None
         hedge = self._hedge or self._restored_hedge(past)
-        # Compare the last allocation with its optimum.
+        # Compare the last allocation with the optimum, once its matrix is measured.
         is_measured = previous is not None and previous.time in traffic.timestamps
         if previous is not None and is_measured and previous.time != self._observed:
             row = past.first_row + int(np.searchsorted(traffic.timestamps, previous.time))
-            # Links may have failed since.
+            # Links may have failed since the allocation.
             self._observe(past.matrix(row), _over_live_paths(problem, previous.splits))
             self._observed = previous.time
-        # Allocate.
+        # Allocate for the next interval; optionally mix in random, nearly optimal splits.
         splits = hedge.allocate(past)
         if self._varied:
             random_splits = vary(past.last(1), share=1.0, seed=past.traffic_row)
             splits = (1 - self._varied) * splits.to(random_splits) + self._varied * random_splits
+        # Repair the splits: live paths only, and a path for demands without traffic so far.
         is_new = torch.from_numpy(~self.matrices.had_traffic())
         splits = _with_new_demands(problem, _over_live_paths(problem, splits), is_new)
         self.latest = NextAllocation(
             version, past.target, capacity, splits, self._limit.limit, time.perf_counter() - begin
         )
-        # The network was deleted.
+        # Store nothing if the network was deleted meanwhile.
         if not self.matrices.folder.is_dir():
             return self.latest
-        # Store the state.
+        # Store the state for a restart.
         hedge.save(self.matrices.folder / _MIXTURE)
         with atomic_file(self.matrices.folder / _LIMIT) as temporary:
             temporary.write_text(json.dumps(self._limit.state()), encoding="utf-8")
         return self.latest
 
     def _restored_hedge(self, past: Past) -> Mixture:
-        """Return the hedge, with the state from before a restart."""
+        """Return a new mixture with the stored weights and losses, if there are any."""
         hedge = make_hedge("mixture")
         assert isinstance(hedge, Mixture)
         hedge.begin(past)
@@ -162,13 +164,19 @@ class NextInterval(parts.NextIntervalPart):
                 self._limit.restore(json.loads(small_text(folder / _LIMIT, _MAX_LIMIT_BYTES)))
             except (InputError, OSError, ValueError, RecursionError) as error:
                 LOG.warning(
-                    "begun anew", extra={"teal": {"network": self.name, "error": str(error)[:200]}}
+                    "stored state of the mixture is not usable, restarted without it",
+                    extra={"teal": {"network": self.name, "error": str(error)[:200]}},
                 )
         self._hedge = hedge
         return hedge
 
     def _observe(self, problem: Problem | None, splits: Tensor) -> None:
-        """Compare the realised utilisation of an interval with its optimum."""
+        """Record the realised over optimal utilisation of an interval.
+
+        Args:
+            problem: matrix of the interval, B = 1; None if it had no demand.
+            splits: (D, K) splits that were allocated for it.
+        """
         if problem is None:
             return
         optimum = pdhg.solve(problem, gap=_OPTIMUM_GAP)
@@ -182,8 +190,19 @@ class NextInterval(parts.NextIntervalPart):
     def answer(
         self, latest: NextAllocation, rates: FloatArray, network: Problem, queue_s: float
     ) -> tuple[Answer, dict[str, Any]]:
+        """Answer a request with the latest allocation, and evaluate it for given rates.
+
+        Args:
+            latest: latest allocation.
+            rates: (1, D) Gbit/s for which utilisation and satisfied demand are computed.
+            network: network with the current capacities, B = 1.
+            queue_s: time that the request has waited, seconds.
+
+        Returns:
+            the answer, and its additional fields: time of the interval, and limit of the ratio.
+        """
         problem = network.with_demand(torch.from_numpy(rates))
-        # Links may have failed since.
+        # Links may have failed since the allocation.
         splits = _over_live_paths(problem, latest.splits)[None]
         utilisation = problem.utilisation(splits).numpy()
         satisfied = problem.flows(splits).sum((1, 2)) / problem.demand.sum(1).clamp(min=1e-300)
@@ -211,12 +230,19 @@ class NextInterval(parts.NextIntervalPart):
 
 
 def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
-    """Move the splits (D, K) of failed paths to live ones, in proportion; splits of new paths are
-    0.
+    """Move the splits of failed paths to the live paths of the demand, in proportion to their
+    splits; evenly if all these are 0.
+
+    Args:
+        problem: network with the current capacities, K paths per demand.
+        splits: (D, K') splits, K' <= K; paths that were added since get 0.
+
+    Returns:
+        (D, K) splits.
     """
     is_live = problem.path_mask[0]
     extended = splits.new_zeros(is_live.shape)
-    # Raises if the problem has fewer paths.
+    # Raises an error if the problem has fewer paths.
     extended[:, : splits.shape[1]] = splits
     live = torch.where(is_live, extended, 0)
     total = live.sum(-1, keepdim=True)
@@ -228,14 +254,14 @@ def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
 
 
 def _with_new_demands(problem: Problem, splits: Tensor, is_new: Tensor) -> Tensor:
-    """Add the shortest live path to the splits (D, K) of demands that hedges cannot know, so that
-    new traffic is served.
+    """Assign the shortest live path to demands that the hedges cannot know, so that new traffic is
+    served.
 
     Args:
         problem: network and objective; if all demand must be carried, missing shares use the
             shortest path.
         splits: (D, K) over live paths.
-        is_new: (D,) demands without traffic so far, which only use that path.
+        is_new: (D,) whether a demand had no traffic so far; it uses only the shortest path.
     """
     splits = torch.where(is_new[:, None], 0, splits)
     is_live = problem.path_mask[0]

@@ -13,7 +13,7 @@ from teal.spec import Spec
 
 
 class Static:
-    """The hedge ``static``.
+    """Hedge ``static``: splits with the least mean loss over the past, computed at the first call.
 
     Args:
         window: maximum number of past matrices, evenly spread.
@@ -24,7 +24,7 @@ class Static:
         self._splits: Tensor | None = None
 
     def allocate(self, past: Past) -> Tensor:
-        """Splits for the next interval, as in :meth:`Hedge.allocate`."""
+        """Return split ratios (D, K) for the next interval."""
         if self._splits is None:
             problem = past.scenarios(past.known, past.most(self._window))
             self._splits = solve_scenarios(problem, gap=3e-3, max_iterations=3000).splits
@@ -32,7 +32,7 @@ class Static:
 
 
 def make(spec: Spec, model: Path | None) -> Static:
-    """``static[:window=48]``."""
+    """Make the hedge of a specification such as ``static[:window=48]``."""
     window = int(spec.parse_options(window=48)["window"])
     if window < 1:
         raise InputError(spec.text, "window", "at least 1 matrix", window)

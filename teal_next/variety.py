@@ -28,7 +28,11 @@ _GAP = 1e-3
 
 
 def vary(problem: Problem, *, budget: float = 0.02, share: float = 0.5, seed: int = 0) -> Tensor:
-    """Splits (D, K) for one matrix, a share of which is random among nearly optimal splits.
+    """Compute split ratios (D, K) for one matrix, partly optimal and partly random.
+
+    With x* the optimal splits, U the optimal largest utilisation, and random costs r, the result is
+
+        (1 - share) x* + share w,   w = argmin <r, w>   subject to   load(w) <= (1 + budget) U c.
 
     Args:
         problem: one matrix under max_link_utilisation, such as an estimate.
@@ -40,7 +44,7 @@ def vary(problem: Problem, *, budget: float = 0.02, share: float = 0.5, seed: in
         InputError: another objective, several matrices, or an option out of its range.
         SolverError: HiGHS failed.
     """
-    # Optimal splits.
+    # Check the arguments.
     if problem.batch != 1 or problem.objective.name != "max_link_utilisation":
         expected = "one matrix under max_link_utilisation"
         raise InputError(
@@ -48,31 +52,40 @@ def vary(problem: Problem, *, budget: float = 0.02, share: float = 0.5, seed: in
         )
     if not (budget >= 0 and 0 <= share <= 1):
         raise InputError(
-            "vary", "options", "a budget of at least 0 and a share in [0, 1]", (budget, share)
+            "vary",
+            "options",
+            "a budget of at least 0 and a share in [0, 1]",
+            f"budget {budget:g} and share {share:g}",
         )
+    # Optimal splits, and the limit of the utilisation.
     result = solve(problem, gap=_GAP)
     best = result.splits[0].to(torch.float64)
     if share == 0:
         return best
-    # Linear program with random costs.
     limit = (1 + budget) * float(result.value[0])
-    slots = problem.paths.num_paths
+    # Columns of the linear program: slots d K + k of the live paths of positive demands.
+    num_paths = problem.paths.num_paths
     demand = problem.demand[0].to(torch.float64).cpu().numpy()
     live = problem.path_mask[0].cpu().numpy() & (demand > 0)[:, None]
     column = np.flatnonzero(live.reshape(-1))
+    # Rows: utilisation of each link with capacity, and the sum of each demand's splits.
     capacity = problem.capacity[0].to(torch.float64).cpu().numpy()
     links = np.flatnonzero(capacity > 0)
     loads = problem.ops.incidence(problem.topology.num_links).tocsc()[:, column].tocsr()[links]
-    loads = sp.diags_array(1 / capacity[links]) @ loads @ sp.diags_array(demand[column // slots])
-    demands, demand_row = np.unique(column // slots, return_inverse=True)
+    loads = (
+        sp.diags_array(1 / capacity[links]) @ loads @ sp.diags_array(demand[column // num_paths])
+    )
+    demands, demand_row = np.unique(column // num_paths, return_inverse=True)
     sums = sp.csr_array(
         (np.ones(len(column)), (demand_row, np.arange(len(column)))),
         shape=(len(demands), len(column)),
     )
+    # Minimise random costs.
     cost = np.random.default_rng(seed).random(len(column))
-    shares = solve_lp(
+    solution = solve_lp(
         cost, (loads, np.full(len(links), limit)), (sums, np.ones(len(demands)))
     ).solution("vary")
+    # Mix both splits; demands of 0 keep the optimal ones.
     random_splits = best.clone().reshape(-1)
-    random_splits[torch.from_numpy(column)] = torch.from_numpy(np.maximum(shares, 0.0))
+    random_splits[torch.from_numpy(column)] = torch.from_numpy(np.maximum(solution, 0.0))
     return (1 - share) * best + share * random_splits.reshape(best.shape)

@@ -23,9 +23,9 @@ import numpy as np
 from teal.errors import InputError
 from teal.runtime.arrays import FloatArray, Int64Array
 
-# Share by which a slope may exceed the one before it: points written in decimals are rounded.
+# Maximum relative excess of a slope over the previous one: points in decimals are rounded.
 _SLOPE_ROUNDING = 1e-9
-# Pairs of a rate (Gbit/s, or a share of the demand) and the value there.
+# Points (rate, value) of a function; the rate is in Gbit/s, or a share of the demand.
 Points = Sequence[tuple[float, float]]
 
 
@@ -68,17 +68,18 @@ class BandwidthFunctions:
         slope = np.zeros((len(functions), num_pieces))
         end = np.full((len(functions), num_pieces), np.inf)
         for index, points in enumerate(functions):
+            # Points of the function with the origin, and the slopes between them.
             curve = np.array([(0.0, 0.0), *points], dtype=np.float64)
             where = f"function {index}"
             (rates, values) = curve.T
             if len(curve) < 2 or not np.isfinite(curve).all() or not (np.diff(rates) > 0).all():
-                raise InputError(where, "rates", "finite numbers above 0 that rise", list(points))
+                raise InputError(where, "rates", "increasing finite rates above 0", list(points))
             slopes = np.diff(values) / np.diff(rates)
             if not slopes[0] > 0:
-                raise InputError(where, "values", "above 0 at the first point", values[1])
+                raise InputError(where, "values", "a value above 0 at the first point", values[1])
             if (slopes < 0).any() or (slopes[1:] > slopes[:-1] * (1 + _SLOPE_ROUNDING)).any():
                 raise InputError(
-                    where, "values", "a concave function that does not fall", list(points)
+                    where, "values", "a concave, non-decreasing function", list(points)
                 )
             slope[index, : len(slopes)] = np.minimum.accumulate(slopes)
             end[index, : len(slopes)] = rates[1:]

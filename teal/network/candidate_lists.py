@@ -23,8 +23,9 @@ _MIN_SHARE = 1e-9
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CandidateLists:
-    """Up to K segment lists for each of D demands, with the interface of a
-    :class:`teal.network.PathSet`.
+    """Up to K segment lists for each of D demands, with at most M stops each.
+
+    Has the same interface as :class:`teal.network.PathSet`.
 
     Attributes:
         dag: shortest paths of the IGP.
@@ -42,12 +43,12 @@ class CandidateLists:
 
     @classmethod
     def straight(cls, dag: EcmpDag, pairs: IntArray, stops: int = 1) -> CandidateLists:
-        """Return the list without stops for every demand: plain shortest-path routing.
+        """Return one list without stops for each demand: plain shortest-path routing.
 
         Args:
             dag: shortest paths of the IGP.
-            pairs: (D, 2) source and target.
-            stops: M of the result.
+            pairs: (D, 2) source and target of each demand.
+            stops: M, the number of (empty) stops of the result.
         """
         no_stops = np.full((len(pairs), 1, stops), -1, dtype=np.int32)
         return cls(
@@ -59,7 +60,13 @@ class CandidateLists:
         )
 
     def nodes_of(self, demand: int, k: int, link_target: IntArray) -> list[int]:
-        """Return the node indices of source, stops and target of a list; see PathSet.nodes_of."""
+        """Return the node indices of source, stops and target of a list.
+
+        Args:
+            demand: index of the demand.
+            k: index of the list.
+            link_target: unused; :meth:`teal.network.PathSet.nodes_of` needs it.
+        """
         stops = [int(node) for node in self.stop[demand, k] if node >= 0]
         source, target = (int(node) for node in self.pairs[demand])
         return [source, *stops, *([] if stops[-1:] == [target] else [target])]
@@ -86,8 +93,8 @@ class CandidateLists:
 
     @property
     def scan_size(self) -> int:
-        """Entries of one scan over all lists: arcs of the shortest paths, and segments of the
-        lists.
+        """Number of entries that one pass over all lists reads: arcs of the shortest paths and
+        segments of the lists.
         """
         return self.dag.num_arcs + self.mask.size * (self.stop.shape[2] + 1)
 
@@ -108,15 +115,21 @@ class CandidateLists:
 
     @cached_property
     def segments(self) -> IntArray:
-        """(D, K, M + 1) segments (t, u) of each list, encoded as t N + u; N^2 for none."""
+        """(D, K, M + 1) segments along shortest paths of each list.
+
+        A segment from node u to node t is encoded as t N + u, and N^2 stands for no segment: u = t,
+        an unused stop, or a list that does not exist.  The last entry leads to the target.
+        """
         num_nodes = self.dag.topology.num_nodes
         tail = self.dag.links.tail
+        # (D, K) node where each list has arrived so far.
         position = np.broadcast_to(self.pairs[:, :1], self.mask.shape)
         segments = np.full(
             (*self.mask.shape, self.stop.shape[2] + 1), num_nodes * num_nodes, dtype=np.int64
         )
 
         def add_segment(index: int, start: IntArray, end: IntArray, is_used: BoolArray) -> None:
+            """Encode segment ``index`` of all lists, from ``start`` to ``end`` (D, K each)."""
             has_segment = is_used & self.mask & (start != end)
             segments[..., index][has_segment] = (end.astype(np.int64) * num_nodes + start)[
                 has_segment
@@ -125,6 +138,7 @@ class CandidateLists:
         for stop_index in range(self.stop.shape[2]):
             stop = self.stop[..., stop_index]
             link = self.link[..., stop_index]
+            # Shortest paths lead to the stop, or to the start of the adjacency that leads there.
             add_segment(stop_index, position, np.where(link >= 0, tail[link], stop), stop >= 0)
             position = np.where(stop >= 0, stop, position)
         add_segment(
@@ -139,8 +153,8 @@ class CandidateLists:
         """Append one list to each demand, unless it is a duplicate or has no path.
 
         Args:
-            stop: (D, M) stops, as in the class.
-            link: (D, M) links, as in the class.
+            stop: (D, M) node of each stop; -1 after the last one.
+            link: (D, M) link by which the stop is reached; -1 for the IGP's shortest paths.
         """
         is_same = ((self.stop == stop[:, None]) & (self.link == link[:, None])).all(-1) & self.mask
         lists = dataclasses.replace(
@@ -149,6 +163,7 @@ class CandidateLists:
             link=np.concatenate([self.link, link[:, None]], 1),
             mask=np.concatenate([self.mask, ~is_same.any(1, keepdims=True)], 1),
         )
+        # Mask the lists with a segment without path; the last entry of ``reaches`` is for code N^2.
         num_nodes = self.dag.topology.num_nodes
         reaches = np.append(self.dag.reaches.reshape(-1), True)
         added = lists.segments[:, -1]
@@ -158,7 +173,7 @@ class CandidateLists:
         return dataclasses.replace(lists, mask=mask)
 
     def kept(self, keep: BoolArray) -> CandidateLists:
-        """Return the lists selected by a mask (D, K), moved to the front."""
+        """Return the lists that the mask ``keep`` (D, K) selects, moved to the first columns."""
         keep = keep & self.mask
         order = np.argsort(~keep, axis=1, kind="stable")[
             :, : max(1, int(keep.sum(1).max(initial=0)))
@@ -171,16 +186,20 @@ class CandidateLists:
     def moved(
         self, share: FloatArray, other: CandidateLists, other_share: FloatArray, demand: FloatArray
     ) -> float:
-        """Return the Gbit/s that move to other lists between the shares (D, K) of these lists and
-        those of other lists.
+        """Return the Gbit/s that change their list between two allocations.
+
+        Half the sum of |share - other_share| demand over all lists of both; equal lists count as
+        one.
 
         Args:
-            share: (D, K) shares of these lists.
+            share: (D, K) share of each demand on these lists.
             other: other lists of the same demands.
-            other_share: (D, K') shares of the other lists.
+            other_share: (D, K') share of each demand on the other lists.
             demand: (D,) Gbit/s.
         """
         num_stops = max(self.stop.shape[2], other.stop.shape[2])
+        # Demand, stops and links identify a list; its change is the difference of shares, halved
+        # since traffic that moves leaves one list and joins another.
         keys = []
         change = []
         for lists, shares, sign in ((self, share, 0.5), (other, other_share, -0.5)):
@@ -197,7 +216,14 @@ class CandidateLists:
         return float(np.abs(np.bincount(list_index.reshape(-1), np.concatenate(change))).sum())
 
     def policies(self, share: FloatArray) -> SegmentPolicies:
-        """Return the policies of the demands with stops, for shares (D, K) of the lists."""
+        """Return the segment routing policies of all demands that use a list with stops.
+
+        Lists with a share of at most ``_MIN_SHARE`` are left out, and the other shares of the
+        demand are scaled to a sum of 1.
+
+        Args:
+            share: (D, K) share of each demand on its lists.
+        """
         lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
         is_used = (share > _MIN_SHARE) & self.mask
         for demand in np.flatnonzero((is_used & (self.stop >= 0).any(-1)).any(1)).tolist():

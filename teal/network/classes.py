@@ -41,8 +41,9 @@ class DemandClasses:
 
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) < len(self.names):
-            raise InputError(
-                "classes", "names", "at least one name, each once", ", ".join(self.names) or "none"
+            names = ", ".join(self.names)
+            raise InputError.invalid(
+                "classes", "names", f"a class name repeats: {names}" if names else "no class"
             )
 
     def __len__(self) -> int:
@@ -74,8 +75,10 @@ class DemandClasses:
         return [self.rows(index) for index in range(len(self))]
 
     def kept(self, demands: Int64Array) -> DemandClasses:
-        """Return the classes of a subset of the demands, (n,) ascending indices; classes may become
-        empty.
+        """Return the classes of a subset of the demands; classes may become empty.
+
+        Args:
+            demands: (n,) indices of the demands, ascending.
         """
         return DemandClasses(self.names, np.searchsorted(demands, self.ptr).astype(np.int64))
 
@@ -92,9 +95,10 @@ def latency_limits(names: Sequence[str], limits: Mapping[str, float]) -> list[fl
     """
     for name, limit in limits.items():
         if name not in names:
-            raise InputError("latency limit", name, "a class: " + ", ".join(names), repr(name))
+            expected = "one of the classes " + ", ".join(names)
+            raise InputError("latency limit", name, expected, repr(name))
         if not limit > 0:
-            raise InputError("latency limit", name, "ms > 0", limit)
+            raise InputError("latency limit", name, "a limit > 0 ms", limit)
     return [float(limits.get(name, np.inf)) for name in names]
 
 
@@ -115,16 +119,23 @@ def class_paths(
         limits: maximum latency of a path by class name, ms; longer paths are excluded.
 
     Raises:
-        InputError: see :func:`latency_limits`; a demand whose pair has no row in ``paths``.
+        InputError: an unknown class, a limit that is not positive, or a demand whose node pair has
+            no row in ``paths``.
     """
     from teal.network.subset import joined, of_demands
 
+    # Row of each demand's node pair in ``paths``, found by binary search of pairs as integers.
     num_nodes = topology.num_nodes
     path_codes = paths.pairs[:, 0].astype(np.int64) * num_nodes + paths.pairs[:, 1]
     codes = pairs[:, 0].astype(np.int64) * num_nodes + pairs[:, 1]
     rows_in_paths = np.searchsorted(path_codes, codes)
     if (path_codes[np.minimum(rows_in_paths, len(path_codes) - 1)] != codes).any():
-        raise InputError("classes", "demands", "pairs that have paths", "another pair")
+        raise InputError.invalid(
+            "classes",
+            "demands",
+            "the candidate paths lack the node pair of a demand",
+        )
+    # Select the paths of each class within its latency limit, and concatenate the classes.
     class_limits = latency_limits(classes.names, limits or {})
     parts = []
     for rows, limit in zip(classes.blocks, class_limits, strict=True):
@@ -136,7 +147,7 @@ def class_paths(
 
 
 def within_latency(paths: PathSet, topology: Topology, limit: float) -> PathSet:
-    """Remove the paths whose latency exceeds ``limit``, ms."""
+    """Return the path set without paths whose latency exceeds ``limit``, ms."""
     is_admissible = within_limit(paths, topology, limit)
     # Move the admissible paths to the first columns, in their order.
     order = np.argsort(~is_admissible, axis=1, kind="stable")
@@ -152,7 +163,8 @@ def within_latency(paths: PathSet, topology: Topology, limit: float) -> PathSet:
 
 def within_limit(paths: PathSet, topology: Topology, limit: float) -> BoolArray:
     """Return (D, K) whether each path has a latency of at most ``limit``, ms."""
-    # The last entry stands for missing paths, whose leaf is -1.
+    # (T + 1,) latency from the source to each trie node; the last entry stands for missing paths,
+    # whose leaf is -1.
     node_latency = np.full(paths.trie.num_nodes + 1, np.inf)
     # Parents come before children.
     for level in paths.trie.levels:

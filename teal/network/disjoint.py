@@ -27,8 +27,13 @@ NO_STAMP = -2
 
 
 class FoundPaths(NamedTuple):
-    """Paths of a demand, at most K: ``links`` (K, N) link indices, ``length`` (K,) number of links,
-    ``weight`` (K,) sum of weights.
+    """Paths of one demand, at most K.
+
+    Attributes:
+        links: (K, N) link indices of each path from source to target; only the first
+            ``length[k]`` of row k are used.
+        length: (K,) number of links of each path.
+        weight: (K,) sum of the link weights of each path; only Yen's candidates use it.
     """
 
     links: IntArray
@@ -76,10 +81,10 @@ def grow_tree(
     Args:
         source: node where the paths begin.
         graph: the network.
-        banned: (E,) stamps.
-        ban_stamp: stamp of banned links.
-        pred_link: (N,) receives the link into each node, -1 where there is none.
-        queue: (N,) scratch memory.
+        banned: (E,) stamp of each link.
+        ban_stamp: links with this stamp are banned.
+        pred_link: (N,) link into each node, -1 for unreached nodes and the source (written).
+        queue: (N,) nodes in the order in which they were reached (scratch).
     """
     pred_link[:] = -1
     queue[0] = source
@@ -113,8 +118,20 @@ def _expand(
     search: TwoSided,
     side: int,
 ) -> tuple[int, int]:
-    """Expand ``queue[side, begin:end]`` by one level of breadth-first search; ``queue[:, 0]`` are
-    the two ends.
+    """Expand one side of a bidirectional breadth-first search by one level.
+
+    Args:
+        begin, end: the frontier is ``search.queue[side, begin:end]``.
+        ptr: (N + 1,) node n has the links ``links[ptr[n]:ptr[n + 1]]``: out of it on side 0, into
+            it on side 1.
+        links: (E,) link indices.
+        far_end: (E,) the other end of each link: its head on side 0, its tail on side 1.
+        has_transit: (N,) whether paths may pass through a node.
+        banned: (E,) stamp of each link.
+        ban_stamp: links with this stamp are banned.
+        mark: stamp of this search in ``search.seen``.
+        search: both sides of the search (updated); ``search.queue[:, 0]`` are source and target.
+        side: 0 for the source's side, 1 for the target's.
 
     Returns:
         the new end of the queue, and the first node that both sides have reached, or -1.
@@ -128,6 +145,7 @@ def _expand(
             link = links[position]
             neighbour = far_end[link]
             if banned[link] != ban_stamp and search.seen[side, neighbour] != mark:
+                # Reach the neighbour; the sides meet there if the path may pass through it.
                 search.seen[side, neighbour] = mark
                 search.pred_link[side, neighbour] = link
                 if search.seen[1 - side, neighbour] == mark and (
@@ -150,18 +168,29 @@ def _meet(
     search: TwoSided,
     path: IntArray,
 ) -> int:
-    """Write a fewest-hop path without banned links to ``path``; return its number of links, 0 for
-    none.
+    """Find a fewest-hop path without banned links, by bidirectional breadth-first search.
 
-    Bidirectional breadth-first search: each round expands the smaller frontier by one level.  The
-    first node that both sides have reached lies on a shortest path, since a shorter one would have
-    met at an earlier level.
+    Each round expands the smaller frontier by one level.  The first node that both sides have
+    reached lies on a shortest path, since a shorter one would have met at an earlier level.
+
+    Returns the number of links of the path, 0 if there is none.
+
+    Args:
+        source: node where the path starts.
+        target: node where the path ends.
+        graph: the network in CSR form.
+        banned: (E,) stamp of each link.
+        ban_stamp: links with this stamp are banned.
+        mark: stamp of this search in ``search.seen``, unused so far.
+        search: visited stamps, predecessor links and queue of each side (updated).
+        path: (N,) link indices of the path (written).
     """
-    # Start both sides.
+    # Put source and target into the queues of their sides.
     search.seen[0, source] = mark
     search.seen[1, target] = mark
     search.queue[0, 0] = source
     search.queue[1, 0] = target
+    # The frontiers are queue[0, begin0:end0] and queue[1, begin1:end1].
     begin0 = ZERO
     end0 = ZERO + 1
     begin1 = ZERO
@@ -169,6 +198,7 @@ def _meet(
     # Expand the smaller frontier by one level until the sides meet.
     while begin0 < end0 and begin1 < end1:
         if end0 - begin0 <= end1 - begin1:
+            # From the source, along outgoing links.
             last, middle = _expand(
                 begin0,
                 end0,
@@ -185,6 +215,7 @@ def _meet(
             begin0 = end0
             end0 = last
         else:
+            # From the target, against incoming links.
             last, middle = _expand(
                 begin1,
                 end1,
@@ -209,8 +240,16 @@ def _meet(
 def _join(
     source: int, target: int, middle: int, pred_link: IntArray, graph: Adjacency, path: IntArray
 ) -> int:
-    """Write the links from ``source`` via ``middle`` to ``target`` to ``path``; return their
-    number.
+    """Join the two halves of a bidirectional search; return the number of links of the path.
+
+    Args:
+        source: node where the path starts.
+        target: node where the path ends.
+        middle: node that both sides have reached.
+        pred_link: (2, N) link between each node and the previous one on its side: into the node
+            from the source, or out of the node towards the target.
+        graph: the network in CSR form.
+        path: (N,) link indices of the path (written).
     """
     length = walk_back(source, middle, pred_link[0], graph.tail, path)
     while middle != target:
@@ -239,8 +278,9 @@ def _ban_links(paths: FoundPaths, num_paths: int, stamp: int, banned: IntArray) 
 def _ban_path(
     paths: FoundPaths, k: int, groups: Groups, by_groups: bool, stamp: int, banned: IntArray
 ) -> None:
-    """Stamp the links of path ``k`` in ``banned`` (E,) and, if ``by_groups``, the links of their
-    groups.
+    """Ban the links of path ``k`` and, if ``by_groups``, all links that fail with one of them.
+
+    Writes ``stamp`` to the entries of these links in ``banned`` (E,).
     """
     for i in range(paths.length[k]):
         if by_groups:
@@ -261,9 +301,21 @@ def disjoint_by_hops(
     search: TwoSided,
     paths: FoundPaths,
 ) -> int:
-    """Find up to K disjoint paths, each of fewest hops without banned links; return their number.
+    """Find up to K disjoint paths of fewest hops; return their number.
 
-    The first path follows ``tree``.  Uses the stamps from ``stamp`` to ``stamp + K + 1``.
+    The first path follows ``tree``.  Each further path is a fewest-hop path that avoids the groups
+    of the earlier ones; once there is none, it avoids only their links.
+
+    Args:
+        source: node where the paths start.
+        target: node where the paths end.
+        tree: (N,) link into each node of a breadth-first tree from the source, -1 for none.
+        graph: the network in CSR form.
+        groups: groups of links that fail together.
+        stamp: first unused stamp; the search uses ``stamp`` to ``stamp + K + 1``.
+        banned: (E,) stamp of each link (updated).
+        search: scratch memory of the bidirectional searches (updated).
+        paths: K slots for paths; links and lengths are written.
     """
     max_paths = _max_disjoint_paths(source, target, graph, len(paths.length))
     if max_paths == 0 or tree[target] < 0:
@@ -305,15 +357,28 @@ def disjoint_by_weight(
     pred_link: IntArray,
     paths: FoundPaths,
 ) -> int:
-    """Find up to K disjoint paths, each of minimum weight without banned links; return their
-    number.
+    """Find up to K disjoint paths of minimum weight; return their number.
 
-    Uses the stamps ``stamp`` and ``stamp + 1``.
+    Each path is a shortest path (A*) that avoids the groups of the earlier ones; once there is
+    none, it avoids only their links.
+
+    Args:
+        source: node where the paths start.
+        target: node where the paths end.
+        graph: the network in CSR form.
+        groups: groups of links that fail together.
+        weight: (E,) link weights.
+        potential: (N,) lower bound on the weight from each node to the target, for A*.
+        stamp: first unused stamp; the search uses ``stamp`` and ``stamp + 1``.
+        scratch: heap, distances and stamps of A* (updated).
+        pred_link: (N,) link into each node on a shortest path (scratch).
+        paths: K slots for paths; links and lengths are written.
     """
     max_paths = _max_disjoint_paths(source, target, graph, len(paths.length))
     by_groups = True
     ban_stamp = stamp
     k = ZERO
+    # Ban whole groups first; once no path is left, ban only the links of the paths found.
     while k < max_paths:
         path_weight = best_first(
             source, target, graph, weight, potential, ban_stamp, NO_STAMP, scratch, pred_link

@@ -10,13 +10,14 @@ import numpy as np
 from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray
 
-# Share of the demands, the largest ones, whose part of the volume `redistribute` sets.
+# Fraction of the demands, the largest ones, that `redistribute` scales as one part.
 _LARGEST_SHARE = 0.1
 
 
 def fail_cables(topology: Topology, count: int, rng: np.random.Generator) -> list[int]:
-    """Return the links of ``count`` random cables, both directions of each
-    (:meth:`Topology.cables`).
+    """Draw ``count`` random cables; return the indices of all their links, ascending.
+
+    A cable consists of all links between two neighbours, in both directions.
 
     Raises:
         ValueError: the network has fewer cables.
@@ -49,15 +50,15 @@ def temporal_noise(
 
 
 def redistribute(demand: FloatArray, share: float) -> FloatArray:
-    """Scale the largest tenth of the demands to ``share`` of the volume, and the others to the
-    remainder.
+    """Scale the largest tenth of the demands so that they are ``share`` of the total volume.
 
-    The total and the proportions within both parts are preserved (Xu et al., "Teal", SIGCOMM 2023,
-    section 5.3).
+    The other demands are scaled to the rest of the volume.  The total and the proportions within
+    both parts are preserved (Xu et al., "Teal", SIGCOMM 2023, section 5.3).
 
     Args:
         demand: (D,) Gbit/s.
-        share: the paper uses 0.8, 0.6, 0.4 and 0.2; its measured traffic has 0.88.
+        share: fraction of the volume; the paper uses 0.8, 0.6, 0.4 and 0.2, and its measured
+            traffic has 0.88.
     """
     is_large = np.zeros(len(demand), bool)
     is_large[np.argsort(-demand, kind="stable")[: max(1, round(_LARGEST_SHARE * len(demand)))]] = (

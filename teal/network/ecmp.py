@@ -39,7 +39,8 @@ MAX_METRIC = 2**32 - 1
 # Approximate scalar operations for each link and destination of a search.
 _OPERATIONS_PER_VISIT = 20
 
-# Likewise for an incremental update, which searches only affected nodes.
+# Approximate scalar operations for each link and destination of an incremental update, which
+# searches only affected nodes.
 _OPERATIONS_PER_CHANGE = 4
 
 
@@ -92,7 +93,9 @@ class Dags(NamedTuple):
 
 @kernel
 def new_dags(destinations: int, nodes: int, links: int) -> Dags:
-    """Allocate memory for DAGs."""
+    """Allocate uninitialised DAGs towards ``destinations`` nodes, for ``nodes`` nodes and ``links``
+    links.
+    """
     return Dags(
         np.empty((destinations, nodes)),
         np.empty((destinations, nodes), dtype=np.int32),
@@ -111,11 +114,11 @@ def grow_dag(
 
     Args:
         target: destination node.
-        row: row of ``dags`` to fill.
-        links: links of the network.
-        dags: receives the DAG.
-        keys: (2 E + 2,) scratch memory of the heap.
-        nodes: (2 E + 2,) scratch memory of the heap.
+        row: row of ``dags`` for this destination.
+        links: links of the network with their metrics.
+        dags: DAGs; the row is written.
+        keys: (2 E + 2,) priorities of the heap (scratch).
+        nodes: (2 E + 2,) nodes of the heap (scratch).
     """
     distance = dags.distance[row]
     order = dags.order[row]
@@ -133,8 +136,9 @@ def grow_dag(
         order[reached] = node
         reached += 1
         if node != target and not links.has_transit[node]:
-            # The node has a path, and no other node has one through it.
+            # Traffic may start at this node, but not pass through it.
             continue
+        # Relax the links into the node.
         for i in range(links.in_ptr[node], links.in_ptr[node + 1]):
             link = links.in_link[i]
             new_distance = key + links.metric[link]
@@ -158,10 +162,20 @@ def is_on_dag(distance: FloatArray, links: IgpLinks, link: int) -> bool:
 
 @inner_kernel
 def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
-    """Compute the next hops of a row of ``dags`` from its distances and order.
+    """Compute the arcs of a DAG and their traffic shares from distances.
 
-    Implements :func:`is_on_dag` over arrays that are bound once: reading them from the tuple for
-    each link takes twice as long.
+    A link (u, v) is an arc if distance(u) = metric(u, v) + distance(v) and node v forwards transit
+    traffic or is the destination.  The share of an arc is its weight over the sum of weights of the
+    arcs out of u.
+
+    The arrays of the tuples are bound to local names: reading them from the tuples for each link
+    takes twice as long.
+
+    Args:
+        row: row of ``dags``.
+        links: links of the network with their metrics.
+        dags: DAGs; ``distance``, ``order`` and ``reached`` of the row are read, ``arc_start``,
+            ``arc`` and ``share`` are written.
     """
     distance = dags.distance[row]
     order = dags.order[row]
@@ -176,8 +190,9 @@ def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
     has_transit = links.has_transit
     target = order[0]
     num_arcs = 0
+    # The destination, first in the order, has no next hop.
     arc_start[0] = 0
-    arc_start[1] = 0  # the destination has no next hop
+    arc_start[1] = 0
     for i in range(1, dags.reached[row]):
         node = order[i]
         first = num_arcs
@@ -201,7 +216,17 @@ def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
 def _compute_dags(
     begin: int, end: int, targets: IntArray, links: IgpLinks, dags: Dags, blocks: int
 ) -> None:
+    """Compute the DAGs towards some destinations, block by block.
+
+    Args:
+        begin, end: range of blocks that this call computes.
+        targets: (n,) destination nodes; block b has the entries b, b + blocks, b + 2 blocks, ...
+        links: links of the network with their metrics.
+        dags: DAGs towards all nodes; the rows of the targets are written.
+        blocks: number of blocks.
+    """
     for block in range(begin, end):
+        # Priorities and nodes of the heap.
         size = 2 * len(links.tail) + 2
         keys = np.empty(size)
         nodes = np.empty(size, dtype=np.int32)
@@ -219,6 +244,16 @@ def _update_dags(
     dags: Dags,
     blocks: int,
 ) -> None:
+    """Update the DAGs towards some destinations after metrics have increased, block by block.
+
+    Args:
+        begin, end: range of blocks that this call updates.
+        targets: (n,) destination nodes; block b has the entries b, b + blocks, b + 2 blocks, ...
+        links: links of the network with the new metrics.
+        has_risen: (E,) whether the metric of a link has increased.
+        dags: DAGs towards all nodes; the rows of the targets are updated.
+        blocks: number of blocks.
+    """
     nodes = len(links.has_transit)
     size = len(links.tail) + len(links.has_transit) + 1
     for block in range(begin, end):
@@ -238,10 +273,10 @@ class _UpdateScratch(NamedTuple):
     """Scratch memory of :func:`_update_dag`.
 
     Attributes:
-        is_cut: (N,) all false before and after a call.
-        cut: (N,) cut nodes.
-        settled: (N,) cut nodes that have a path, by distance.
-        intact: (N,) the other nodes, by distance.
+        is_cut: (N,) whether a node has lost all its next hops; all false before and after a call.
+        cut: (N,) list of these cut nodes.
+        settled: (N,) cut nodes that have a new path, by ascending distance.
+        intact: (N,) nodes with a next hop left, by ascending distance.
         keys: (E + N + 1,) priorities of the heap.
         heap_nodes: (E + N + 1,) nodes of the heap.
     """
@@ -261,15 +296,15 @@ def _update_dag(
     """Update a row of ``dags`` after metrics have increased (Ramalingam and Reps, "An incremental
     algorithm for a generalization of the shortest-path problem", 1996).
 
-    A node is cut if all its next hops are on increased links or lead to cut nodes; only cut nodes
-    are searched again.
+    A node is *cut* if each of its next-hop links has an increased metric or leads to a cut node.
+    The distances of the other nodes stay; only cut nodes are searched again.
 
     Args:
-        row: destination node.
-        links: links of the network under the new metrics.
+        row: destination node, which is also the row.
+        links: links of the network with the new metrics.
         has_risen: (E,) whether the metric of a link has increased.
         dags: DAGs under the previous metrics; the row is updated.
-        scratch: scratch memory.
+        scratch: lists of cut, settled and intact nodes, and the heap.
     """
     distance = dags.distance[row]
     order = dags.order[row]
@@ -281,9 +316,11 @@ def _update_dag(
     intact = scratch.intact
     settled = scratch.settled
     num_cut = 0
-    intact[0] = order[0]  # the destination is never cut
+    # The destination is never cut.
+    intact[0] = order[0]
     num_intact = 1
-    # Cut the nodes without an intact next hop, by increasing distance.
+    # Divide the other nodes into intact and cut ones, by ascending distance, so that the next hops
+    # of a node are classified before it.
     for i in range(1, dags.reached[row]):
         has_hop = False
         for position in range(arc_start[i], arc_start[i + 1]):
@@ -296,9 +333,9 @@ def _update_dag(
             cut[num_cut] = order[i]
             num_cut += 1
     num_settled = _search_cut_nodes(row, links, dags, scratch, num_cut)
+    # Merge the intact and settled nodes, both sorted by distance, into the new order.
     i = 0
     j = 0
-    # Merge two lists, both sorted by distance.
     while i + j < num_intact + num_settled:
         takes_intact = j == num_settled or (
             i < num_intact and distance[intact[i]] <= distance[settled[j]]
@@ -307,6 +344,7 @@ def _update_dag(
         i += takes_intact
         j += not takes_intact
     dags.reached[row] = num_intact + num_settled
+    # Reset the marks for the next call.
     for cut_index in range(num_cut):
         is_cut[cut[cut_index]] = False
     find_arcs(row, links, dags)
@@ -316,8 +354,17 @@ def _update_dag(
 def _search_cut_nodes(
     row: int, links: IgpLinks, dags: Dags, scratch: _UpdateScratch, num_cut: int
 ) -> int:
-    """Compute the distances of cut nodes by Dijkstra's algorithm from the intact nodes; return the
-    number of nodes with a path, listed in ``scratch.settled``.
+    """Compute the distances of cut nodes, by Dijkstra's algorithm from the intact nodes.
+
+    Returns the number of cut nodes that have a path.
+
+    Args:
+        row: destination node, which is also the row of ``dags``.
+        links: links of the network with the new metrics.
+        dags: DAGs; the distances of cut nodes in the row are written.
+        scratch: ``cut`` and ``is_cut`` give the cut nodes; ``settled`` receives those with a path,
+            by ascending distance.
+        num_cut: number of cut nodes.
     """
     distance = dags.distance[row]
     is_cut = scratch.is_cut
@@ -331,9 +378,10 @@ def _search_cut_nodes(
     has_transit = links.has_transit
     size = as_int64(0)
     num_settled = 0
-    # Reset the cut nodes, and push each one that has a link to an intact node.
+    # Reset the distances of cut nodes.
     for cut_index in range(num_cut):
         distance[cut[cut_index]] = np.inf
+    # Push the cut nodes that have a link to an intact node.
     for cut_index in range(num_cut):
         node = cut[cut_index]
         min_distance = np.inf
@@ -345,7 +393,7 @@ def _search_cut_nodes(
         if min_distance < np.inf:
             distance[node] = min_distance
             size = heap_push(keys, nodes, size, min_distance, node)
-    # Settle the nearest node, and relax its links from other cut nodes.
+    # Settle the nearest node, and relax the links into it from other cut nodes.
     while size:
         key = keys[0]
         node = nodes[0]
@@ -356,6 +404,7 @@ def _search_cut_nodes(
         settled[num_settled] = node
         num_settled += 1
         if not has_transit[node]:
+            # Traffic may start at this node, but not pass through it.
             continue
         for j in range(links.in_ptr[node], links.in_ptr[node + 1]):
             link = links.in_link[j]
@@ -385,7 +434,7 @@ class EcmpDag:
     def of(
         cls, topology: Topology, metric: FloatArray | Int64Array, weight: FloatArray | None = None
     ) -> EcmpDag:
-        """Compute all shortest paths.
+        """Compute the shortest-path DAGs towards all nodes (Dijkstra's algorithm per destination).
 
         Args:
             topology: the network; links of capacity 0 have failed.
@@ -408,30 +457,35 @@ class EcmpDag:
             _compute_dags(targets, self.links, self.dags, max(1, min(len(targets), 16)))
 
     def rebuilt(self, metric: FloatArray) -> EcmpDag:
-        """Return the DAGs under other metrics, infinite for failed links; only affected parts are
-        searched.
+        """Return the DAGs under other metrics; only affected parts are searched again.
 
         A destination is affected if a link whose metric increases is on its DAG, or if a link whose
-        metric decreases leads to paths at least as short.  Where distances only increase, only the
-        nodes behind the change are searched.
+        metric decreases gives paths at least as short.  Where distances only increase, only nodes
+        that lose all their next hops are searched.
 
         Args:
-            metric: (E,) new metrics.
+            metric: (E,) new metrics; infinite for failed links.
         """
+        # Changed links, and the distances of their ends to each destination: (N, changed links).
         changed = np.flatnonzero(metric != self.links.metric)
         rises = metric[changed] > self.links.metric[changed]
         distance = self.dags.distance
-        to_start = distance[:, self.links.tail[changed]]
-        to_end = distance[:, self.links.head[changed]]
-        reaches = np.isfinite(to_end)
-        is_worse = rises & reaches & (to_start == self.links.metric[changed] + to_end)
-        is_better = ~rises & reaches & (metric[changed] + to_end <= to_start)
-        comes_nearer = is_better.any(1)
-        farther = np.flatnonzero(is_worse.any(1) & ~comes_nearer).astype(np.int32)
+        tail_distance = distance[:, self.links.tail[changed]]
+        head_distance = distance[:, self.links.head[changed]]
+        head_has_path = np.isfinite(head_distance)
+        # A link with a higher metric was on a shortest path, or one with a lower metric is on one.
+        lengthens = (
+            rises & head_has_path & (tail_distance == self.links.metric[changed] + head_distance)
+        )
+        shortens = ~rises & head_has_path & (metric[changed] + head_distance <= tail_distance)
+        has_shorter = shortens.any(1)
+        only_longer = np.flatnonzero(lengthens.any(1) & ~has_shorter).astype(np.int32)
+        # Dijkstra's algorithm for destinations with shorter paths, incremental updates for those
+        # with longer paths only.
         links = self.links._replace(metric=np.ascontiguousarray(metric, dtype=np.float64))
         dag = EcmpDag(self.topology, links, Dags._make(array.copy() for array in self.dags))
-        dag._grow(np.flatnonzero(comes_nearer).astype(np.int32))
-        dag._update_dag(farther, metric > self.links.metric)
+        dag._grow(np.flatnonzero(has_shorter).astype(np.int32))
+        dag._update_dag(only_longer, metric > self.links.metric)
         return dag
 
     def _update_dag(self, targets: IntArray, has_risen: BoolArray) -> None:
@@ -483,7 +537,12 @@ class EcmpDag:
 def igp_links(
     topology: Topology, metric: FloatArray | Int64Array, weight: FloatArray | None = None
 ) -> IgpLinks:
-    """Return the links in CSR form; links of capacity 0 have failed.
+    """Return the links in CSR form, with infinite metrics on links of capacity 0.
+
+    Args:
+        topology: the network.
+        metric: (E,) positive integers.
+        weight: (E,) positive load-balancing weights of next hops; None for equal shares.
 
     Raises:
         InputError: a weight that is not positive.
@@ -491,7 +550,10 @@ def igp_links(
     weight = np.ones(topology.num_links) if weight is None else np.asarray(weight, dtype=np.float64)
     if weight.shape != (topology.num_links,) or not (np.isfinite(weight) & (weight > 0)).all():
         raise InputError(
-            topology.origin or topology.name, "weight", "a finite weight > 0 of each link", weight
+            topology.origin or topology.name,
+            "weight",
+            f"{topology.num_links} finite weights > 0, one for each link",
+            weight,
         )
     graph = make_graph(
         topology.num_nodes, topology.link_source, topology.link_target, topology.no_transit

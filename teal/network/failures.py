@@ -35,7 +35,7 @@ NO_FAILURE = Failure("", "none", ())
 
 
 def cable_failures(topology: Topology) -> list[Failure]:
-    """Return one failure per cable."""
+    """Return one failure per cable: all links between two neighbours, in both directions."""
     names = topology.node_names
     ends = (topology.link_source, topology.link_target)
     return [
@@ -91,8 +91,14 @@ def failures_of(
 ) -> Iterator[Failure]:
     """Yield the failures of these kinds (cables, links, nodes, pairs), then the groups.
 
-    Failures of links with capacity 0 are skipped, and so are repetitions of the same links, such as
-    the only link of a cable.  Node failures are distinct, since the node's traffic fails too.
+    A failure is skipped if all its links have capacity 0, or if an earlier failure has the same
+    links, as the only link of a cable.  Node failures differ from others with the same links, since
+    the traffic of the node fails, too.
+
+    Args:
+        kinds: names of the kinds, in order.
+        topology: the network.
+        groups: links of each shared-risk group by name.
     """
     keys = set[tuple[bool, frozenset[int]]]()
     for failure in _all_failures(kinds, topology, groups):
@@ -105,6 +111,10 @@ def failures_of(
 def _all_failures(
     kinds: Sequence[str], topology: Topology, groups: Mapping[str, Sequence[int]]
 ) -> Iterator[Failure]:
+    """Yield the failures of these kinds, then the groups, with repetitions.
+
+    Failures whose links all have capacity 0 are skipped, except groups.
+    """
     is_up = topology.capacity > 0
     cables = [failure for failure in cable_failures(topology) if is_up[list(failure.links)].any()]
     for kind in dict.fromkeys(kinds):
@@ -134,9 +144,9 @@ class Groups(NamedTuple):
 
     Attributes:
         group_ptr: (G + 1,) the links of group g are ``group_link[group_ptr[g]:group_ptr[g + 1]]``.
-        group_link: link indices.
+        group_link: (memberships,) link indices, group by group.
         link_ptr: (E + 1,) the groups of link e are ``link_group[link_ptr[e]:link_ptr[e + 1]]``.
-        link_group: group indices.
+        link_group: (memberships,) group indices, link by link.
     """
 
     group_ptr: Int64Array
@@ -161,14 +171,16 @@ def make_groups(groups: Sequence[Sequence[int]], num_links: int) -> Groups:
 
 @inner_kernel
 def ban_group(group: int, groups: Groups, stamp: int, banned: IntArray) -> None:
-    """Stamp the links of a group in ``banned`` (E,)."""
+    """Ban the links of a group: write ``stamp`` to their entries of ``banned`` (E,)."""
     for i in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
         banned[groups.group_link[i]] = stamp
 
 
 @inner_kernel
 def ban_groups_of(link: int, groups: Groups, stamp: int, banned: IntArray) -> None:
-    """Stamp a link, and the links of all its groups."""
+    """Ban a link and the links of all its groups: write ``stamp`` to their entries of ``banned``
+    (E,).
+    """
     banned[link] = stamp
     for i in range(groups.link_ptr[link], groups.link_ptr[link + 1]):
         ban_group(groups.link_group[i], groups, stamp, banned)

@@ -94,7 +94,10 @@ class FlexAlgo:
         return f"{self.number}:{','.join([f'metric={self.metric}', *rule_texts])}"
 
     def admits(self, topology: Topology) -> BoolArray:
-        """Return (E,) whether the algorithm uses each link, up or down.
+        """Return (E,) whether the algorithm may use each link; capacities are ignored.
+
+        A link needs the metric of the algorithm, no affinity of ``exclude``, all of
+        ``include_all``, and at least one of ``include_any`` if there are any.
 
         Raises:
             InputError: an affinity that no link has, which usually is a misspelt name.
@@ -105,8 +108,7 @@ class FlexAlgo:
         )
         if unknown:
             known_text = (
-                listed(sorted(frozenset().union(*affinities)))
-                or "none: no link of the file has any"
+                listed(sorted(frozenset().union(*affinities))) or "no link of the topology has any"
             )
             raise InputError(
                 FLEX_ALGO,
@@ -132,7 +134,7 @@ class FlexAlgo:
             topology: the network; links of capacity 0 have failed.
             igp_metric: (E,) current IGP metrics, infinite on failed links.
         """
-        # Infinite on failed links, which stay excluded.
+        # IGP metrics are infinite on failed links, whose capacity of 0 excludes them anyway.
         metric = np.where(np.isfinite(igp_metric), igp_metric, 1.0)
         if self.metric == "delay":
             metric = delay_us(topology)
@@ -141,18 +143,30 @@ class FlexAlgo:
         return metric
 
     def dag(self, topology: Topology, igp_metric: FloatArray) -> EcmpDag:
-        """Compute the shortest paths of the algorithm; arguments as in :meth:`metrics`, errors as
-        in
-        :meth:`admits`.
+        """Compute the shortest-path DAGs of the algorithm, over the links that it may use.
+
+        Args:
+            topology: the network; links of capacity 0 have failed.
+            igp_metric: (E,) current IGP metrics, infinite on failed links.
+
+        Raises:
+            InputError: an affinity that no link has.
         """
         unused = np.flatnonzero(~self.admits(topology))
         return EcmpDag.of(topology, self.metrics(topology, igp_metric)).without(unused)
 
     def dag_alone(self, topology: Topology, igp_metric: FloatArray) -> EcmpDag:
-        """Compute the shortest paths as :meth:`dag`, on a network where all other links have
-        capacity 0.
+        """Compute the shortest-path DAGs of the algorithm on a network without other links.
 
-        Hence bounds over any paths, and adjacencies, use only links of the algorithm.
+        The topology of the result has capacity 0 on all links that the algorithm excludes, so that
+        adjacencies, and bounds over any paths, use only links of the algorithm.
+
+        Args:
+            topology: the network; links of capacity 0 have failed.
+            igp_metric: (E,) current IGP metrics, infinite on failed links.
+
+        Raises:
+            InputError: an affinity that no link has.
         """
         metric = self.metrics(topology, igp_metric)
         unused = np.flatnonzero(~self.admits(topology))

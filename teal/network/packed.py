@@ -38,8 +38,9 @@ class PathScan(NamedTuple):
         end_node: (P,) number of the node where each path ends, within its source; distinct.
         path_count: (D,) number of paths of each demand; the paths of a demand are consecutive.
         node_ptr: (S + 1,) the nodes of source s are ``node_ptr[s]:node_ptr[s + 1]``.
-        demand_ptr: (S + 1,) likewise for demands.
-        path_ptr: (S + 1,) likewise for paths.
+        demand_ptr: (S + 1,) the demands of source s are ``demand_ptr[s]:demand_ptr[s + 1]``.
+        path_ptr: (S + 1,) the paths of source s are ``path_ptr[s]:path_ptr[s + 1]``, demand by
+            demand.
     """
 
     parent: UnsignedArray
@@ -94,20 +95,20 @@ class PackedPaths:
 
 
 def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> PackedPaths:
-    """Pack the paths of a path set (see :class:`teal.network.path_set.PathSet`).
+    """Convert the paths of D demands from S sources into the layout of compiled CPU scans.
 
     Args:
         leaf: (D, K) trie node where each path ends, -1 in the last columns where a demand has fewer
             than K paths.
-        trie: path trie.
-        demand_ptr: (S + 1,) pointers to the demands of each source.
+        trie: path trie of all sources.
+        demand_ptr: (S + 1,) the demands of source s are ``demand_ptr[s]:demand_ptr[s + 1]``.
         num_links: E.
 
     Raises:
         ValueError: K exceeds :data:`MAX_PATHS`.
     """
     if leaf.shape[1] > MAX_PATHS:
-        raise ValueError(f"at most {MAX_PATHS} paths a demand, not {leaf.shape[1]}")
+        raise ValueError(f"{leaf.shape[1]} paths per demand: at most {MAX_PATHS} are supported")
     path_count = (leaf >= 0).sum(1, dtype=np.uint8)
     first_path = np.concatenate([[0], np.cumsum(path_count, dtype=np.int64)])  # (D + 1,)
     node_ptr = trie.source_ptr.astype(np.int64)
@@ -131,7 +132,16 @@ def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> Pa
 
 @kernel
 def _number_within_sources(parent: IntArray, leaf: IntArray, scan: PathScan) -> None:
-    """Fill ``scan.parent`` and ``scan.end_node`` from global node indices."""
+    """Convert node indices of the whole trie to numbers within each source.
+
+    Node i of the source whose nodes begin at ``first`` gets the number i - first + 1; 0 is the
+    source itself.
+
+    Args:
+        parent: (T,) parent of each node, -1 for the source.
+        leaf: (D, K) trie node where each path ends, -1 where there is no path.
+        scan: packed paths; ``parent`` (T,) and ``end_node`` (P,) are written.
+    """
     for s in range(len(scan.node_ptr) - 1):
         first = scan.node_ptr[s]
         for node in range(first, scan.node_ptr[s + 1]):

@@ -24,20 +24,21 @@ from teal.runtime.storage import content_key
 
 
 def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet:
-    """Add one path to each demand for which a new one is given; duplicates are skipped.
+    """Add at most one path to each demand; duplicates are skipped.
 
-    Tries of sources without a new path are copied unchanged.
+    A demand with :data:`MAX_PATHS` paths gets no further one.  Tries of sources without a new path
+    are copied unchanged.
 
     Args:
         paths: paths of D demands.
         ptr: (D + 1,) the new path of demand d is ``links[ptr[d]:ptr[d + 1]]``; none if empty.
-        links: link indices from source to target.
+        links: (ptr[-1],) link indices of the new paths, each from source to target.
     """
     trie = paths.trie
     max_paths = min(paths.num_paths + 1, MAX_PATHS)
     demand_ptr = paths.demand_ptr.astype(np.int64)
     source_ptr = trie.source_ptr.astype(np.int64)
-    # Space for each source's nodes if its new paths share no prefix.
+    # Offsets (S + 1,) of each source's trie with enough space for new paths without shared prefix.
     capacity_ptr = np.concatenate([[0], np.cumsum(np.diff(source_ptr) + np.diff(ptr[demand_ptr]))])
     leaves = np.full((paths.num_demands, max_paths), -1, dtype=np.int32)
     leaves[:, : paths.num_paths] = paths.leaf
@@ -56,6 +57,7 @@ def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet
         leaves,
         num_nodes,
     )
+    # Remove the unused space between the tries, and unused columns of the leaves.
     new_ptr = np.concatenate([[0], np.cumsum(num_nodes)])
     _close_gaps(capacity_ptr, new_ptr, demand_ptr, parent, link, leaves)
     num_columns = int((leaves >= 0).sum(1).max(initial=1))
@@ -87,28 +89,26 @@ def with_listed_paths(paths: PathSet, more: Mapping[int, Sequence[Sequence[int]]
 
 
 def with_columns(paths: PathSet, columns: IntArray) -> PathSet:
-    """Select and reorder paths of each demand.
+    """Select and reorder paths of each demand; trie nodes of no selected path are removed.
 
     Args:
-        paths: paths of D demands, K paths each.
-        columns: (D, J) index in 0..K - 1 of each selected path, -1 for none; -1 only behind all
-            others.
+        paths: paths of D demands, at most K each.
+        columns: (D, J) index in 0..K - 1 of each selected path, -1 for none; in each row the -1
+            come last.
     """
     selected = np.take_along_axis(paths.leaf, np.maximum(columns, 0).astype(np.int64), 1)
     leaves = np.where(columns >= 0, selected, -1).astype(np.int32)
     trie = paths.trie
     is_used = _used_nodes(trie.parent, leaves)
-    # Number of used nodes before each node.
-    num_used_before = np.concatenate([[0], np.cumsum(is_used)])
+    # (T + 1,) new index of each used node: the number of used nodes before it.
+    new_index = np.concatenate([[0], np.cumsum(is_used)])
     parent = trie.parent[is_used]
     new_trie = Trie(
-        np.where(parent >= 0, num_used_before[parent], -1).astype(np.int32),
+        np.where(parent >= 0, new_index[parent], -1).astype(np.int32),
         trie.link[is_used],
-        num_used_before[trie.source_ptr].astype(np.int32),
+        new_index[trie.source_ptr].astype(np.int32),
     )
-    return _path_set(
-        paths, np.where(leaves >= 0, num_used_before[leaves], -1).astype(np.int32), new_trie
-    )
+    return _path_set(paths, np.where(leaves >= 0, new_index[leaves], -1).astype(np.int32), new_trie)
 
 
 def first_columns(paths: PathSet, num_paths: int) -> PathSet:
@@ -123,21 +123,26 @@ def first_columns(paths: PathSet, num_paths: int) -> PathSet:
 def paths_in_trees(  # type: ignore[no-untyped-def]
     demands, pairs, source_row, pred_link, tail
 ) -> tuple[Int64Array, IntArray]:
-    """Return the shortest paths of some demands: pointers (D + 1,) into an array of links, and the
-    array.
+    """Read the shortest paths of some demands from shortest-path trees.
 
     Args:
         demands: (n,) indices of the demands, ascending.
-        pairs: (D, 2) source and target of each demand.
+        pairs: (D, 2) source and target node of each demand.
         source_row: (D,) row of each demand's source in ``pred_link``.
         pred_link: (S, N) link into each node on a shortest path from each source.
         tail: (E,) node where each link starts.
+
+    Returns:
+        ptr (D + 1,) and links: the path of demand d is ``links[ptr[d]:ptr[d + 1]]``, from source to
+        target; empty for demands that are not in ``demands``.
     """
+    # First pass: lengths of the paths.
     ptr = np.zeros(len(pairs) + 1, dtype=np.int64)
     path = np.empty(pred_link.shape[1], dtype=np.int32)
     for d in demands:
         ptr[d + 1] = walk_back(pairs[d, 0], pairs[d, 1], pred_link[source_row[d]], tail, path)
     ptr = np.cumsum(ptr)
+    # Second pass: write the links.
     links = np.empty(ptr[-1], dtype=np.int32)
     for d in demands:
         walk_back(pairs[d, 0], pairs[d, 1], pred_link[source_row[d]], tail, links[ptr[d] :])
@@ -145,6 +150,7 @@ def paths_in_trees(  # type: ignore[no-untyped-def]
 
 
 def _path_set(paths: PathSet, leaf: IntArray, trie: Trie) -> PathSet:
+    """Return the path set of the same demands with other leaves (D, K) and another trie."""
     key = content_key(paths.key, leaf, trie.parent, trie.link)
     return PathSet(
         paths.pairs, leaf, trie, paths.demand_ptr, paths.num_links, key, paths.topology_key
@@ -165,26 +171,32 @@ def _extend(  # type: ignore[no-untyped-def]
     leaves,
     num_nodes,
 ) -> None:
-    """Write each source's trie with its new paths into its part of ``parent`` and ``link``.
+    """Add one path to each demand that has a new one, source by source.
+
+    The old trie has T nodes from S sources.  The new trie of source s is written to the entries
+    ``capacity_ptr[s]:capacity_ptr[s + 1]`` of ``parent`` and ``link``, which may be more than it
+    needs; its nodes are numbered from 0.
 
     Args:
-        old_parent: (T,) parents in the trie.
-        old_link: (T,) links of the trie.
-        source_ptr: (S + 1,) pointers of the trie.
-        demand_ptr: (S + 1,) pointers of the path set.
-        ptr: (D + 1,) as in :func:`with_more_paths`.
-        links: as in :func:`with_more_paths`.
-        capacity_ptr: (S + 1,) source s uses ``capacity_ptr[s]:capacity_ptr[s + 1]``.
-        parent: (capacity_ptr[-1],) receives local node indices.
-        link: (capacity_ptr[-1],) receives link indices.
-        leaves: (D, K') node indices of the old trie; receives local ones.
-        num_nodes: (S,) receives the number of nodes of each source.
+        old_parent: (T,) parent of each old trie node, -1 for the source.
+        old_link: (T,) link that leads into each old trie node.
+        source_ptr: (S + 1,) the old nodes of source s are ``source_ptr[s]:source_ptr[s + 1]``.
+        demand_ptr: (S + 1,) the demands of source s are ``demand_ptr[s]:demand_ptr[s + 1]``.
+        ptr: (D + 1,) the new path of demand d is ``links[ptr[d]:ptr[d + 1]]``; none if empty.
+        links: (ptr[-1],) link indices of the new paths, each from source to target.
+        capacity_ptr: (S + 1,) first entry of each source in ``parent`` and ``link``.
+        parent: (capacity_ptr[-1],) parent of each node within its source, -1 for the source
+            (written).
+        link: (capacity_ptr[-1],) link that leads into each node (written).
+        leaves: (D, K') node where each path ends, -1 for an unused slot: old node indices before,
+            node numbers within the source afterwards (updated).
+        num_nodes: (S,) number of trie nodes of each source (written).
     """
     for s in range(len(num_nodes)):
         first = source_ptr[s]
         num_old_nodes = source_ptr[s + 1] - source_ptr[s]
         begin = capacity_ptr[s]
-        # Copy the old trie with local node indices.
+        # Copy the source's old trie, with nodes numbered from 0.
         for i in range(num_old_nodes):
             parent_node = old_parent[first + i]
             parent[begin + i] = parent_node - first if parent_node >= 0 else -1
@@ -194,21 +206,24 @@ def _extend(  # type: ignore[no-untyped-def]
                 if leaves[d, k] >= 0:
                     leaves[d, k] -= first
         num_nodes[s] = num_old_nodes
+        # Done if no demand of the source has a new path.
         if ptr[demand_ptr[s]] == ptr[demand_ptr[s + 1]]:
             continue
         source_parent = parent[begin : capacity_ptr[s + 1]]
         source_link = link[begin : capacity_ptr[s + 1]]
-        # Build the child lists, then insert the new paths.
+        # Build the child lists: the first child of node i is first_child[i + 1], that of the source
+        # first_child[0].
         first_child = np.full(len(source_parent) + 1, -1, dtype=np.int32)
         next_sibling = np.full(len(source_parent), -1, dtype=np.int32)
         for i in range(num_old_nodes):
             next_sibling[i] = first_child[source_parent[i] + 1]
             first_child[source_parent[i] + 1] = i
+        # Insert the new path of each demand.
         for d in range(demand_ptr[s], demand_ptr[s + 1]):
             new_path = links[ptr[d] : ptr[d + 1]]
             if len(new_path) == 0:
                 continue
-            # First free slot of the demand.
+            # Find the first unused slot of the demand; skip the path if all slots are used.
             k = 0
             while k < leaves.shape[1] and leaves[d, k] >= 0:
                 k += 1
@@ -223,13 +238,13 @@ def _extend(  # type: ignore[no-untyped-def]
                 next_sibling,
                 num_nodes[s],
             )
-            # A path with the end node of an earlier one is a duplicate.
+            # Paths with the same end node in the trie are equal.
             is_duplicate = False
             for j in range(k):
                 is_duplicate = is_duplicate or leaves[d, j] == end_node
             if not is_duplicate:
                 leaves[d, k] = end_node
-        # Restore the order by depth.
+        # Renumber the nodes by depth.
         sort_by_depth(
             source_parent[: num_nodes[s]],
             source_link[: num_nodes[s]],
@@ -239,7 +254,18 @@ def _extend(  # type: ignore[no-untyped-def]
 
 @kernel
 def _close_gaps(capacity_ptr, source_ptr, demand_ptr, parent, link, leaves) -> None:  # type: ignore[no-untyped-def]
-    """Compact the tries of all sources and convert local node indices to global ones, in place."""
+    """Remove the unused space between the tries of all sources, in place.
+
+    Node numbers within a source become indices of the whole trie: ``source_ptr[s]`` is added.
+
+    Args:
+        capacity_ptr: (S + 1,) first entry of each source in ``parent`` and ``link`` before.
+        source_ptr: (S + 1,) first entry of each source afterwards.
+        demand_ptr: (S + 1,) the demands of source s are ``demand_ptr[s]:demand_ptr[s + 1]``.
+        parent: (capacity_ptr[-1],) parent of each node, -1 for the source (updated).
+        link: (capacity_ptr[-1],) link that leads into each node (updated).
+        leaves: (D, K) node where each path ends, -1 where there is no path (updated).
+    """
     for s in range(len(source_ptr) - 1):
         first = source_ptr[s]
         for i in range(source_ptr[s + 1] - first):
@@ -254,7 +280,12 @@ def _close_gaps(capacity_ptr, source_ptr, demand_ptr, parent, link, leaves) -> N
 
 @kernel
 def _used_nodes(parent, leaves):  # type: ignore[no-untyped-def]
-    """Return (T,) whether a node is on one of the paths that end in ``leaves`` (D, J)."""
+    """Return (T,) whether each trie node is on a path.
+
+    Args:
+        parent: (T,) parent of each node, -1 for the source.
+        leaves: (D, J) node where each path ends, -1 where there is no path.
+    """
     is_used = np.zeros(len(parent), dtype=np.bool_)
     for d in range(leaves.shape[0]):
         for k in range(leaves.shape[1]):
@@ -289,6 +320,7 @@ def merged_rows(paths: PathSet) -> MergedRows:
 
 
 def _merged_rows(paths: PathSet) -> MergedRows:
+    """Merge demands with equal 64-bit hashes of nodes and paths."""
     scan = paths.packed.scan
     key = np.empty(paths.num_demands, np.uint64)
     _hash_demands(scan, paths.pairs.astype(np.uint64), paths.packed.max_slots, key)
@@ -316,15 +348,17 @@ def _mix(key, number):  # type: ignore[no-untyped-def]
 def _hash_demands(
     begin: int, end: int, scan: PathScan, pairs: AnyArray, max_slots: int, out: AnyArray
 ) -> None:
-    """Hash each demand's pair and paths.
+    """Hash source, target and paths of each demand.
 
     Args:
+        begin, end: range of sources that this call hashes.
         scan: packed paths of all demands.
-        pairs: (D, 2) uint64.
+        pairs: (D, 2) uint64, source and target node of each demand.
         max_slots: maximum number of trie nodes of a source, including the source itself.
-        out: (D,) uint64, receives the hashes.
+        out: (D,) uint64, hash of each demand (written).
     """
     for s in range(begin, end):
+        # Hash of the links from the source to each of its trie nodes; node 0 is the source.
         node_key = np.zeros(max_slots, np.uint64)
         first = scan.node_ptr[s]
         num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -332,6 +366,7 @@ def _hash_demands(
             node_key[i + 1] = _mix(
                 node_key[scan.parent[first + i]], np.uint64(scan.link[first + i])
             )
+        # Combine the pair with the hash of each path's end node.
         path = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             key = _mix(_mix(np.uint64(0), pairs[d, 0]), pairs[d, 1])
@@ -342,9 +377,9 @@ def _hash_demands(
 
 
 def with_moves(paths: PathSet) -> PathSet:
-    """Duplicate each path k as paths 2 k and 2 k + 1, the second with link E appended.
+    """Duplicate each path k as paths 2 k and 2 k + 1, the second with a virtual link E appended.
 
-    Link E counts the traffic that moves onto a path.  Computed once for a path set.
+    The load of link E is the traffic that moves onto paths.  Computed once for a path set.
 
     Args:
         paths: paths over E links.
@@ -356,18 +391,26 @@ def with_moves(paths: PathSet) -> PathSet:
 
 
 def _with_moves(paths: PathSet) -> PathSet:
+    """Append a child node with the virtual link E to the end node of each path.
+
+    The new nodes of a source follow its old ones, so that parents still come before their children.
+    """
     trie = paths.trie
+    # (D, K) whether each path exists.
     exists = paths.mask
     num_paths = exists.sum(1)
-    first_path = np.concatenate([[0], np.cumsum(num_paths)])  # (D + 1,)
-    num_paths_before = first_path[paths.demand_ptr]  # (S + 1,) paths of all sources before
+    # (D + 1,) index of each demand's first path.
+    first_path = np.concatenate([[0], np.cumsum(num_paths)])
+    # (S + 1,) number of paths of all previous sources: so many new nodes precede a source.
+    num_previous_paths = first_path[paths.demand_ptr]
     num_source_nodes = np.diff(trie.source_ptr)
-    renumbered = np.arange(trie.num_nodes) + np.repeat(num_paths_before[:-1], num_source_nodes)
-    # The new nodes of a source follow its old ones: parents still come before their children.
-    # Index (D,) of each demand's source.
-    source_of_demand = np.repeat(np.arange(len(num_source_nodes)), np.diff(paths.demand_ptr))
-    first_new = trie.source_ptr[1:][source_of_demand] + first_path[:-1]
+    # (T,) new index of each old node.
+    renumbered = np.arange(trie.num_nodes) + np.repeat(num_previous_paths[:-1], num_source_nodes)
+    # (D, K) index of the node that is appended to each path.
+    source_index = np.repeat(np.arange(len(num_source_nodes)), np.diff(paths.demand_ptr))
+    first_new = trie.source_ptr[1:][source_index] + first_path[:-1]
     new_node = first_new[:, None] + np.cumsum(exists, 1) - 1
+    # Parents and links of old and new nodes.
     num_nodes = trie.num_nodes + int(first_path[-1])
     parent = np.empty(num_nodes, np.int32)
     link = np.empty(num_nodes, np.int32)
@@ -375,10 +418,11 @@ def _with_moves(paths: PathSet) -> PathSet:
     link[renumbered] = trie.link
     parent[new_node[exists]] = renumbered[paths.leaf[exists]]
     link[new_node[exists]] = paths.num_links
+    # Path 2 k ends at the old end node, path 2 k + 1 at the appended node.
     leaves = np.full((paths.num_demands, 2 * paths.num_paths), -1, np.int32)
     leaves[:, 0::2][exists] = renumbered[paths.leaf[exists]]
     leaves[:, 1::2][exists] = new_node[exists]
-    source_ptr = (trie.source_ptr + num_paths_before).astype(trie.source_ptr.dtype)
+    source_ptr = (trie.source_ptr + num_previous_paths).astype(trie.source_ptr.dtype)
     return dataclasses.replace(
         paths,
         leaf=leaves,

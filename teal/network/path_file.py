@@ -40,20 +40,26 @@ def save_paths(file: Path | str, paths: PathSet) -> None:
 
 
 def load_paths(file: Path | str, topology: Topology) -> PathSet:
-    """Read a file of :func:`save_paths`.
+    """Read and validate a path set that :func:`save_paths` has written.
+
+    Args:
+        file: the .npz file.
+        topology: network of the paths.
 
     Raises:
         InputError: a missing or damaged file, or paths over another network.
         OSError: a transient failure, such as too many open files.
     """
     file = Path(file)
-    # Read the arrays; any damage is an error of the input.
+    # Read the arrays; a damaged file raises any of these exceptions.
     try:
         paths = _read(file, topology)
     except OSError as error:
         if is_transient(error):
             raise
-        raise InputError(str(file), "", _EXPECTED_FILE, error.strerror or error) from None
+        raise InputError.invalid(
+            str(file), "", str(error.strerror or error), f"pass {_EXPECTED_FILE}"
+        ) from None
     except (
         EOFError,
         KeyError,
@@ -67,11 +73,11 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
         raise InputError(str(file), "", _EXPECTED_FILE, "another file") from None
     # Validate network and indices.
     if paths.topology_key != topology.graph_key():
-        raise InputError(
+        raise InputError.invalid(
             str(file),
             "paths",
-            f"paths over the links of {topology.name}",
-            "those of another network",
+            f"the paths belong to another network than {topology.name}",
+            "compute the paths again, or pass the network of the file",
         )
     _check(str(file), paths, topology)
     return paths
@@ -102,43 +108,54 @@ def check_pairs(topology: Topology, pairs: IntArray) -> None:
         raise InputError("paths", "pairs", "(D, 2) node pairs, D >= 1", pairs.shape)
     if pairs.min() < 0 or pairs.max() >= topology.num_nodes:
         raise InputError(
-            "paths", "pairs", f"node indices below {topology.num_nodes}", int(pairs.max())
+            "paths",
+            "pairs",
+            f"node indices in 0..{topology.num_nodes - 1}",
+            f"indices in {pairs.min()}..{pairs.max()}",
         )
     sort_key = pairs[:, 0].astype(np.int64) * topology.num_nodes + pairs[:, 1]
     if (np.diff(sort_key) <= 0).any():
-        raise InputError(
-            "paths", "pairs", "pairs sorted by source and target, each once", "another order"
+        raise InputError.invalid(
+            "paths", "pairs", "node pairs are not sorted by source and target, or repeat"
         )
 
 
 def _check(where: str, paths: PathSet, topology: Topology) -> None:
-    """Raise InputError unless every leaf ends a path of links from its demand's source to its
-    target.
+    """Raise InputError unless the arrays describe paths from each demand's source to its target.
+
+    Args:
+        where: the file, for messages.
+        paths: the path set.
+        topology: its network.
     """
 
-    def require(is_valid: bool, field: str, expected: str) -> None:
+    def require(is_valid: bool, field: str, rule: str) -> None:
         if not is_valid:
-            raise InputError(where, field, expected, "another file")
+            raise InputError.invalid(where, field, rule, "compute the paths again")
 
     _check_arrays(paths, topology, require)
     _check_pointers(paths, require)
     sources = np.unique(paths.pairs[:, 0])
-    # Index of the source of each trie node.
+    # (T,) index of each trie node's source.
     source_of_node = np.repeat(np.arange(len(sources)), np.diff(paths.trie.source_ptr))
     _check_trie(paths, topology, sources, source_of_node, require)
     _check_leaves(paths, topology, sources[source_of_node], require)
 
 
 class _Require(Protocol):
-    """Function that raises InputError, with the field and what it should be, if something is
-    invalid.
-    """
+    """Function that raises InputError with the field and the violated rule unless ``is_valid``."""
 
-    def __call__(self, is_valid: bool, field: str, expected: str) -> None: ...
+    def __call__(self, is_valid: bool, field: str, rule: str) -> None: ...
 
 
 def _check_arrays(paths: PathSet, topology: Topology, require: _Require) -> None:
-    """Check types and shapes of the arrays, and the pairs."""
+    """Check types and shapes of the arrays, and the node pairs.
+
+    Args:
+        paths: the path set.
+        topology: its network.
+        require: raises the error.
+    """
     trie = paths.trie
     leaves = paths.leaf
     for field, array, axes in (
@@ -150,33 +167,40 @@ def _check_arrays(paths: PathSet, topology: Topology, require: _Require) -> None
         ("demand_ptr", paths.demand_ptr, 1),
     ):
         require(
-            array.dtype == np.int32 and array.ndim == axes, field, f"{axes} axes of 32-bit integers"
+            array.dtype == np.int32 and array.ndim == axes,
+            field,
+            f"the array must be of type int32 and have {axes} axes",
         )
     check_pairs(topology, paths.pairs)
     require(
         len(leaves) == len(paths.pairs) and 1 <= leaves.shape[1] <= MAX_PATHS,
         "leaf",
-        "a row for each pair",
+        f"the array must have a row for each pair and 1 to {MAX_PATHS} columns",
     )
-    require(len(trie.link) == len(trie.parent), "link", "one for each node")
     require(
-        len(paths.demand_ptr) == len(trie.source_ptr) > 1, "demand_ptr", "as many as source_ptr"
+        len(trie.link) == len(trie.parent), "link", "the array must be as long as the array parent"
+    )
+    require(
+        len(paths.demand_ptr) == len(trie.source_ptr) > 1,
+        "demand_ptr",
+        "the array must be as long as source_ptr",
     )
 
 
 def _check_pointers(paths: PathSet, require: _Require) -> None:
-    """Check the pointers to trie nodes and demands of each source."""
+    """Check the CSR pointers to the trie nodes and demands of each source."""
     trie = paths.trie
     for field, ptr, end in (
         ("source_ptr", trie.source_ptr, trie.num_nodes),
         ("demand_ptr", paths.demand_ptr, len(paths.leaf)),
     ):
         is_rising = ptr[0] == 0 and ptr[-1] == end and (np.diff(ptr) >= 0).all()
-        require(bool(is_rising), field, f"numbers that rise from 0 to {end}")
+        require(bool(is_rising), field, f"the pointers must rise from 0 to {end}")
     sources = np.unique(paths.pairs[:, 0])
-    require(len(sources) == len(paths.demand_ptr) - 1, "demand_ptr", "the demands by source")
+    grouping = "the pointers must group the demands by source"
+    require(len(sources) == len(paths.demand_ptr) - 1, "demand_ptr", grouping)
     by_source = np.repeat(sources, np.diff(paths.demand_ptr))
-    require(np.array_equal(by_source, paths.pairs[:, 0]), "demand_ptr", "the demands by source")
+    require(np.array_equal(by_source, paths.pairs[:, 0]), "demand_ptr", grouping)
 
 
 def _check_trie(
@@ -186,7 +210,8 @@ def _check_trie(
     source_of_node: Int64Array,
     require: _Require,
 ) -> None:
-    """Check the trie nodes: parents of the same source, links that continue the parent's link.
+    """Check that each trie node has an earlier parent of the same source, and a link that starts
+    where the parent's link ends.
 
     Args:
         paths: the path set.
@@ -198,17 +223,17 @@ def _check_trie(
     trie = paths.trie
     node = np.arange(trie.num_nodes)
     is_earlier = (trie.parent >= -1) & (trie.parent < node)
-    require(bool(is_earlier.all()), "parent", "parents that come before their children")
+    require(bool(is_earlier.all()), "parent", "a parent must come before its children")
     require(
         bool(((trie.link >= 0) & (trie.link < topology.num_links)).all()),
         "link",
-        "links of the network",
+        f"link indices must be in 0..{topology.num_links - 1}",
     )
     has_parent = trie.parent >= 0
     require(
         np.array_equal(source_of_node[trie.parent[has_parent]], source_of_node[has_parent]),
         "parent",
-        "nodes of the same source",
+        "a node and its parent must belong to the same source",
     )
     # A link starts at the source, or where the parent's link ends.
     tail = sources[source_of_node]
@@ -216,14 +241,14 @@ def _check_trie(
     require(
         np.array_equal(topology.link_source[trie.link], tail),
         "link",
-        "links that start where the parent node's link ends",
+        "a link must start where the link of the parent node ends",
     )
 
 
 def _check_leaves(
     paths: PathSet, topology: Topology, node_source: IntArray, require: _Require
 ) -> None:
-    """Check the leaves: one trie node for each path, at the demand's target.
+    """Check that each path has its own end node, whose source and link belong to the demand.
 
     Args:
         paths: the path set.
@@ -236,19 +261,27 @@ def _check_leaves(
     require(
         bool((np.diff(mask.astype(np.int8), axis=1) <= 0).all()),
         "leaf",
-        "paths before empty slots",
+        "the paths of a demand must come before its empty slots",
     )
     end_nodes = paths.leaf[mask]
     demand = np.nonzero(mask)[0]
-    require(bool((end_nodes < trie.num_nodes).all()), "leaf", f"nodes below {trie.num_nodes}")
-    require(int(np.bincount(end_nodes).max(initial=0)) <= 1, "leaf", "a node for each path")
+    require(
+        bool((end_nodes < trie.num_nodes).all()),
+        "leaf",
+        f"node indices must be below {trie.num_nodes}",
+    )
+    require(
+        int(np.bincount(end_nodes).max(initial=0)) <= 1,
+        "leaf",
+        "two paths must not end at the same trie node",
+    )
     require(
         np.array_equal(node_source[end_nodes], paths.pairs[demand, 0]),
         "leaf",
-        "nodes of the demand's source",
+        "a path must start at the source of its demand",
     )
     require(
         np.array_equal(topology.link_target[trie.link[end_nodes]], paths.pairs[demand, 1]),
         "leaf",
-        "nodes at the target",
+        "a path must end at the target of its demand",
     )

@@ -21,7 +21,7 @@ class PathLinks(NamedTuple):
         path_ptr: (D + 1,) the paths of demand d are ``path_ptr[d]:path_ptr[d + 1]``.
         slot: (P,) slot d K + k of each path.
         link_ptr: (P + 1,) the links of path p are ``link[link_ptr[p]:link_ptr[p + 1]]``.
-        link: link indices of all paths.
+        link: (incidences,) link indices of all paths, each from its last to its first link.
     """
 
     path_ptr: Int64Array
@@ -34,7 +34,7 @@ _cache: weakref.WeakKeyDictionary[PathSet, PathLinks] = weakref.WeakKeyDictionar
 
 
 def path_links_of(paths: PathSet) -> PathLinks:
-    """Return the links of a path set's paths; computed once."""
+    """Return the paths of a path set in CSR form; computed once per path set."""
     path_links = _cache.get(paths)
     if path_links is None:
         path_links = _cache[paths] = _path_links(paths)
@@ -42,6 +42,7 @@ def path_links_of(paths: PathSet) -> PathLinks:
 
 
 def _path_links(paths: PathSet) -> PathLinks:
+    """Build the CSR arrays from the (path slot, link) incidences."""
     slots, links = paths.incidences()
     order = np.argsort(slots, kind="stable")
     slots = slots[order]

@@ -6,12 +6,12 @@ from enum import StrEnum
 
 # Edge-disjoint paths of a demand with which column generation starts.
 FIRST_PATHS = 4
-# Default maximum number of paths a demand after column generation: 16 paths gain nothing.
+# Default maximum number of paths of a demand after column generation: 16 paths gain nothing.
 USUAL_MOST_PATHS = 8
 
 
 class PathMethod(StrEnum):
-    """Method by which the K paths of a demand are found."""
+    """Search method for the K candidate paths of a demand."""
 
     DISJOINT = "edge-disjoint"
     YEN = "yen"

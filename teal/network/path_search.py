@@ -50,15 +50,32 @@ def yen(
     paths: FoundPaths,
     candidates: FoundPaths,
 ) -> tuple[int, int]:
-    """Find the K shortest loopless paths (Yen 1971).
+    """Find the K shortest loopless paths of one demand (Yen 1971).
 
-    At most K candidates are stored: no more are ever needed.
+    The next path leaves the last path found at one of its nodes, the *spur node*: it consists of
+    the links before that node (the *root*) and a shortest path from there that avoids the nodes of
+    the root and the links by which paths with the same root leave it.  Of all such candidates, the
+    one of minimum weight becomes the next path.
+
+    At most K candidates are stored, since no more can become paths.
+
+    Args:
+        source: node where the paths start.
+        target: node where the paths end.
+        graph: the network in CSR form.
+        weight: (E,) link weights.
+        potential: (N,) lower bound on the weight from each node to the target, for A*.
+        stamp: first unused stamp of banned links and nodes.
+        scratch: heap, distances and stamps of A*.
+        pred_link: (N,) link into each node on a shortest path (scratch).
+        paths: K slots for paths; links and lengths are written, by ascending weight.
+        candidates: K slots for candidate paths (scratch).
 
     Returns:
         number of paths found, and the next unused stamp.
     """
     max_paths = len(paths.length)
-    # Shortest path.
+    # The first path is a shortest path; this stamp bans nothing, since it is unused.
     path_weight = best_first(
         source, target, graph, weight, potential, stamp, stamp, scratch, pred_link
     )
@@ -66,29 +83,28 @@ def yen(
     if not np.isfinite(path_weight):
         return 0, stamp
     paths.length[0] = walk_back(source, target, pred_link, graph.tail, paths.links[0])
-    # Paths found, and candidates stored.
     num_found = 1
     num_candidates = 0
     while num_found < max_paths:
         last_path = paths.links[num_found - 1]
+        # Weight of the root, the first i links of the last path.
         root_weight = 0.0
-        # The new path leaves the last one at the node before its link i (the spur node).
         for i in range(paths.length[num_found - 1]):
-            # Ban the links by which earlier paths with this root leave it, and the root's nodes.
+            # Ban the links by which paths with this root leave it, and the nodes of the root.
             spur = graph.tail[last_path[i]]
             for j in range(num_found):
                 if paths.length[j] > i and _same_prefix(paths.links[j], last_path, i):
                     scratch.banned_links[paths.links[j, i]] = stamp
             for j in range(i):
                 scratch.banned_nodes[graph.tail[last_path[j]]] = stamp
-            # Shortest path from the spur node.
+            # Shortest path from the spur node to the target.
             path_weight = best_first(
                 spur, target, graph, weight, potential, stamp, stamp, scratch, pred_link
             )
             stamp += 1
             if np.isfinite(path_weight):
-                # Store the spur path as a candidate, in place of the worst one if all slots are
-                # used.
+                # Store root and spur path as a candidate; if all slots are used, replace the worst
+                # candidate if it is heavier.
                 slot = num_candidates
                 if num_candidates == max_paths:
                     slot = int(np.argmax(candidates.weight))
@@ -113,7 +129,7 @@ def yen(
             root_weight += weight[last_path[i]]
         if num_candidates == 0:
             break
-        # Accept the best candidate, and move the last one into its slot.
+        # The candidate of minimum weight is the next path; the last candidate fills its slot.
         best = int(np.argmin(candidates.weight[:num_candidates]))
         paths.length[num_found] = candidates.length[best]
         paths.links[num_found, : paths.length[num_found]] = candidates.links[
@@ -128,13 +144,13 @@ def yen(
 
 
 class TargetChunk(NamedTuple):
-    """Chunk of a path search: C sources and their demands.
+    """Chunk of a path search: C sources and their D' demands, up to K paths each.
 
     Attributes:
         sources: (C,) node index of each source.
-        demand_ptr: (C + 1,) the demands of the i-th source are
+        demand_ptr: (C + 1,) the demands of source i have the targets
             ``targets[demand_ptr[i]:demand_ptr[i + 1]]``.
-        targets: (demands of the chunk,) node index of each demand's target.
+        targets: (D',) node index of each demand's target.
         max_paths: K.
         weight: (E,) link weights.
         potential: (N, N) lower bound on the weight from each node to t, in row t; unused by
@@ -150,7 +166,14 @@ class TargetChunk(NamedTuple):
 
 
 class _GrowingTrie(NamedTuple):
-    """Trie of one source during construction; see :func:`teal.network.trie.insert_path`."""
+    """Path trie of one source during construction; nodes are numbered from 0.
+
+    Attributes:
+        parent: (capacity,) parent of each node, -1 for the source.
+        link: (capacity,) link that leads into each node.
+        first_child: (capacity + 1,) first child of the source, then of each node; -1 for none.
+        next_sibling: (capacity,) next child of the same parent; -1 for none.
+    """
 
     parent: IntArray
     link: IntArray
@@ -171,8 +194,16 @@ def empty_trie(parent: IntArray, link: IntArray) -> _GrowingTrie:
 def insert(
     paths: FoundPaths, num_found: int, trie: _GrowingTrie, num_nodes: int, leaf: IntArray
 ) -> int:
-    """Insert the paths of a demand into the trie; return the new number of nodes, -1 once the trie
-    is full.
+    """Insert the paths of one demand into the trie of its source.
+
+    Returns the new number of trie nodes, -1 if the trie is full or was already full.
+
+    Args:
+        paths: paths of the demand; the first ``num_found`` are used.
+        num_found: number of paths.
+        trie: trie of the source (updated).
+        num_nodes: number of trie nodes; -1 if the trie is full.
+        leaf: (K,) trie node where each path ends, -1 where there is no path (written).
     """
     for k in range(len(leaf)):
         leaf[k] = -1
@@ -187,6 +218,7 @@ def insert(
                 num_nodes,
             )
             leaf[k] = end_node
+            # insert_path returns node -2 when the arrays are full.
             if end_node == -2:
                 num_nodes = -1
     return num_nodes
@@ -194,7 +226,13 @@ def insert(
 
 @kernel
 def finish(trie: _GrowingTrie, num_nodes: int, leaf: IntArray) -> int:
-    """Renumber the nodes of a source by depth."""
+    """Renumber the trie nodes of a source by depth; return their number unchanged.
+
+    Args:
+        trie: trie of the source (updated).
+        num_nodes: number of trie nodes; -1 if the trie was too small, which is left as it is.
+        leaf: (demands of the source, K) trie node where each path ends, -1 for none (updated).
+    """
     if num_nodes >= 0:
         sort_by_depth(trie.parent[:num_nodes], trie.link[:num_nodes], leaf)
     return num_nodes
@@ -210,11 +248,27 @@ def _source_by_hops(
     link: IntArray,
     leaf: IntArray,
 ) -> int:
-    """Find the paths of one source by fewest hops; return the number of its trie nodes, or -1."""
+    """Find the disjoint paths of fewest hops of all demands of one source, and build its trie.
+
+    Returns the number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
+
+    Args:
+        c: index of the source in the chunk.
+        chunk: sources and demands of the search.
+        graph: the network in CSR form.
+        groups: groups of links that fail together.
+        parent: (capacity,) parent of each trie node, -1 for the source (written).
+        link: (capacity,) link that leads into each trie node (written).
+        leaf: (demands of the chunk, K) trie node where each path ends, -1 where there is no path;
+            the rows of this source are written.
+    """
     source = chunk.sources[c]
     num_nodes = len(graph.out_ptr) - 1
+    # (N,) link into each node in the breadth-first tree of the source.
     tree = np.empty(num_nodes, dtype=np.int32)
+    # (E,) stamps of banned links.
     banned = np.full(len(graph.tail), -1, dtype=np.int32)
+    # Visited stamps, predecessor links and queues of the bidirectional search.
     search = TwoSided(
         np.full((2, num_nodes), -1, dtype=np.int32),
         np.empty((2, num_nodes), dtype=np.int32),
@@ -226,6 +280,7 @@ def _source_by_hops(
     stamp = ZERO
     num_trie_nodes = ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
+        # A demand uses at most K + 2 stamps.
         stamp += chunk.max_paths + 2
         num_found = disjoint_by_hops(
             source, chunk.targets[d], tree, graph, groups, stamp, banned, search, paths
@@ -244,18 +299,32 @@ def _source_by_weight(
     link: IntArray,
     leaf: IntArray,
 ) -> int:
-    """Find the paths of one source by minimum weight; return the number of its trie nodes, or
-    -1.
+    """Find the disjoint paths of minimum weight of all demands of one source, and build its trie.
+
+    Returns the number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
+
+    Args:
+        c: index of the source in the chunk.
+        chunk: sources and demands of the search, with the A* potentials.
+        graph: the network in CSR form.
+        groups: groups of links that fail together.
+        parent: (capacity,) parent of each trie node, -1 for the source (written).
+        link: (capacity,) link that leads into each trie node (written).
+        leaf: (demands of the chunk, K) trie node where each path ends, -1 where there is no path;
+            the rows of this source are written.
     """
     source = chunk.sources[c]
     num_nodes = len(graph.out_ptr) - 1
+    # Heap, distances and bans of A*.
     scratch = make_scratch(num_nodes, len(graph.tail))
+    # (N,) link into each node on a shortest path.
     pred_link = np.empty(num_nodes, dtype=np.int32)
     paths = empty_paths(chunk.max_paths, num_nodes)
     trie = empty_trie(parent, link)
     num_trie_nodes = ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         target = chunk.targets[d]
+        # A demand uses two stamps of banned links.
         stamp = 2 * d + 1
         num_found = disjoint_by_weight(
             source,
@@ -277,12 +346,25 @@ def _source_by_weight(
 def _source_by_yen(
     c: int, chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, leaf: IntArray
 ) -> int:
-    """Find the paths of one source by Yen's algorithm; return the number of its trie nodes, or
-    -1.
+    """Find the K shortest loopless paths of all demands of one source (Yen 1971), and build its
+    trie.
+
+    Returns the number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
+
+    Args:
+        c: index of the source in the chunk.
+        chunk: sources and demands of the search, with the A* potentials.
+        graph: the network in CSR form.
+        parent: (capacity,) parent of each trie node, -1 for the source (written).
+        link: (capacity,) link that leads into each trie node (written).
+        leaf: (demands of the chunk, K) trie node where each path ends, -1 where there is no path;
+            the rows of this source are written.
     """
     source = chunk.sources[c]
     num_nodes = len(graph.out_ptr) - 1
+    # Heap, distances and bans of A*.
     scratch = make_scratch(num_nodes, len(graph.tail))
+    # (N,) link into each node on a shortest path.
     pred_link = np.empty(num_nodes, dtype=np.int32)
     paths = empty_paths(chunk.max_paths, num_nodes)
     candidates = empty_paths(chunk.max_paths, num_nodes)
@@ -321,17 +403,18 @@ def search_by_hops(
     node_count: IntArray,
     leaf: IntArray,
 ) -> None:
-    """Find the disjoint paths of fewest hops of a chunk of sources, and build their tries.
+    """Find the disjoint paths of fewest hops of a chunk of C sources, and build their tries.
 
     Args:
-        chunk: the sources and their demands.
-        graph: the network.
+        begin, end: range of sources of the chunk that this call searches.
+        chunk: sources and their demands, D' in all, up to K paths each.
+        graph: the network in CSR form.
         groups: groups of links that fail together.
-        parent: (C, capacity) receives each source's trie, nodes numbered from 0 for each source.
-        link: (C, capacity) likewise.
-        node_count: (C,) receives the number of trie nodes, -1 where the capacity was too small.
-        leaf: (demands of the chunk, K) receives the trie node of each path's end, -1 where there is
-            no path.
+        parent: (C, capacity) parent of each trie node, -1 for the source; nodes are numbered from 0
+            within each source (written).
+        link: (C, capacity) link that leads into each trie node (written).
+        node_count: (C,) number of trie nodes, -1 where the capacity was too small (written).
+        leaf: (D', K) trie node where each path ends, -1 where there is no path (written).
     """
     for c in range(begin, end):
         node_count[c] = _source_by_hops(c, chunk, graph, groups, parent[c], link[c], leaf)
@@ -349,7 +432,19 @@ def search_by_weight(
     node_count: IntArray,
     leaf: IntArray,
 ) -> None:
-    """Find the disjoint paths of minimum weight; arguments as in :func:`search_by_hops`."""
+    """Find the disjoint paths of minimum weight of a chunk of C sources, and build their tries.
+
+    Args:
+        begin, end: range of sources of the chunk that this call searches.
+        chunk: sources and their demands, D' in all, up to K paths each, and the A* potentials.
+        graph: the network in CSR form.
+        groups: groups of links that fail together.
+        parent: (C, capacity) parent of each trie node, -1 for the source; nodes are numbered from 0
+            within each source (written).
+        link: (C, capacity) link that leads into each trie node (written).
+        node_count: (C,) number of trie nodes, -1 where the capacity was too small (written).
+        leaf: (D', K) trie node where each path ends, -1 where there is no path (written).
+    """
     for c in range(begin, end):
         node_count[c] = _source_by_weight(c, chunk, graph, groups, parent[c], link[c], leaf)
 
@@ -365,6 +460,17 @@ def search_yen(
     node_count: IntArray,
     leaf: IntArray,
 ) -> None:
-    """Find the K shortest loopless paths; arguments as in :func:`search_by_hops`."""
+    """Find the K shortest loopless paths of a chunk of C sources, and build their tries.
+
+    Args:
+        begin, end: range of sources of the chunk that this call searches.
+        chunk: sources and their demands, D' in all, up to K paths each, and the A* potentials.
+        graph: the network in CSR form.
+        parent: (C, capacity) parent of each trie node, -1 for the source; nodes are numbered from 0
+            within each source (written).
+        link: (C, capacity) link that leads into each trie node (written).
+        node_count: (C,) number of trie nodes, -1 where the capacity was too small (written).
+        leaf: (D', K) trie node where each path ends, -1 where there is no path (written).
+    """
     for c in range(begin, end):
         node_count[c] = _source_by_yen(c, chunk, graph, parent[c], link[c], leaf)

@@ -24,8 +24,8 @@ class LevelTrie:
 
     The nodes of a source are numbered 1, 2, ... level by level, siblings adjacent; 0 is the source.
 
-    The children of node i are then ``child_end[i - 1]`` to ``child_end[i] - 1`` (those of node 1
-    begin where level 1 ends), so that a sum over the children of a node reads adjacent entries, in
+    The children of node i are ``child_end[i - 1]`` to ``child_end[i] - 1``; the children of node 1
+    begin where level 1 ends.  A sum over the children of a node hence reads adjacent entries, in
     one fixed order.
 
     Attributes:
@@ -36,8 +36,8 @@ class LevelTrie:
         end_node: (D, K) number of the node where each path ends, 0 where there is no path.
         path_count: (D,) number of paths of each demand.
         node_ptr: (S + 1,) the nodes of source s are ``node_ptr[s]:node_ptr[s + 1]``.
-        demand_ptr: (S + 1,) likewise for demands.
-        level_ptr: (S + 1,) likewise for ``level_end``.
+        demand_ptr: (S + 1,) the demands of source s are ``demand_ptr[s]:demand_ptr[s + 1]``.
+        level_ptr: (S + 1,) the levels of source s are ``level_end[level_ptr[s]:level_ptr[s + 1]]``.
         level_end: (levels of all sources,) number after the last node of each level.
         link_ptr: (E + 1,) the nodes into which link e leads are
             ``link_node[link_ptr[e]:link_ptr[e + 1]]``.
@@ -66,10 +66,10 @@ class LevelTrie:
 
 
 def by_level(packed: PackedPaths, num_paths: int) -> LevelTrie:
-    """Renumber the nodes of a packed path set level by level.
+    """Convert a packed path set to level order, for level-synchronous scans on a GPU.
 
     Args:
-        packed: path set whose nodes come after their parents.
+        packed: path set in scan order; parents come before their children.
         num_paths: K.
     """
     scan = packed.scan
@@ -85,6 +85,7 @@ def by_level(packed: PackedPaths, num_paths: int) -> LevelTrie:
     num_levels = _renumber(
         scan, packed.max_slots, parent, link, child_end, is_path_end, end_node, level_ptr, level_end
     )
+    # Trie nodes grouped by link, in CSR form.
     link_ptr = np.concatenate(
         [[0], np.cumsum(np.bincount(link, minlength=packed.num_links))]
     ).astype(np.int64)
@@ -118,16 +119,35 @@ def _renumber(
     level_ptr: Int64Array,
     level_end: IntArray,
 ) -> int:
-    """Fill the arrays of a LevelTrie; return the number of levels of all sources."""
+    """Number the trie nodes of each source level by level, siblings adjacent.
+
+    Returns the number of levels of all S sources together.  Within a source, 0 is the source itself
+    and its nodes are 1, 2, ...; node i of source s is entry ``scan.node_ptr[s] + i - 1`` of an
+    array (T,).
+
+    Args:
+        scan: paths, demands and trie nodes in scan order.
+        max_slots: maximum number of nodes of a source, including the source itself.
+        parent: (T,) new number of each node's parent (written).
+        link: (T,) link that leads into each node (written).
+        child_end: (T,) number after the last child of each node (written).
+        is_path_end: (T,) 1 where a path ends (written; zero before).
+        end_node: (D, K) new number of the node where each path ends (written; zero before).
+        level_ptr: (S + 1,) the levels of source s are ``level_end[level_ptr[s]:level_ptr[s + 1]]``
+            (written; zero before).
+        level_end: (T,) number after the last node of each level; one entry per level (written).
+    """
+    # Child lists of one source, in old numbers: first child and next sibling, 0 for none.
     first_child = np.empty(max_slots, np.int64)
     next_sibling = np.empty(max_slots, np.int64)
+    # New number of each old one, and old number of each new one.
     new_number = np.empty(max_slots, np.int64)
     old_number = np.empty(max_slots, np.int64)
     num_levels = 0
     for s in range(len(scan.node_ptr) - 1):
         base = scan.node_ptr[s]
         num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
-        # Child lists of all nodes; 0 stands for none, since the source is no node's child.
+        # Build the child lists.
         first_child[: num_nodes + 1] = 0
         for n in range(num_nodes, 0, -1):
             parent_node = scan.parent[base + n - 1]
@@ -140,6 +160,7 @@ def _renumber(
         level_stop = 1
         # Breadth-first numbering: the children of node i get the next numbers.
         for i in range(num_nodes + 1):
+            # First node of a level: all nodes of this level are numbered by now.
             if i == level_stop:
                 level_end[num_levels] = next_number
                 level_stop = next_number
@@ -152,6 +173,7 @@ def _renumber(
                 link[base + next_number - 1] = scan.link[base + child - 1]
                 next_number += 1
                 child = next_sibling[child]
+            # The children of the source are level 1.
             if i:
                 child_end[base + i - 1] = next_number
             elif num_nodes:

@@ -144,7 +144,15 @@ def compute_paths(
 def search_key(
     topology: Topology, pairs: IntArray, num_paths: int, method: PathMethod, weight: PathWeight
 ) -> str:
-    """Return the content hash of a search's inputs; arguments as in :func:`compute_paths`."""
+    """Return the content hash of the inputs of a path search, the key of its cache entry.
+
+    Args:
+        topology: the network.
+        pairs: (D, 2) node index pairs, sorted by source and target.
+        num_paths: K, 1 to MAX_PATHS.
+        method: search method.
+        weight: link weight of the search.
+    """
     return _request(topology, num_paths, method, weight).key(pairs)
 
 
@@ -182,7 +190,13 @@ def estimated_seconds(
     samples.
 
     The number of sampled pairs doubles until a search takes a fifth of a second; at least two pairs
-    are searched.
+    are searched.  The last doubling gives the time per further pair.
+
+    Args:
+        topology: the network.
+        num_paths: K, 1 to MAX_PATHS.
+        method: search method.
+        weight: link weight of the search.
     """
     request = _request(topology, num_paths, method, weight)
     pairs = all_pairs(topology)
@@ -196,9 +210,8 @@ def estimated_seconds(
         begin = time.perf_counter()
         _search(request, sampled, "", progress=False)
         seconds = time.perf_counter() - begin
-    return seconds + max(0.0, seconds - previous_s) / max(1, num_sampled / 2) * (
-        len(pairs) - num_sampled
-    )
+    seconds_per_pair = max(0.0, seconds - previous_s) / max(1, num_sampled / 2)
+    return seconds + seconds_per_pair * (len(pairs) - num_sampled)
 
 
 def forget(key: str) -> None:
@@ -215,12 +228,15 @@ def cache_file(key: str) -> Path:
 
 
 class _Request(NamedTuple):
-    """Settings of a search, for any pairs.
+    """Settings of a path search, for any pairs.
 
     Attributes:
-        topology, num_paths, method, weight: as in :func:`compute_paths`.
-        link_weights: (E,) link weights of ``weight``.
-        groups: groups that paths survive or do not share; None for Yen's paths.
+        topology: the network.
+        num_paths: K, 1 to MAX_PATHS.
+        method: search method.
+        weight: kind of the link weight.
+        link_weights: (E,) the link weights.
+        groups: groups of links that fail together; None for methods that ignore them.
         parts: searches whose paths are merged, in this order; () for a single search.
     """
 
@@ -255,12 +271,24 @@ def _request(
     weight: PathWeight | str,
     groups: Sequence[Sequence[int]] | None = None,
 ) -> _Request:
-    """Build the settings of a search; arguments as in :func:`compute_paths`."""
+    """Build the settings of a path search.
+
+    Args:
+        topology: the network.
+        num_paths: K, 1 to MAX_PATHS.
+        method: search method, or its name.
+        weight: kind of the link weight, or its name.
+        groups: indices of links that fail together; None for the cables only.
+
+    Raises:
+        InputError: an unknown method or weight.
+    """
     method = _parse_member(PathMethod, "method", method)
     weight = _parse_member(PathWeight, "weight", weight)
     failure_groups = None
     parts: tuple[_Request, ...] = ()
     if method is PathMethod.MAXIMALLY_DISJOINT:
+        # Disjoint paths, filled up with survivable ones.
         methods = (PathMethod.DISJOINT, PathMethod.SURVIVABLE)
         parts = tuple(
             _request(topology, num_paths, part_method, weight, groups) for part_method in methods
@@ -335,10 +363,10 @@ def _search(
 
     Args:
         request: settings of the search.
-        pairs: (D, 2) as in :func:`compute_paths`.
+        pairs: (D, 2) node index pairs, sorted by source and target.
         key: cache key, stored in the result; "" for a temporary sample.
         progress: show a progress bar.
-        report: as in :func:`compute_paths`.
+        report: callback with the completed fraction of the search.
     """
     if not request.parts:
         return _search_by_method(request, pairs, key, progress, report)
@@ -357,7 +385,7 @@ def _search(
 
 
 def _merge_paths(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
-    """Append paths of ``more`` to those of ``paths``, up to ``num_paths`` of each demand.
+    """Fill up the paths of each demand to ``num_paths`` with paths of ``more``, in their order.
 
     Args:
         paths: paths of D demands.
@@ -365,10 +393,11 @@ def _merge_paths(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
         num_paths: K.
     """
     links = path_links_of(more)
-    # Index in ``links`` of each path slot.
+    # (D, K') index of each further path in ``links``, -1 where there is none.
     path_index = np.full(more.mask.shape, -1, dtype=np.int64)
     path_index.reshape(-1)[links.slot] = np.arange(len(links.slot))
     lengths = np.diff(links.link_ptr)
+    # Append the k-th further path of all demands with fewer than K paths, for each k.
     for column in range(more.num_paths):
         is_incomplete = paths.mask.sum(1) < num_paths
         added = np.flatnonzero(is_incomplete & (path_index[:, column] >= 0))
@@ -378,8 +407,8 @@ def _merge_paths(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
         length = np.zeros(paths.num_demands, dtype=np.int64)
         length[added] = lengths[added_paths]
         ptr = np.concatenate([[0], np.cumsum(length)])
-        # Entries of the added paths, path by path; their links are stored from the last to the
-        # first.
+        # Positions of the added paths' links in ``links.link``, path by path; ``links`` stores the
+        # links of a path from the last to the first.
         last = np.repeat(links.link_ptr[added_paths + 1] - 1 + ptr[added], lengths[added_paths])
         entries = last - np.arange(ptr[-1])
         paths = with_more_paths(paths, ptr, links.link[entries].astype(np.int32))
@@ -393,7 +422,16 @@ def _search_by_method(
     progress: bool,
     report: Callable[[float], None] | None = None,
 ) -> PathSet:
-    """Search with one method, chunk by chunk of sources; arguments as for :func:`_search`."""
+    """Find the paths of all pairs with one method, in chunks of sources.
+
+    Args:
+        request: settings of the search, without parts.
+        pairs: (D, 2) node index pairs, sorted by source and target.
+        key: cache key, stored in the result; "" for a temporary sample.
+        progress: show a progress bar.
+        report: callback with the completed fraction of the sources.
+    """
+    # The demands of source s are demand_ptr[s]:demand_ptr[s + 1].
     sources, starts = np.unique(pairs[:, 0], return_index=True)
     demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
     kernel = _Kernel(request)
@@ -431,10 +469,14 @@ def _search_by_method(
 
 
 class _TrieList:
-    """Tries of the sources so far, with node indices of the whole path set.
+    """Path tries of the sources searched so far, with node indices of the whole path set.
+
+    Args:
+        num_demands: D.
+        num_paths: K.
 
     Attributes:
-        leaves: (D, K) last node of each path, -1 for none; filled source by source.
+        leaves: (D, K) last trie node of each path, -1 for none; written source by source.
     """
 
     def __init__(self, num_demands: int, num_paths: int) -> None:
@@ -444,15 +486,17 @@ class _TrieList:
         self._counts: list[IntArray] = []
 
     def append(self, ptr: IntArray, counts: IntArray, parent: IntArray, link: IntArray) -> None:
-        """Append the tries of n sources.
+        """Append the tries of n sources, whose nodes are numbered from 0 within each source.
 
         Args:
-            ptr: (n + 1,) pointers to their demands, whose leaves have node indices of each trie.
+            ptr: (n + 1,) the demands of source i are ``ptr[i]:ptr[i + 1]``; their rows of
+                ``leaves`` hold node numbers within the source.
             counts: (n,) number of nodes of each trie.
-            parent: (n, C) parents, with node indices of each trie.
-            link: (n, C) links.
+            parent: (n, capacity) parent of each node, -1 for the source.
+            link: (n, capacity) link that leads into each node.
         """
         leaves = self.leaves
+        # Index of the first node of the next source in the whole trie.
         offset = sum(map(len, self._parents))
         for i, num_source_nodes in enumerate(counts):
             demands = slice(ptr[i], ptr[i + 1])
@@ -473,7 +517,11 @@ class _TrieList:
 
 
 class _Kernel:
-    """Compiled search of a request, and the arrays that all its calls share."""
+    """Compiled kernel of a search method, and the arrays that all its calls share.
+
+    Args:
+        request: settings of the search, without parts.
+    """
 
     def __init__(self, request: _Request) -> None:
         topology, num_paths, method, weight, link_weights, groups, _ = request
@@ -510,16 +558,18 @@ class _Kernel:
         """Find the paths of a chunk of n sources, and append their tries.
 
         Args:
-            chunk: (n,) sources.
-            demand_ptr: (n + 1,) pointers to their demands.
-            pairs: (D, 2) pairs of all demands.
-            tries: receives the paths.
+            chunk: (n,) node index of each source.
+            demand_ptr: (n + 1,) the demands of source i are ``demand_ptr[i]:demand_ptr[i + 1]``.
+            pairs: (D, 2) source and target node of all demands.
+            tries: receives the tries and leaves of the sources.
         """
         request = self._request
+        # Demands of the chunk.
         first = demand_ptr[0]
         last = demand_ptr[-1]
+        # Number of trie nodes of each source; -1 where its trie did not fit.
         counts = np.full(len(chunk), -1, dtype=np.int32)
-        # Enlarge the tries until all fit.
+        # Search; double the capacity of the tries until all fit.
         while (counts < 0).any():
             parent = np.empty((len(chunk), self._capacity), dtype=np.int32)
             link = np.empty((len(chunk), self._capacity), dtype=np.int32)
@@ -547,8 +597,15 @@ class _Kernel:
 
 
 def _potentials(topology: Topology, link_weights: FloatArray) -> FloatArray:
-    """Return (N, N) potentials of A*: element (t, v) is a lower bound on the weight of a path from
-    v to t, by shortest-path trees of the reversed graph.
+    """Return the potentials of A*, (N, N): element (t, v) is a lower bound on the weight of a path
+    from node v to node t.
+
+    Computes the shortest-path tree of every node in the reversed graph.  The distances are scaled
+    down by a relative margin for rounding.
+
+    Args:
+        topology: the network.
+        link_weights: (E,) link weights.
     """
     every_node = np.arange(topology.num_nodes, dtype=np.int32)
     potential, _ = shortest_trees(

@@ -33,7 +33,11 @@ class Rates(Protocol):
 
 
 class ArrayRates:
-    """Rates held in memory."""
+    """Rates held in memory.
+
+    Args:
+        values: (T, D) rates.
+    """
 
     def __init__(self, values: npt.NDArray[np.floating]) -> None:
         self._values = values
@@ -49,7 +53,7 @@ class ArrayRates:
 
 
 class PartRates:
-    """Slice of consecutive rows of another store."""
+    """Rows ``first`` to ``stop - 1`` of another store, numbered from 0."""
 
     def __init__(self, rates: Rates, first: int, stop: int) -> None:
         self._rates = rates
@@ -68,13 +72,17 @@ class PartRates:
             IndexError: a row out of range.
         """
         if len(rows) and not (rows.min() >= 0 and rows.max() < self._count):
-            raise IndexError(f"rows 0 to {self._count - 1}, not {rows.min()} to {rows.max()}")
+            raise IndexError(
+                f"rows {rows.min()} to {rows.max()} requested; the part has rows 0 to "
+                f"{self._count - 1}"
+            )
         return self._rates.read(rows + self._first)
 
 
 class SharedRates:
-    """Rates divided among classes: (T, C D), the rates times the first share, then the second, and
-    so on.
+    """Rates divided among C classes: (T, C D), class by class.
+
+    Column c D + d is the rate of demand d times the share of class c.
 
     Args:
         rates: (T, D) rates.
@@ -97,11 +105,11 @@ class SharedRates:
 
 
 class WiderRates:
-    """Rates embedded in more columns, which are 0.
+    """Rates in a wider table whose other columns are 0.
 
     Args:
         rates: (T, D) rates.
-        columns: (D,) column of each in the result.
+        columns: (D,) column of each demand in the wider table.
         width: number of columns of the result.
     """
 
@@ -123,7 +131,14 @@ class WiderRates:
 
 
 class FileRates:
-    """Rates in a file of consecutive little-endian rows, starting at ``offset``."""
+    """Rates in a binary file of consecutive rows, read with ``pread``.
+
+    Args:
+        path: the file.
+        shape: (T, D).
+        dtype: numpy type of a rate, with byte order.
+        offset: bytes before the first row.
+    """
 
     def __init__(
         self, path: Path, shape: tuple[int, int], dtype: str = "<f4", offset: int = 0
@@ -145,6 +160,7 @@ class FileRates:
         out = np.empty((len(rows), width), dtype=np.float64)
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
         starts = [0, *breaks.tolist(), len(rows)]
+        # One read for each run of consecutive rows.
         for begin, end in pairwise(starts):
             if begin == end:
                 continue
@@ -161,7 +177,10 @@ def _pread_all(file: int, size: int, position: int) -> bytes:
     while size:
         part = os.pread(file, min(size, 1 << 30), position)
         if not part:
-            raise OSError("the rates file ends before its last row")
+            raise OSError(
+                f"the file of rates ends at byte {position}, {size} bytes before the end of the "
+                "requested rows"
+            )
         parts.append(part)
         size = size - len(part)
         position = position + len(part)

@@ -51,8 +51,12 @@ def reaches(
 
 
 def _component_reachability(topology: Topology, live: BoolArray) -> tuple[IntArray, BoolArray]:
-    """Return (N,) the strongly connected component of each node, and (C, C) whether a component
-    reaches another one or itself.
+    """Return (N,) the strongly connected component of each node, and (C, C) whether component i
+    reaches component j; a component reaches itself.
+
+    Args:
+        topology: the network.
+        live: (E,) whether each link is up.
     """
     from scipy.sparse import csr_array
 
@@ -61,7 +65,7 @@ def _component_reachability(topology: Topology, live: BoolArray) -> tuple[IntArr
     reach = np.eye(num_components, dtype=bool)
     ends = component[topology.link_source[live]], component[topology.link_target[live]]
     reach[ends] = True
-    # Each round doubles the number of links of the paths covered.
+    # Transitive closure by repeated squaring: each round doubles the length of the paths covered.
     while num_components > 1:
         step = csr_array(reach.astype(np.float32))
         extended = (step @ step).toarray() > 0
@@ -74,14 +78,17 @@ def _component_reachability(topology: Topology, live: BoolArray) -> tuple[IntArr
 def _shortest_path_trees(
     topology: Topology, weight: FloatArray, pairs: IntArray, demands: Int64Array
 ) -> tuple[FloatArray, IntArray, Int64Array]:
-    """Return distances and links of the shortest-path trees of the demands' sources, and (D,) each
-    demand's row; 0 for others.
+    """Compute the shortest-path trees of the S sources of some demands.
 
     Args:
         topology: the network.
         weight: (E,) link weights, infinite for unusable links.
         pairs: (D, 2) source and target nodes.
         demands: (n,) indices of the requested demands.
+
+    Returns:
+        distance (S, N) from each source, link into each node (S, N), and the row of each demand's
+        source (D,), 0 for demands that were not requested.
     """
     sources, source_row = np.unique(pairs[demands, 0], return_inverse=True)
     row = np.zeros(len(pairs), dtype=np.int64)
@@ -98,10 +105,16 @@ def _shortest_path_trees(
 
 
 def has_live_path(paths: PathSet, live: BoolArray) -> BoolArray:
-    """Return (D,) whether one of each demand's paths uses only links that are up; ``live`` (E,)."""
+    """Return (D,) whether at least one path of each demand uses only links that are up.
+
+    Args:
+        paths: paths of D demands.
+        live: (E,) whether each link is up.
+    """
     if live.all():
         return np.asarray(paths.mask.any(1))
-    # The last entry stands for missing paths, whose leaf is -1.
+    # (T + 1,) whether all links up to a node are up; the last entry stands for missing paths, whose
+    # leaf is -1.
     is_live = np.zeros(paths.trie.num_nodes + 1, dtype=bool)
     # Parents come before children.
     for level in paths.trie.levels:
@@ -117,11 +130,12 @@ def with_surviving_paths(
     *,
     max_latency: FloatArray | None = None,
 ) -> PathSet:
-    """Add a path for each demand that the network connects under a failure that none of its paths
-    survive.
+    """Add candidate paths so that each demand has a path under each failure that leaves it
+    connected.
 
-    The added path has fewest links (minimum latency where the demand has a limit) and comes last.
-    The set is returned unchanged where nothing is missing.
+    A demand gets a path if the network connects source and target under the failure, but none of
+    its paths survives.  The added path has fewest links (minimum latency where the demand has a
+    limit) and comes last.  If no path is missing, the set is returned unchanged.
 
     Args:
         paths: paths of D demands.
@@ -132,15 +146,16 @@ def with_surviving_paths(
     Raises:
         InputError: a demand has the maximum number of paths already.
     """
+    # Failures that have not been checked with the current paths.
     open_failures = [list(failure) for failure in failures]
     while open_failures:
-        # Each round adds one path to a demand.
+        # Each round adds at most one path to a demand: links of the new path by demand index.
         added: dict[int, IntArray] = {}
         remaining = []
         for failure in open_failures:
             live = topology.capacity > 0
             live[failure] = False
-            # Demands that the network connects under the failure, but none of their paths.
+            # Demands without a surviving path that the network connects under the failure.
             disconnected = np.flatnonzero(~has_live_path(paths, live))
             disconnected = disconnected[
                 reaches(
@@ -153,9 +168,10 @@ def with_surviving_paths(
             unserved = np.array(
                 [d for d in disconnected.tolist() if d not in added], dtype=np.int64
             )
-            # The path that was added in this round may not survive: try again in the next one.
+            # If a path added in this round does not survive, check the failure in the next round.
             if any(not live[added[d]].all() for d in disconnected.tolist() if d in added):
                 remaining.append(failure)
+            # Find the paths of the other demands.
             if len(unserved):
                 added |= _best_paths(topology, live, paths, unserved, max_latency)
         paths = _add_paths(paths, topology, added)
@@ -170,15 +186,17 @@ def _best_paths(
     demands: Int64Array,
     max_latency: FloatArray | None,
 ) -> dict[int, IntArray]:
-    """Find a path of each demand over the links that work: fewest links, minimum latency where the
-    demand has a limit.
+    """Find a path for each of some demands: fewest links, minimum latency where the demand has a
+    limit.
+
+    Returns the links of the path, from source to target, by demand index.
 
     Args:
         topology: the network.
-        live: (E,) whether a link works.
+        live: (E,) whether a link is up.
         paths: paths of D demands.
-        demands: indices of the demands.
-        max_latency: (D,) maximum path latency, ms; None for no limits.
+        demands: (n,) indices of the demands.
+        max_latency: (D,) maximum path latency, ms, infinite for no limit; None for no limits.
     """
     limited = (
         np.zeros(len(demands), bool) if max_latency is None else np.isfinite(max_latency[demands])
@@ -198,24 +216,41 @@ def _best_paths(
 def _shortest_paths(
     topology: Topology, weight: FloatArray, pairs: IntArray, demands: Int64Array
 ) -> dict[int, IntArray]:
-    """Return the links of a minimum-weight path of each demand."""
+    """Return the links of a minimum-weight path of each demand, by demand index.
+
+    Args:
+        topology: the network.
+        weight: (E,) link weights, infinite for unusable links.
+        pairs: (D, 2) source and target nodes.
+        demands: (n,) indices of the demands, which must be connected.
+    """
     _, pred_link, row = _shortest_path_trees(topology, weight, pairs, demands)
     ptr, links = paths_in_trees(demands, pairs, row, pred_link, topology.link_source)
     return {d: links[ptr[d] : ptr[d + 1]] for d in demands.tolist()}
 
 
 def _add_paths(paths: PathSet, topology: Topology, added: dict[int, IntArray]) -> PathSet:
-    """Append a path to each demand in ``added``, given by its links."""
+    """Append one path to each of some demands.
+
+    Args:
+        paths: paths of D demands.
+        topology: the network, for node names in messages.
+        added: links of the new path, from source to target, by demand index.
+
+    Raises:
+        InputError: a demand has the maximum number of paths already.
+    """
     if not added:
         return paths
     for d in added:
         if paths.num_paths == MAX_PATHS and paths.mask[d].all():
             ends = "->".join(topology.node_names[node] for node in paths.pairs[d])
-            raise InputError(
+            raise InputError.invalid(
                 "paths",
                 ends,
-                f"fewer than {MAX_PATHS} paths, so that one that survives fits",
-                MAX_PATHS,
+                f"none of the {MAX_PATHS} paths survives a failure after which the network still "
+                "connects the demand",
+                f"use fewer than {MAX_PATHS} paths",
             )
     length = np.zeros(paths.num_demands, dtype=np.int64)
     order = sorted(added)

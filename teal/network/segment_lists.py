@@ -48,13 +48,17 @@ class SegmentList:
     def steps(
         self, source: int, target: int, link_start: IntArray
     ) -> Iterator[tuple[int, int, int]]:
-        """Yield start, end and link of each segment in order; the link is -1 for shortest paths.
+        """Yield (start node, end node, link) of each segment in order; link -1 for shortest paths.
+
+        An adjacency to a midpoint adds a segment along shortest paths to the start of its link.
+        Segments from a node to itself are left out.
 
         Args:
             source: source of the demand.
             target: target of the demand.
             link_start: (E,) node where each link starts.
         """
+        # Node that the list has reached so far.
         position = source
         for stop, link in (*self.stops, (target, -1)):
             end = stop if link < 0 else int(link_start[link])
@@ -65,15 +69,25 @@ class SegmentList:
             position = stop
 
     def segments(self, source: int, target: int, link_start: IntArray) -> Iterator[tuple[int, int]]:
-        """Yield start and end of each segment along shortest paths; arguments as in
-        :meth:`steps`.
+        """Yield start and end node of each segment along shortest paths, without adjacencies.
+
+        Args:
+            source: source of the demand.
+            target: target of the demand.
+            link_start: (E,) node where each link starts.
         """
         yield from (
             (start, end) for start, end, link in self.steps(source, target, link_start) if link < 0
         )
 
     def num_segments(self, source: int, target: int, link_start: IntArray) -> int:
-        """Return the number of segment identifiers that the source pushes."""
+        """Return the number of segment identifiers (labels) that the source pushes.
+
+        Args:
+            source: source of the demand.
+            target: target of the demand.
+            link_start: (E,) node where each link starts.
+        """
         return sum(1 for _ in self.segments(source, target, link_start)) + len(self.adjacencies)
 
 
@@ -119,10 +133,10 @@ class SegmentPolicies:
         )
 
     def steps(self, pairs: Sequence[tuple[int, int]], link_start: IntArray) -> Steps:
-        """Return the segments of the lists of some pairs.
+        """Return the segments of all lists of some node pairs, in arrays.
 
         Args:
-            pairs: keys of ``lists``.
+            pairs: keys of ``lists``: (source, target), or (router, endpoint).
             link_start: (E,) node where each link starts.
         """
         rows = [
@@ -162,14 +176,25 @@ class Steps(NamedTuple):
         return np.where(self.link < 0, reaches, is_live[self.link])
 
     def values(self, value: FloatArray, link_value: FloatArray) -> FloatArray:
-        """Return (L, S) the value of each segment, from values of shortest paths (L, N, N),
-        destination first, or of adjacencies (L, E).
+        """Look up a value of each segment in L tables.
+
+        Args:
+            value: (L, N, N) value of the shortest paths to node t from node u, at [l, t, u].
+            link_value: (L, E) value of each link, for adjacencies.
+
+        Returns:
+            (L, S) value of each segment.
         """
         return np.where(self.link < 0, value[:, self.end, self.start], link_value[:, self.link])
 
     def add_traffic(self, volume: FloatArray, adjacency: FloatArray, traffic: FloatArray) -> None:
-        """Add the traffic of each segment (M, S), Gbit/s, to volumes (M, N, N) of shortest paths
-        and (M, E) of adjacencies.
+        """Add the traffic of each segment to the volumes of shortest paths and adjacencies.
+
+        Args:
+            volume: (M, N, N) Gbit/s sent to node t from node u over shortest paths, at [m, t, u]
+                (updated).
+            adjacency: (M, E) Gbit/s sent over each link as an adjacency (updated).
+            traffic: (M, S) Gbit/s of each segment.
         """
         is_shortest = self.link < 0
         for node_volume, link_volume, row in zip(volume, adjacency, traffic, strict=True):

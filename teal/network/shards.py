@@ -33,10 +33,10 @@ _MANIFEST = "about.json"
 
 @dataclasses.dataclass(frozen=True)
 class PathSearch:
-    """Settings of a candidate path search; see :func:`teal.network.compute_paths`.
+    """Settings of a candidate path search.
 
     Attributes:
-        num_paths: K.
+        num_paths: K, the maximum number of paths of a demand.
         method: edge-disjoint, Yen's, or survivable (of cables).
         weight: measure of path length.
     """
@@ -48,10 +48,10 @@ class PathSearch:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PathShard:
-    """Paths of some sources, on disk.
+    """Candidate paths of all demands of some sources, in memory-mapped files.
 
     Attributes:
-        folder: folder of the files, one for each array of :class:`PathScan`.
+        folder: folder with one .npy file for each array of :class:`PathScan`.
         pairs: (D, 2) node pairs of the demands.
         num_paths: K.
         num_links: E.
@@ -65,7 +65,7 @@ class PathShard:
     topology_key: str
 
     def packed(self) -> PackedPaths:
-        """Return the memory-mapped paths: pages are read on use and may be dropped at any time."""
+        """Return the paths as memory-mapped arrays, which the system reads and drops on demand."""
         # Copy on write instead of read only, because kernels are compiled for writable arrays.
         arrays = (
             np.asarray(np.load(self.folder / f"{name}.npy", mmap_mode="c"))
@@ -75,23 +75,30 @@ class PathShard:
         return PackedPaths(scan, int(np.diff(scan.node_ptr).max(initial=0)) + 1, self.num_links)
 
     def path_set(self) -> PathSet:
-        """Return the paths in memory."""
+        """Load all paths of the shard into memory."""
         return self.subset(np.arange(len(self.pairs)))
 
     def subset(self, demands: np.ndarray) -> PathSet:
-        """Return the paths of some demands, by ascending indices within the shard."""
+        """Load the paths of some demands into memory.
+
+        Args:
+            demands: (n,) indices of the demands within the shard, ascending.
+        """
         return subset.cut(
             self.packed(), demands, self.pairs[demands], self.num_paths, self.topology_key
         )
 
 
 def divide(pairs: IntArray, count: int) -> list[slice]:
-    """Partition the demands into at most ``count`` shards of complete sources and about equal size.
+    """Partition the demands into at most ``count`` consecutive shards of about equal size.
+
+    All demands of a source are in the same shard.
 
     Args:
-        pairs: (D, 2) sorted by source.
+        pairs: (D, 2) source and target node of each demand, sorted by source.
         count: maximum number of shards.
     """
+    # End of each source's demands; cut at the ends closest above equal parts.
     starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
     ends = np.append(starts[1:], len(pairs))
     target_ends = np.linspace(0, len(pairs), count + 1)[1:]
@@ -100,10 +107,15 @@ def divide(pairs: IntArray, count: int) -> list[slice]:
 
 
 def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> PathShard:
-    """Compute the paths of ``pairs``, or load them from the cache on disk.
+    """Return the paths of ``pairs`` in a shard; compute them unless the disk cache has them.
+
+    Args:
+        topology: the network.
+        pairs: (D, 2) source and target node of each demand, sorted, with complete sources.
+        search: settings of the path search.
 
     Raises:
-        InputError: as in :func:`compute_paths`.
+        InputError: an invalid setting, too little memory or disk, or a folder that is not writable.
     """
     key = search_key(topology, pairs, search.num_paths, search.method, search.weight)
     folder = cache_dir("shards") / f"{_CACHE_VERSION}-{key}"
@@ -126,21 +138,22 @@ def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> Pa
             np.save(temporary / f"{name}.npy", array)
         lengths = {name: len(array) for name, array in scan._asdict().items()}
         (temporary / _MANIFEST).write_text(json.dumps(lengths))
-        # Otherwise another process was faster.
+        # Replace a missing or damaged folder; another process may have written it meanwhile.
         if not _is_complete(folder, len(pairs)):
-            shutil.rmtree(folder, ignore_errors=True)  # damaged
-            # Another process may be faster.
+            shutil.rmtree(folder, ignore_errors=True)
             with contextlib.suppress(OSError):
                 temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     if not _is_complete(folder, len(pairs)):
-        raise InputError(str(folder), "", "a folder that can be written to", "one that cannot")
+        raise InputError.invalid(
+            str(folder), "", "the paths cannot be stored", "check the permissions of this folder"
+        )
     return shard
 
 
 def _is_complete(folder: Path, demands: int) -> bool:
-    """Return whether the files of a shard exist with their original lengths."""
+    """Return whether the files of a shard with so many demands exist with their full lengths."""
     try:
         lengths = json.loads((folder / _MANIFEST).read_text())
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in PathScan._fields}

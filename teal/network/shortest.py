@@ -49,12 +49,13 @@ class SearchScratch(NamedTuple):
     """Scratch memory of a best-first search; only the stamps must be valid before a search.
 
     Attributes:
-        banned_links: (E,) stamps; a link is not used while its stamp equals the search's
+        banned_links: (E,) stamps; a link is banned while its stamp equals the search's
             ``link_stamp``.
-        banned_nodes: (N,) stamps; the same for nodes and ``node_stamp``.
-        distance: (N,) minimum weight from the source found so far.
-        heap_keys: priorities of the binary heap.
-        heap_nodes: nodes of the binary heap.
+        banned_nodes: (N,) stamps; a node is banned while its stamp equals the search's
+            ``node_stamp``.
+        distance: (N,) minimum weight of a path from the source to each node found so far.
+        heap_keys: (2 E + 2,) priorities of the binary heap, the minimum first.
+        heap_nodes: (2 E + 2,) nodes of the binary heap.
     """
 
     banned_links: IntArray
@@ -105,7 +106,15 @@ def make_scratch(num_nodes: int, num_links: int) -> SearchScratch:
 
 @inner_kernel
 def heap_push(keys: FloatArray, nodes: IntArray, size: int, key: float, node: int) -> int:
-    """Insert ``node`` with priority ``key``; return the new size."""
+    """Insert ``node`` with priority ``key`` into a binary min-heap; return its new size.
+
+    Args:
+        keys: (capacity,) priorities of the heap; ``size`` are in use (updated).
+        nodes: (capacity,) nodes of the heap (updated).
+        size: number of entries.
+        key: priority.
+        node: the node.
+    """
     i = size
     while i > 0:
         parent = (i - 1) // 2
@@ -121,8 +130,14 @@ def heap_push(keys: FloatArray, nodes: IntArray, size: int, key: float, node: in
 
 @inner_kernel
 def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
-    """Remove the minimum, which the caller has read from ``keys[0], nodes[0]``; return the new
-    size.
+    """Remove the minimum of a binary min-heap; return its new size.
+
+    The caller has read the minimum from ``keys[0]`` and ``nodes[0]``.
+
+    Args:
+        keys: (capacity,) priorities of the heap; ``size`` are in use (updated).
+        nodes: (capacity,) nodes of the heap (updated).
+        size: number of entries, at least 1.
     """
     size -= 1
     key = keys[size]
@@ -144,8 +159,14 @@ def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
 
 @inner_kernel
 def walk_back(source: int, target: int, pred_link: IntArray, tail: IntArray, path: IntArray) -> int:
-    """Write the path described by ``pred_link`` (N,), the link into each node, to ``path``; return
-    its number of links.
+    """Trace the path to ``target`` back to ``source``; return its number of links.
+
+    Args:
+        source: node where the path starts.
+        target: node where the path ends.
+        pred_link: (N,) link into each node on its path from the source.
+        tail: (E,) node where each link starts.
+        path: (at least the path's length,) link indices from source to target (written).
     """
     length = 0
     node = target
@@ -153,6 +174,7 @@ def walk_back(source: int, target: int, pred_link: IntArray, tail: IntArray, pat
         path[length] = pred_link[node]
         node = tail[pred_link[node]]
         length += 1
+    # Reverse the links.
     for i in range(length // 2):
         path[i], path[length - 1 - i] = path[length - 1 - i], path[i]
     return length
@@ -170,20 +192,22 @@ def best_first(
     scratch: SearchScratch,
     pred_link: IntArray,
 ) -> float:
-    """A* search from ``source`` to ``target`` that avoids banned links and nodes.
+    """Find a path of minimum weight without banned links and nodes, by A*.
 
-    Returns the minimum weight of a path, infinite if there is none.
+    Nodes are expanded by ascending ``distance[node] + potential[node]``.  Returns the weight of the
+    path; infinite if there is none or ``target`` is -1.
 
     Args:
         source: node where the path starts.
-        target: node where it ends; -1 finds paths to all nodes.
-        graph: the network.
+        target: node where the path ends; -1 computes the distances of all nodes.
+        graph: the network in CSR form.
         weight: (E,) non-negative link weights.
-        potential: (N,) lower bound on the weight from each node to the target.
+        potential: (N,) lower bound on the weight from each node to the target; infinite where there
+            is no path.  All zero gives Dijkstra's algorithm.
         link_stamp: links with this stamp are banned.
         node_stamp: nodes with this stamp are banned.
-        scratch: scratch memory, with the stamps.
-        pred_link: (N,) receives the link into each node on a shortest path.
+        scratch: stamps of banned links and nodes; ``distance`` and the heap are written.
+        pred_link: (N,) link into each reached node on a shortest path (written).
     """
     distance = scratch.distance
     keys = scratch.heap_keys
@@ -203,7 +227,9 @@ def best_first(
             # Stale heap entry: a shorter path has reached the node since it was pushed.
             continue
         if node != source and not graph.has_transit[node]:
+            # Paths may end at this node, but not pass through it.
             continue
+        # Relax the links out of the node.
         for i in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
             link = graph.out_link[i]
             neighbour = graph.head[link]
@@ -231,10 +257,23 @@ def _trees(
     distance: FloatArray,
     pred_link: IntArray,
 ) -> None:
+    """Compute the shortest-path trees of the roots ``begin`` to ``end - 1``, by Dijkstra's
+    algorithm.
+
+    Args:
+        begin, end: range of roots that this call searches.
+        roots: (R,) root nodes.
+        graph: the network in CSR form.
+        weight: (E,) non-negative link weights.
+        distance: (R, N) weight from each root to each node, infinite where there is no path
+            (written).
+        pred_link: (R, N) link into each node, -1 where there is no path (written).
+    """
     num_nodes = len(graph.out_ptr) - 1
     num_links = len(graph.tail)
     for i in range(begin, end):
         scratch = make_scratch(num_nodes, num_links)
+        # A* without potentials is Dijkstra's algorithm.
         no_potential = np.zeros(num_nodes)
         pred_link[i] = -1
         best_first(

@@ -46,14 +46,17 @@ def cut(
     """
     scan = packed.scan
     num_sources = len(scan.node_ptr) - 1
+    # (S + 1,) the selected demands of source s are demands[demand_ptr[s]:demand_ptr[s + 1]].
     demand_ptr = np.searchsorted(demands, scan.demand_ptr).astype(np.int64)
-    # Number of nodes and of paths of each source.
+    # First pass: number of used trie nodes (row 0) and of paths (row 1) of each source, and the
+    # index of each selected demand's first path.
     sizes = np.zeros((2, num_sources), dtype=np.int64)
     first_path = np.empty(len(demands), dtype=np.int64)
     _count_nodes(scan, demands, demand_ptr, packed.max_slots, first_path, sizes)
     node_ptr, path_ptr = (np.concatenate([[0], np.cumsum(row)]).astype(np.int64) for row in sizes)
     num_nodes = int(node_ptr[-1])
     total_paths = int(path_ptr[-1])
+    # Second pass: copy the used nodes into arrays of that size.
     subset_scan = PathScan(
         np.empty(num_nodes, scan.parent.dtype),
         np.empty(num_nodes, scan.link.dtype),
@@ -72,7 +75,12 @@ def cut(
 
 
 def first_demands(paths: AnyColumns, count: int) -> AnyColumns:
-    """Return the paths of the first ``count`` demands as views; ``count`` must end a source."""
+    """Return the paths of the first ``count`` demands, as views of the same arrays.
+
+    Args:
+        paths: paths or segment lists of D demands.
+        count: number of demands; all demands of a source must be among them, or none.
+    """
     if isinstance(paths, CandidateLists):
         return paths.first_demands(count)
     # Sources, trie nodes and paths of these demands.
@@ -109,16 +117,18 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
     """Concatenate path sets in the order of their demands.
 
     Args:
-        parts: at least one path set, each with complete sources.
+        parts: at least one path set, over the same links; equal sources of two parts stay separate.
     """
     scans = [part.packed.scan for part in parts]
     tries = [part.trie for part in parts]
     first_node = np.cumsum([0, *(trie.num_nodes for trie in tries)])[:-1]
 
     def concatenated(name: str) -> Any:
+        """Concatenate an array of all parts."""
         return np.concatenate([getattr(scan, name) for scan in scans])
 
     def continued(name: str) -> Int64Array:
+        """Concatenate a CSR pointer array of all parts, shifted by the sizes of previous parts."""
         ptrs = [getattr(scan, name) for scan in scans]
         offsets = np.cumsum([0, *(ptr[-1] for ptr in ptrs)])[:-1]
         return np.concatenate(
@@ -126,17 +136,19 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
         )
 
     def renumbered(nodes: Sequence[IntArray]) -> IntArray:
+        """Concatenate node indices of all parts, shifted by each part's first node; -1 stays."""
         moved = [
             np.where(numbers >= 0, numbers + first, -1)
             for numbers, first in zip(nodes, first_node, strict=True)
         ]
         return np.concatenate(moved).astype(np.int32)
 
-    # Concatenate the arrays, and shift indices and pointers.
+    # Scan order, whose node numbers count within each source.
     scan = PathScan(
         *(concatenated(name) for name in ("parent", "link", "end_node", "path_count")),
         *(continued(name) for name in ("node_ptr", "demand_ptr", "path_ptr")),
     )
+    # Trie, whose node indices count over all sources.
     trie = Trie(
         renumbered([trie.parent for trie in tries]),
         np.concatenate([trie.link for trie in tries]),
@@ -150,7 +162,16 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
 def _path_set(
     pairs: IntArray, leaf: IntArray, trie: Trie, scan: PathScan, num_links: int, topology_key: str
 ) -> PathSet:
-    """Return a path set whose packed form is known."""
+    """Return a path set with its packed form, which need not be computed again.
+
+    Args:
+        pairs: (D, 2) source and target node of each demand.
+        leaf: (D, K) trie node where each path ends, -1 where there is no path.
+        trie: path trie.
+        scan: the same paths in scan order.
+        num_links: E.
+        topology_key: content hash of the network's nodes and links.
+    """
     paths = PathSet(
         pairs, leaf, trie, scan.demand_ptr.astype(np.int32), num_links, "", topology_key
     )
@@ -171,10 +192,20 @@ def _count_nodes(
     first_path: Int64Array,
     sizes: Int64Array,
 ) -> None:
-    """Count the selected nodes and paths of each source; ``first_path`` (n,) receives the first
-    path of each demand.
+    """Count the trie nodes and paths of the selected demands of each source.
+
+    Args:
+        begin, end: range of sources that this call counts.
+        scan: packed paths of all D demands, from S sources.
+        demands: (n,) indices of the selected demands, ascending.
+        demand_ptr: (S + 1,) the selected demands of source s are
+            ``demands[demand_ptr[s]:demand_ptr[s + 1]]``.
+        max_slots: maximum number of nodes of a source, including the source itself.
+        first_path: (n,) index of each selected demand's first path in ``scan`` (written).
+        sizes: (2, S) number of trie nodes on selected paths, and of selected paths (written).
     """
     for s in range(begin, end):
+        # Nodes that are counted, by number within the source; 0 is the source itself.
         is_marked = np.zeros(max_slots, dtype=np.uint8)
         is_marked[0] = 1
         first = scan.node_ptr[s]
@@ -183,10 +214,12 @@ def _count_nodes(
         num_nodes = 0
         num_paths = 0
         for i in range(demand_ptr[s], demand_ptr[s + 1]):
+            # Skip the demands before the selected one, and their paths.
             while d < demands[i]:
                 path += scan.path_count[d]
                 d += 1
             first_path[i] = path
+            # Mark the nodes of each path from its end, up to the first marked one.
             for k in range(scan.path_count[d]):
                 node = np.int64(scan.end_node[path + k])
                 while is_marked[node] == 0:
@@ -211,16 +244,30 @@ def _copy_nodes(
     link: IntArray,
     leaves: IntArray,
 ) -> None:
-    """Fill ``subset_scan`` and the trie with global node indices."""
+    """Copy the trie nodes and paths of the selected demands of each source.
+
+    Args:
+        begin, end: range of sources that this call copies.
+        scan: packed paths of all D demands, from S sources.
+        demands: (n,) indices of the selected demands, ascending.
+        first_path: (n,) index of each selected demand's first path in ``scan``.
+        max_slots: maximum number of nodes of a source, including the source itself.
+        subset_scan: packed paths of the selected demands, with T' nodes; ``parent``, ``link`` and
+            ``end_node`` are written, the other fields are read.
+        parent: (T',) parent of each node as an index over all sources, -1 for the source (written).
+        link: (T',) link that leads into each node (written).
+        leaves: (n, K) node where each path ends as an index over all sources (written; -1 before).
+    """
     subset_parent = subset_scan.parent
     subset_link = subset_scan.link
     subset_end = subset_scan.end_node
     for s in range(begin, end):
-        # New number of each node; 0: unused, -1: used, not yet numbered.
+        # New number of each node within the source; 0: unused, -1: used, not yet numbered.
         new_number = np.zeros(max_slots, dtype=np.int32)
         first = scan.node_ptr[s]
         offset = subset_scan.node_ptr[s]
         last_node = np.int64(0)
+        # Mark the nodes of each selected path from its end, up to the first marked one.
         for i in range(subset_scan.demand_ptr[s], subset_scan.demand_ptr[s + 1]):
             for k in range(subset_scan.path_count[i]):
                 node = np.int64(scan.end_node[first_path[i] + k])
@@ -230,7 +277,7 @@ def _copy_nodes(
                     new_number[node] = -1
                     node = np.int64(scan.parent[first + node - 1])
         num_copied = 0
-        # Parents come before children, so the order is kept.
+        # Copy the marked nodes in their order: parents come before children.
         for i in range(last_node):
             if new_number[i + 1] != 0:
                 new_parent = new_number[np.int64(scan.parent[first + i])]
@@ -241,6 +288,7 @@ def _copy_nodes(
                 link[position] = scan.link[first + i]
                 num_copied += 1
                 new_number[i + 1] = num_copied
+        # Renumber the end nodes of the paths.
         path = subset_scan.path_ptr[s]
         for i in range(subset_scan.demand_ptr[s], subset_scan.demand_ptr[s + 1]):
             for k in range(subset_scan.path_count[i]):

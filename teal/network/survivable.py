@@ -25,33 +25,43 @@ from teal.network.shortest import Adjacency, SearchScratch, best_first, make_scr
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import inner_kernel, partitioned_kernel
 
-# Initial number of rows for groups whose reachability under failure is cached.
+# Initial number of rows of the cache of reachable nodes; it doubles when full.
 _INITIAL_ROWS = 16
 
 
 class _Scratch(NamedTuple):
-    """Scratch memory of the search for one source.
+    """Scratch memory of the search for one source, over E links and G failure groups.
 
     Attributes:
-        cost: (E,) weight and penalties; the plain weight between two demands.
-        hits: (G,) number of the demand's paths that cross each group; 0 between two demands.
-        touched: (G,) list of the groups with hits.
-        seen: (G,) stamp of the last path that crossed the group.
-        row: (G,) row of ``reached``, -1: not computed.
+        cost: (E,) link weight plus penalties; equal to the weight before each demand.
+        num_crossing: (G,) number of the demand's paths that cross each group; 0 before each demand.
+        crossed: (G,) groups that any path of the demand crosses; the caller counts the used
+            entries.
+        path_stamp: (G,) stamp of the last path that crossed each group, -1 for none.
+        reached_row: (G,) row of each group in the cache of reachable nodes, -1 if not computed.
     """
 
     cost: FloatArray
-    hits: Int64Array
-    touched: Int64Array
-    seen: Int64Array
-    row: Int64Array
+    num_crossing: Int64Array
+    crossed: Int64Array
+    path_stamp: Int64Array
+    reached_row: Int64Array
 
 
 @inner_kernel
 def _crossed_groups(
     path: IntArray, length: int, groups: Groups, seen: Int64Array, stamp: int, out: Int64Array
 ) -> int:
-    """Write the groups that a path crosses to ``out``, each once; return their number."""
+    """Write the groups that a path crosses to ``out``, each once; return their number.
+
+    Args:
+        path: (N,) link indices; the first ``length`` are used.
+        length: number of links of the path.
+        groups: groups of links that fail together.
+        seen: (G,) stamp of the last path that crossed each group (updated).
+        stamp: stamp of this path, unused so far.
+        out: (G,) group indices (written).
+    """
     num_groups = 0
     for i in range(length):
         for j in range(groups.link_ptr[path[i]], groups.link_ptr[path[i] + 1]):
@@ -77,18 +87,26 @@ def _find_path(
     paths: FoundPaths,
     k: int,
     stamp: int,
-    crossed: Int64Array,
+    new_groups: Int64Array,
 ) -> int:
-    """Find the cheapest path without banned links, as path ``k``; return the number of its groups,
-    -1: no path.
+    """Find the path of minimum ``memory.cost`` without banned links (A*).
+
+    Returns the number of groups that the path crosses, or -1 if there is no path.
 
     Args:
-        source, target, chunk, graph, groups, scratch, pred_link, memory, paths: as in
-            :func:`_search_source`.
-        ban_stamp: stamp of banned links.
+        source: node where the path starts.
+        target: node where the path ends.
+        chunk: sources and demands of the search, with the A* potentials.
+        graph: the network in CSR form.
+        groups: groups of links that fail together.
+        ban_stamp: links with this stamp in ``scratch.banned_links`` are banned.
+        scratch: heap, distances and stamps of A*.
+        pred_link: (N,) link into each node on a shortest path (written).
+        memory: link costs, and the stamps of groups.
+        paths: paths of the demand; path ``k`` is written.
         k: index of the path.
-        stamp: unused stamp of the path.
-        crossed: (G,) receives the groups on the path.
+        stamp: stamp of this path in ``memory.path_stamp``, unused so far.
+        new_groups: (G,) groups that the path crosses, each once (written).
     """
     potential = chunk.potential[target]
     path_cost = best_first(
@@ -97,7 +115,9 @@ def _find_path(
     if not np.isfinite(path_cost):
         return -1
     paths.length[k] = walk_back(source, target, pred_link, graph.tail, paths.links[k])
-    return _crossed_groups(paths.links[k], paths.length[k], groups, memory.seen, stamp, crossed)
+    return _crossed_groups(
+        paths.links[k], paths.length[k], groups, memory.path_stamp, stamp, new_groups
+    )
 
 
 @inner_kernel
@@ -124,20 +144,39 @@ def _search_source(
     link: IntArray,
     leaf: IntArray,
 ) -> int:
-    """Find the paths of one source; return the number of its trie nodes, or -1.
+    """Find the survivable paths of all demands of one source, and build the source's path trie.
+
+    A group of links is *common* if all paths of the demand so far cross it, and the source still
+    reaches the target without it: another path can avoid it.  Path k minimises
+
+        weight + penalty[0] * (crossings of groups by earlier paths)
+               + penalty[1] * (groups that all earlier paths cross).
+
+    If that path crosses all common groups again, a shortest path around the first of them replaces
+    it.  The search of a demand ends at a duplicate path.
+
+    Returns the number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
 
     Args:
         c: index of the source in the chunk.
-        chunk, graph, groups: as in :func:`search_survivable`.
+        chunk: sources and demands of the search.
+        graph: the network in CSR form.
+        groups: groups of links that fail together.
         penalty: (2,) penalty per crossing of a group that some path crosses, and of a group that
             all paths cross.
-        parent, link, leaf: as in :func:`search_survivable`.
+        parent: (capacity,) parent of each trie node, -1 for the source (written).
+        link: (capacity,) link that leads into each trie node (written).
+        leaf: (demands of the chunk, K) trie node where each path ends, -1 where there is no path;
+            the rows of this source are written.
     """
     source = chunk.sources[c]
     num_nodes = len(graph.out_ptr) - 1
     num_groups = len(groups.group_ptr) - 1
+    # Heap, distances and bans of A*.
     scratch = make_scratch(num_nodes, len(graph.tail))
+    # (N,) link into each node on a shortest path, or in a breadth-first tree.
     pred_link = np.empty(num_nodes, dtype=np.int32)
+    # Links, lengths and weights of the demand's paths.
     paths = empty_paths(chunk.max_paths, num_nodes)
     trie = empty_trie(parent, link)
     memory = _Scratch(
@@ -147,45 +186,49 @@ def _search_source(
         np.full(num_groups, -1, np.int64),
         np.full(num_groups, -1, np.int64),
     )
-    crossed = np.empty(num_groups, np.int64)
+    # (G,) groups that the new path crosses.
+    new_groups = np.empty(num_groups, np.int64)
+    # (N,) queue of the breadth-first search.
     queue = np.empty(num_nodes, dtype=np.int32)
+    # (rows, N) whether the source reaches each node while a group is down, a row per group.
     reached = np.empty((_INITIAL_ROWS, num_nodes), np.bool_)
     num_rows = 0
-    stamp = ZERO
+    # Last used stamps of banned links, and of paths.
+    ban_stamp = ZERO
     path_stamp = ZERO
     num_trie_nodes = ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         target = chunk.targets[d]
         num_found = 0
-        num_touched = 0
+        # Number of entries of memory.crossed.
+        num_crossed_groups = 0
         for k in range(chunk.max_paths):
-            # Number of groups that all paths so far cross and that the demand survives.
+            # Count the common groups, and note the first.
             num_common = 0
-            # The first of these groups.
             first_common = -1
-            for i in range(num_touched):
-                group = memory.touched[i]
-                if memory.hits[group] < k:
+            for i in range(num_crossed_groups):
+                group = memory.crossed[i]
+                if memory.num_crossing[group] < k:
                     continue
-                # Nodes that the source reaches while the group is down; computed once a group.
-                if memory.row[group] < 0:
+                # Breadth-first search without the group, once for each group and source.
+                if memory.reached_row[group] < 0:
                     if num_rows == len(reached):
                         enlarged = np.empty((2 * num_rows, num_nodes), np.bool_)
                         enlarged[:num_rows] = reached
                         reached = enlarged
-                    stamp += 1
-                    ban_group(group, groups, stamp, scratch.banned_links)
-                    grow_tree(source, graph, scratch.banned_links, stamp, pred_link, queue)
+                    ban_stamp += 1
+                    ban_group(group, groups, ban_stamp, scratch.banned_links)
+                    grow_tree(source, graph, scratch.banned_links, ban_stamp, pred_link, queue)
                     for node in range(num_nodes):
                         reached[num_rows, node] = pred_link[node] >= 0
-                    memory.row[group] = num_rows
+                    memory.reached_row[group] = num_rows
                     num_rows += 1
-                if reached[memory.row[group], target]:
+                if reached[memory.reached_row[group], target]:
                     first_common = group if num_common == 0 else first_common
                     num_common += 1
-            # Find the cheapest path under the penalties.
+            # Find the path of minimum weight and penalties.
             path_stamp += 1
-            num_crossed = _find_path(
+            num_new_groups = _find_path(
                 source,
                 target,
                 chunk,
@@ -198,52 +241,52 @@ def _search_source(
                 paths,
                 k,
                 path_stamp,
-                crossed,
+                new_groups,
             )
-            if num_crossed < 0:
+            if num_new_groups < 0:
                 break
-            # Common groups that the new path crosses too.
+            # Count the common groups that the new path crosses, too.
             num_still_common = 0
-            for i in range(num_crossed):
-                row = memory.row[crossed[i]]
+            for i in range(num_new_groups):
+                row = memory.reached_row[new_groups[i]]
                 num_still_common += (
-                    memory.hits[crossed[i]] == k and row >= 0 and reached[row, target]
+                    memory.num_crossing[new_groups[i]] == k and row >= 0 and reached[row, target]
                 )
-            # All common groups stay in common: use a shortest path around the first of them.
+            # If the new path avoids no common group, replace it by one around the first of them.
             if num_common and num_still_common == num_common:
-                stamp = stamp + 1
+                ban_stamp = ban_stamp + 1
                 path_stamp = path_stamp + 1
-                ban_group(first_common, groups, stamp, scratch.banned_links)
-                num_crossed = _find_path(
+                ban_group(first_common, groups, ban_stamp, scratch.banned_links)
+                num_new_groups = _find_path(
                     source,
                     target,
                     chunk,
                     graph,
                     groups,
-                    stamp,
+                    ban_stamp,
                     scratch,
                     pred_link,
                     memory,
                     paths,
                     k,
                     path_stamp,
-                    crossed,
+                    new_groups,
                 )
             if _is_duplicate(paths, k):
                 break
             num_found = k + 1
-            # Count the crossings of the new path, and update the costs.
-            for i in range(num_crossed):
-                group = crossed[i]
-                if memory.hits[group] == 0:
-                    memory.touched[num_touched] = group
-                    num_touched += 1
-                memory.hits[group] += 1
-            _set_costs(k + 1, num_touched, chunk.weight, groups, penalty, memory)
-        # Reset hits and costs for the next demand.
-        for i in range(num_touched):
-            group = memory.touched[i]
-            memory.hits[group] = 0
+            # Count the crossings of the new path, and update the link costs.
+            for i in range(num_new_groups):
+                group = new_groups[i]
+                if memory.num_crossing[group] == 0:
+                    memory.crossed[num_crossed_groups] = group
+                    num_crossed_groups += 1
+                memory.num_crossing[group] += 1
+            _set_costs(k + 1, num_crossed_groups, chunk.weight, groups, penalty, memory)
+        # Reset the counts and link costs for the next demand.
+        for i in range(num_crossed_groups):
+            group = memory.crossed[i]
+            memory.num_crossing[group] = 0
             for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
                 e = groups.group_link[j]
                 memory.cost[e] = chunk.weight[e]
@@ -255,21 +298,37 @@ def _search_source(
 @inner_kernel
 def _set_costs(
     num_found: int,
-    num_touched: int,
+    num_crossed_groups: int,
     weight: FloatArray,
     groups: Groups,
     penalty: FloatArray,
     memory: _Scratch,
 ) -> None:
-    """Set the costs of the links of all groups with hits, after ``num_found`` paths."""
-    for i in range(num_touched):
-        group = memory.touched[i]
+    """Compute the link costs for the next path of a demand.
+
+    The cost of link e is weight[e] plus a penalty for each of its groups: penalty[1] if all paths
+    of the demand cross the group, else penalty[0] times the number of paths that cross it.
+
+    Args:
+        num_found: number of paths of the demand so far.
+        num_crossed_groups: number of entries of ``memory.crossed``.
+        weight: (E,) link weights.
+        groups: groups of links that fail together.
+        penalty: (2,) penalties.
+        memory: counts of crossings; ``memory.cost`` is written for the links of crossed groups.
+    """
+    # Reset the links of all crossed groups: groups overlap.
+    for i in range(num_crossed_groups):
+        group = memory.crossed[i]
         for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
             memory.cost[groups.group_link[j]] = weight[groups.group_link[j]]
-    for i in range(num_touched):
-        group = memory.touched[i]
+    # Add the penalty of each group to its links.
+    for i in range(num_crossed_groups):
+        group = memory.crossed[i]
         group_cost = (
-            penalty[1] if memory.hits[group] == num_found else penalty[0] * memory.hits[group]
+            penalty[1]
+            if memory.num_crossing[group] == num_found
+            else penalty[0] * memory.num_crossing[group]
         )
         for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
             memory.cost[groups.group_link[j]] += group_cost
@@ -288,21 +347,37 @@ def search_survivable(
     node_count: IntArray,
     leaf: IntArray,
 ) -> None:
-    """Find the survivable paths of a chunk of sources, and build their tries.
+    """Find the survivable paths of a chunk of C sources, and build a path trie for each source.
 
     Args:
-        chunk, graph, parent, link, node_count, leaf: as in
-            :func:`teal.network.path_search.search_by_hops`.
+        begin, end: range of sources of the chunk that this call searches.
+        chunk: sources and their demands, D' in all, up to K paths each.
+        graph: the network in CSR form.
         groups: groups of links that fail together.
-        penalty: (2,) penalties of :func:`penalties`.
+        penalty: (2,) penalty per crossing of a group that some path crosses, and of a group that
+            all paths cross.
+        parent: (C, capacity) parent of each trie node, -1 for the source; nodes are numbered from 0
+            within each source (written).
+        link: (C, capacity) link that leads into each trie node (written).
+        node_count: (C,) number of trie nodes, -1 where the capacity was too small (written).
+        leaf: (D', K) trie node where each path ends, -1 where there is no path (written).
     """
     for c in range(begin, end):
         node_count[c] = _search_source(c, chunk, graph, groups, penalty, parent[c], link[c], leaf)
 
 
 def penalties(weight: FloatArray, num_nodes: int, groups: Groups, max_paths: int) -> FloatArray:
-    """Return (2,) penalties for a lexicographic order: the first exceeds every path weight, the
-    second every sum of first penalties.
+    """Return (2,) penalties that make the path search minimise lexicographically.
+
+    The first, per crossing of a group that an earlier path crosses, is at least the weight of any
+    path.  The second, per crossing of a group that all earlier paths cross, exceeds any sum of
+    first penalties on a path.
+
+    Args:
+        weight: (E,) link weights; infinite ones are ignored.
+        num_nodes: N; a path has fewer than N links.
+        groups: groups of links that fail together.
+        max_paths: K.
     """
     max_path_weight = num_nodes * float(weight[np.isfinite(weight)].max(initial=0.0)) or 1.0
     max_crossings = num_nodes * max(1, int(np.diff(groups.link_ptr).max(initial=1))) * max_paths

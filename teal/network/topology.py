@@ -135,9 +135,9 @@ class Topology:
             raise InputError(where, "nodes", "at least 2 nodes", num_nodes)
         if len(set(self.node_names)) != num_nodes:
             duplicate = next(n for i, n in enumerate(self.node_names) if n in self.node_names[:i])
-            raise InputError(where, "nodes", "distinct node names", f"{duplicate!r} twice")
+            raise InputError.invalid(where, "nodes", f"two nodes have the name {duplicate!r}")
         if num_links == 0:
-            raise InputError(where, "links", "at least 1 link", "none")
+            raise InputError.invalid(where, "links", "the network has no link")
         for field, shape in (
             ("link_source", (num_links,)),
             ("link_target", (num_links,)),
@@ -169,7 +169,7 @@ class Topology:
         self._require(is_valid_latency, "latency", "a finite latency > 0", self.latency)
 
     def _check_optional_attributes(self) -> None:
-        """Check metrics, costs, overload and affinities, where there are any."""
+        """Check metrics, costs, routers without transit and affinities, where they are given."""
         num_nodes = len(self.node_names)
         num_links = len(self.link_source)
         if self.metric is not None:
@@ -190,8 +190,8 @@ class Topology:
             raise InputError(
                 self.origin or self.name,
                 "affinities",
-                f"a set for each of {num_links} links, or ()",
-                len(self.affinities),
+                f"{num_links} sets of names, one for each link, or ()",
+                f"{len(self.affinities)} sets",
             )
 
     def _check_shape(self, field: str, shape: tuple[int, ...]) -> None:
@@ -287,7 +287,7 @@ class Topology:
 
     @property
     def edge_index(self) -> Any:
-        """(2, E) int64 torch tensor: source and target node of each link, as in PyTorch
+        """(2, E) int64 torch tensor with source and target node of each link, the format of PyTorch
         Geometric.
         """
         import torch
@@ -330,12 +330,13 @@ class Topology:
         """Return distinct names of all links: ``source->target``, with ``#1``, ``#2``, ... for
         parallel links.
 
-        Where another link or node has such a name, as a node ``b#1`` beside ``b``, another ``#`` is
-        inserted: ``a->b##1``.
+        If another link or node already has such a name, as a node ``b#1`` beside ``b``, another
+        ``#`` is inserted: ``a->b##1``.
         """
         names = [self.link_name(link) for link in range(self.num_links)]
         node_index = self.node_index()
         occurrences = Counter(names)
+        # Number of parallel links named so far, by ``source->target``.
         num_named = Counter[str]()
         used_names = {name for name in names if occurrences[name] == 1}
         for link, name in enumerate(names):
@@ -357,12 +358,17 @@ class Topology:
         return {name: link for link, name in enumerate(self.link_names())}
 
     def member(self, a: str, b: str) -> tuple[str, int]:
-        """Return the neighbour of node ``a`` that ``b`` names, and the index of the parallel cable,
-        as in ``c#2``; 0 for all cables.
+        """Parse the name ``b`` of a neighbour of node ``a`` with an optional suffix, as in ``c#2``.
+
+        Returns:
+            the node name, and the index of the parallel cable from 1; 0 without a suffix, for all
+            cables.
         """
+        # A node name may contain "#", and so may a link name: both take precedence over the suffix.
         if b in self.node_index():
             return b, 0
         link = self._link_index.get(f"{a}->{b}", -1)
+        # Count the parallel links up to the one that is meant.
         if link >= 0 and self.node_names[self.link_source[link]] == a:
             is_parallel = (self.link_source == self.link_source[link]) & (
                 self.link_target == self.link_target[link]
@@ -377,8 +383,9 @@ class Topology:
         return {alias: index[name] for alias, name in self.aliases.items()} | index
 
     def name_of(self, name: str) -> str:
-        """Return the node name of an alias, compared as in :class:`Names`; other names are returned
-        unchanged.
+        """Return the node name of an alias; other names are returned unchanged.
+
+        Aliases are compared without case and port, IP addresses in canonical form.
         """
         return self._names.resolve(name) if self.aliases and name not in self.node_names else name
 
@@ -439,6 +446,7 @@ class Topology:
         """
         index = self.node_index()
         where = self.origin or self.name
+        # Resolve the names of the nodes, and the suffix of parallel cables.
         a, b = (name if name in index else canonical_name(name) for name in (a, b))
         neighbour, member = (b, member) if member else self.member(self.name_of(a), b)
         for node in (a, *(() if b == "*" and b not in index else (neighbour,))):
@@ -446,6 +454,7 @@ class Topology:
                 raise InputError(where, "node", "a node of the topology", repr(node))
         source = index[a]
         target = index.get(neighbour, -1)
+        # All links of the node, or those between both nodes, or one of the parallel cables.
         if target < 0:
             links = np.flatnonzero((self.link_source == source) | (self.link_target == source))
         else:
@@ -457,21 +466,29 @@ class Topology:
                     [forward[member - 1 : member], backward[member - 1 : member]]
                 )
         if not len(links):
-            expected = f"a link between {a} and {neighbour}" if target >= 0 else f"a link of {a}"
-            raise InputError(
-                where, "link", expected + (f", of at least {member}" if member else ""), "none"
-            )
+            problem = f"node {a} has no link"
+            if target >= 0:
+                problem = f"no link between {a} and {neighbour}"
+            if member:
+                problem = f"fewer than {member} parallel links between {a} and {neighbour}"
+            raise InputError.invalid(where, "link", problem)
         return [int(link) for link in links]
 
     def ends_of(self, text: str, option: str, separator: str = ",") -> tuple[str, str]:
         """Parse a text such as ``A,B`` or ``A,B#2`` into two node names, which may contain the
         separator.
 
+        Args:
+            text: the two names.
+            option: option of the text, for messages.
+            separator: text between the names.
+
         Raises:
-            InputError: not two names, or names that can be divided in several ways; unknown nodes
-                are reported later.
+            InputError: not two names, or several divisions into node names; unknown nodes are
+                reported by :meth:`find_links`.
         """
         index = self.node_index()
+        # Divide the text at each separator; keep the divisions into known node names.
         parts = text.split(separator)
         pairs = [
             (separator.join(parts[:i]).strip(), separator.join(parts[i:]).strip())
@@ -494,8 +511,12 @@ class Topology:
         return (known_pairs or pairs)[0]
 
     def links_named(self, texts: Iterable[str], option: str) -> list[int]:
-        """Return the links between the nodes of each text ``A,B``, each link once (see
-        :meth:`ends_of`).
+        """Return the links between the nodes of each text ``A,B``, each link once, ascending.
+
+        Args:
+            texts: pairs of node names, with an optional suffix ``#2`` for the second of parallel
+                cables.
+            option: option of the texts, for messages.
 
         Raises:
             InputError: unknown nodes, or no link between them.
@@ -505,8 +526,10 @@ class Topology:
         )
 
     def cables(self) -> list[list[int]]:
-        """Return the links of each cable: all links between two neighbours, in both directions,
-        which fail together.
+        """Return the link indices of each cable.
+
+        A cable consists of all links between two neighbours, in both directions, which fail
+        together.
         """
         by_ends: dict[tuple[int, int], list[int]] = {}
         for link, (a, b) in enumerate(
@@ -516,8 +539,9 @@ class Topology:
         return list(by_ends.values())
 
     def link_pairs(self) -> list[list[int]]:
-        """Return the links of all cables, paired with their reverse links: the k-th of each
-        direction.
+        """Return pairs of opposite links: the k-th link of a cable in each direction.
+
+        A link without a reverse link is alone.
         """
         pairs = []
         for links in self.cables():
@@ -553,8 +577,8 @@ class Topology:
         return one_way
 
     def bidirectional(self) -> Topology:
-        """Return the network with missing reverse links added, with the capacity, latency and
-        metric of their counterparts.
+        """Return the network with a reverse link added for each one-way link, with all its
+        attributes.
         """
         one_way = np.array(self.one_way_links(), dtype=np.int64)
         source = np.concatenate([self.link_source, self.link_target[one_way]])
@@ -571,8 +595,8 @@ class Topology:
         return content_key(self.num_nodes, self.link_source, self.link_target, *no_transit)
 
     def doubts(self) -> list[str]:
-        """Return warnings, without a full stop: isolated nodes, one-way links, several
-        components.
+        """Return warnings about the network: isolated nodes, one-way links, routers without
+        transit, several components.
         """
         warnings = []
         names = self.link_names()

@@ -23,7 +23,7 @@ from teal.runtime.storage import content_key
 if TYPE_CHECKING:
     from teal.network.topology import Topology
 
-# Shares of classes may miss a sum of 1 by this much, for rounding.
+# Maximum difference between 1 and the sum of class shares, for rounding.
 _SHARE_TOLERANCE = 1e-9
 
 
@@ -55,9 +55,9 @@ class TrafficMatrices:
         name: short name for tables.
         pairs: (D, 2) source and target node index, sorted and distinct (within each class).
         timestamps: (T,) datetime64[s], strictly increasing.
-        rates: the stored rates (T, D) in Gbit/s, before ``scale``.
+        rates: stored rates (T, D), in Gbit/s before multiplication by ``scale``.
         interval_s: nominal seconds between two matrices; 0 if unknown.
-        scale: factor that :meth:`read` applies.
+        scale: factor by which :meth:`read` multiplies the stored rates.
         skipped: one line for each matrix that is empty or unusable.
         key: content hash of the matrices before ``scale``, for caches.
         origin: file or name of the source, for messages.
@@ -90,16 +90,19 @@ class TrafficMatrices:
             expected = f"{len(self.timestamps)} x {len(self.pairs)} rates"
             raise InputError(where, "rates", expected, " x ".join(map(str, self.rates.shape)))
         if len(self.timestamps) == 0:
-            raise InputError(where, "", "at least one traffic matrix with demands", "none")
+            raise InputError.invalid(where, "", "no traffic matrix with a demand")
         if len(self.pairs) == 0:
-            raise InputError(where, "demands", "at least one demand", "none")
+            raise InputError.invalid(where, "demands", "no demand")
         # Times and scale.
         if np.isnat(self.timestamps).any():
-            raise InputError(where, "timestamp", "a time for every matrix", "none")
+            raise InputError.invalid(where, "timestamp", "a matrix has no time")
         not_increasing = np.flatnonzero(np.diff(self.timestamps) <= np.timedelta64(0, "s"))
         if len(not_increasing):
-            raise InputError(
-                where, "timestamp", "increasing timestamps", self.timestamps[not_increasing[0] + 1]
+            raise InputError.invalid(
+                where,
+                "timestamp",
+                f"{self.timestamps[not_increasing[0] + 1]} is not later than the matrix before",
+                "sort the matrices by time, each time once",
             )
         if not self.scale > 0 or not np.isfinite(self.scale):
             raise InputError(where, "scale", "a positive factor", self.scale)
@@ -107,17 +110,16 @@ class TrafficMatrices:
         sort_key = self.pairs[:, 0].astype(np.int64) * (1 << 32) + self.pairs[:, 1]
         blocks = [slice(None)] if self.classes is None else self.classes.blocks
         if any((np.diff(sort_key[rows]) <= 0).any() for rows in blocks):
-            raise InputError(
-                where, "demands", "pairs sorted by source and target, each once", "another order"
+            raise InputError.invalid(
+                where, "demands", "node pairs are not sorted by source and target, or repeat"
             )
         if (self.pairs[:, 0] == self.pairs[:, 1]).any():
-            raise InputError(
-                where, "demands", "a target other than the source", "a node's demand to itself"
-            )
+            raise InputError.invalid(where, "demands", "a demand has the same source and target")
 
     def __len__(self) -> int:
-        """T.  With :meth:`__getitem__`, the matrices are a map-style dataset for torch's
-        DataLoader.
+        """Return T, the number of matrices.
+
+        With :meth:`__getitem__`, the matrices are a map-style dataset for torch's DataLoader.
         """
         return self.num_matrices
 
@@ -155,7 +157,10 @@ class TrafficMatrices:
 
         if self.classes is not None:
             raise InputError(
-                self.origin or self.name, "classes", "traffic without classes", self.classes.names
+                self.origin or self.name,
+                "classes",
+                "traffic without classes",
+                ", ".join(self.classes.names),
             )
         names = np.array(topology.node_names, dtype=object)[self.pairs]
         columns = pd.MultiIndex.from_arrays([names[:, 0], names[:, 1]], names=["source", "target"])
@@ -225,7 +230,7 @@ class TrafficMatrices:
         return dataclasses.replace(self, scale=self.scale * factor)
 
     def carrying(self, row: int) -> TrafficMatrices:
-        """Return one matrix alone, restricted to its positive demands."""
+        """Return the matrix with index ``row`` alone, restricted to its positive demands."""
         rates = self.read([row])
         positive = np.flatnonzero(rates[0] > 0)
         return dataclasses.replace(
@@ -249,8 +254,12 @@ class TrafficMatrices:
         """
         if self.classes is not None:
             raise InputError(
-                self.origin or self.name, "classes", "traffic without classes", self.classes.names
+                self.origin or self.name,
+                "classes",
+                "traffic without classes",
+                ", ".join(self.classes.names),
             )
+        # Pairs as integers, to find the column of each present pair among the new ones.
         new_codes, codes = (
             part[:, 0].astype(np.int64) << 32 | part[:, 1] for part in (pairs, self.pairs)
         )
@@ -258,9 +267,7 @@ class TrafficMatrices:
         return dataclasses.replace(self, pairs=pairs, rates=rates, key=content_key(self.key, pairs))
 
     def part(self, first: int, stop: int) -> TrafficMatrices:
-        """Return the matrices ``first`` to ``stop`` - 1; the others are inaccessible from the
-        result.
-        """
+        """Return the matrices ``first`` to ``stop - 1``; the result cannot read the others."""
         return dataclasses.replace(
             self,
             timestamps=self.timestamps[first:stop],
@@ -269,10 +276,14 @@ class TrafficMatrices:
         )
 
     def split(self, train: float = 0.7, validation: float = 0.1) -> Split:
-        """Return the row indices of training, validation and test parts, in time order.
+        """Divide the matrices into training, validation and test parts, in time order.
 
-        Every part has at least one row if there are three or more; with fewer, every part has all
-        rows.
+        Every part has at least one matrix if there are three or more; with fewer, every part has
+        all matrices.
+
+        Args:
+            train: fraction of the matrices for training.
+            validation: fraction for validation; the test part has the remaining ones.
         """
         num_matrices = self.num_matrices
         if num_matrices < 3:
@@ -294,21 +305,20 @@ class TrafficMatrices:
         return content_key(self.key, self.pairs, self.timestamps, self.scale, *classes)
 
     def in_classes(self, shares: Mapping[str, float]) -> TrafficMatrices:
-        """Divide each demand among priority classes.
+        """Divide each demand among C priority classes; the result has C D demands, class by class.
 
         Args:
-            shares: share of every demand by class name, the highest priority first, with sum 1.
+            shares: share of every demand by class name, the highest priority first; the sum is 1.
 
         Raises:
             InputError: negative shares, or a sum other than 1; demands that already have classes.
         """
         class_shares = np.array(list(shares.values()), dtype=np.float64)
         if self.classes is not None:
-            raise InputError(
+            raise InputError.invalid(
                 self.origin or self.name,
                 "classes",
-                "demands without classes",
-                "demands with classes",
+                "the demands already have the classes " + ", ".join(self.classes.names),
             )
         if not (class_shares >= 0).all() or abs(class_shares.sum() - 1) > _SHARE_TOLERANCE:
             raise InputError(

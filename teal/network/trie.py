@@ -54,6 +54,7 @@ class Trie:
 
 @kernel
 def _depth(parent: IntArray) -> IntArray:
+    """Return (T,) depth of each trie node from its parent (T,); parents come first."""
     depth = np.ones(len(parent), dtype=np.int32)
     for node in range(len(parent)):
         if parent[node] >= 0:
@@ -65,26 +66,29 @@ def _depth(parent: IntArray) -> IntArray:
 def insert_path(  # type: ignore[no-untyped-def]
     path, length, parent, link, first_child, next_sibling, num_nodes
 ) -> tuple[int, int]:
-    """Insert ``path[:length]`` into one source's trie, with node indices local to the source.
+    """Insert the path ``path[:length]`` into one source's trie, with nodes numbered from 0.
 
-    Returns (node of the path's end, new num_nodes), or (-2, num_nodes) when ``parent`` is full;
-    nodes added until then stay.
+    Returns (node where the path ends, new number of nodes), or (-2, number of nodes) when the
+    arrays are full; nodes added until then stay.
 
     Args:
-        path: link indices of the path.
+        path: link indices of the path, from the source.
         length: number of links of the path.
-        parent: (capacity,) parent of each node, -1 for the source.
-        link: (capacity,) link that leads into each node.
-        first_child: (capacity + 1,) first child of the source, then of each node; -1 for none.
-        next_sibling: (capacity,) next child of the same parent; -1 for none.
-        num_nodes: number of nodes.
+        parent: (capacity,) parent of each node, -1 for the source (updated).
+        link: (capacity,) link that leads into each node (updated).
+        first_child: (capacity + 1,) first child of the source, then of each node; -1 for none
+            (updated).
+        next_sibling: (capacity,) next child of the same parent; -1 for none (updated).
+        num_nodes: number of nodes before the insertion.
     """
     node = -1
     for i in range(length):
+        # Search the children of the node for the next link of the path.
         child = first_child[node + 1]
         while child >= 0 and link[child] != path[i]:
             child = next_sibling[child]
         if child < 0:
+            # Append a new node as the first child.
             if num_nodes == len(parent):
                 return -2, num_nodes
             child = num_nodes
@@ -106,13 +110,15 @@ def sort_by_depth(parent, link, leaves) -> None:  # type: ignore[no-untyped-def]
     scan of Kdl on an AMD EPYC takes half the time of a scan in search order.
 
     Args:
-        parent: (T_s,) parent of each node of the source, in local numbers; parents come first.
-        link: (T_s,) link that leads into each node.
-        leaves: (D_s, K) last node of each path, -1 for none; receives the new numbers.
+        parent: (n,) parent of each of the source's n nodes, -1 for the source; parents come first
+            (updated).
+        link: (n,) link that leads into each node (updated).
+        leaves: (demands of the source, K) last node of each path, -1 for none (updated).
     """
     num_nodes = len(parent)
-    # A first link has depth 0 here, unlike in Trie.depth.
+    # (n,) depth of each node; 0 after the first link, unlike in Trie.depth.
     depth = np.zeros(num_nodes, dtype=np.int32)
+    # Number of nodes of each level; after the sum, the next new number of each level.
     level_ptr = np.zeros(num_nodes + 2, dtype=np.int32)
     for node in range(num_nodes):
         if parent[node] >= 0:
@@ -120,6 +126,7 @@ def sort_by_depth(parent, link, leaves) -> None:  # type: ignore[no-untyped-def]
         level_ptr[depth[node] + 1] += 1
     for level in range(num_nodes):
         level_ptr[level + 1] += level_ptr[level]
+    # Counting sort by depth: assign new numbers, and move the nodes.
     new_number = np.empty(num_nodes, dtype=np.int32)
     old_parent = parent.copy()
     old_link = link.copy()
@@ -129,6 +136,7 @@ def sort_by_depth(parent, link, leaves) -> None:  # type: ignore[no-untyped-def]
         parent_node = old_parent[node]
         parent[new_number[node]] = new_number[parent_node] if parent_node >= 0 else -1
         link[new_number[node]] = old_link[node]
+    # Renumber the end nodes of the paths.
     for d in range(leaves.shape[0]):
         for k in range(leaves.shape[1]):
             if leaves[d, k] >= 0:

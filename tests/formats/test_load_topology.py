@@ -135,7 +135,7 @@ def test_node_link_json_gives_names_capacities_latencies_and_coordinates(tmp_pat
         ({"links": [{"source": 0, "target": 1, "capacity": -2}]}, "found -2"),
         ({"links": [{"source": 0, "target": 1, "capacity": float("nan")}]}, "found nan"),
         ({"links": [{"source": 0}]}, "a link with source and target"),
-        ({"links": []}, "at least 1 link"),
+        ({"links": []}, "the network has no link"),
         ({"nodes": [{"id": 0}, {"id": 0}]}, "distinct ids"),
         ({"nodes": {}}, "a list of nodes"),
         ({"graph": {"capacity_unit": "ells"}}, "unit"),

@@ -199,7 +199,7 @@ def test_bounds_hold_over_all_paths() -> None:
 @pytest.mark.parametrize(
     ("points", "words"),
     [
-        ([(2.0, 1.0), (1.0, 2.0)], "that rise"),
+        ([(2.0, 1.0), (1.0, 2.0)], "increasing finite rates"),
         ([(1.0, 0.0)], "above 0 at the first point"),
         ([(1.0, 1.0), (2.0, 3.0)], "concave"),
         ([(1.0, 1.0), (2.0, 0.5)], "concave"),
@@ -251,7 +251,11 @@ def test_files_name_nodes_classes_or_all_demands(tmp_path: Path) -> None:
         ("f.csv", "source,target,rate,value\nn0,,1,1\n", "both or neither"),
         ("f.csv", "source,target,rate,value\nn0,n1,1,1\n", "one for n0 to n2"),
         ("f.csv", "class,rate,value\ngold,1,1\n", "class: expected none"),
-        ("f.csv", "rate,value\n1,1\n2,3\n", "line 2: values: expected a concave function"),
+        (
+            "f.csv",
+            "rate,value\n1,1\n2,3\n",
+            "line 2: values: expected a concave, non-decreasing function",
+        ),
         ("f.json", "{", "JSON"),
         ("f.json", "{}", "a list of objects"),
         ("f.json", '[{"points": [1]}]', r"a list of \[rate, value\]"),

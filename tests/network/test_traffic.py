@@ -50,7 +50,7 @@ def test_a_bad_rate_is_named_when_it_is_read(bad: float) -> None:
 
 
 def test_timestamps_that_do_not_increase_are_refused() -> None:
-    with pytest.raises(InputError, match="increasing timestamps"):
+    with pytest.raises(InputError, match="is not later than the matrix before"):
         _traffic(np.ones((2, 1)), [5, 5])
 
 

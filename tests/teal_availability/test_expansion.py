@@ -220,11 +220,11 @@ def test_the_command_takes_the_peaks_of_traffic(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "either --promises or --traffic"),
+        ([], "set either --promises or --traffic"),
         (["--traffic", "gravity:", "--availability", "99"], "a share of the time"),
         (["--traffic", "gravity:", "--num-paths", "0"], "1 to 8"),
-        (["--promises", "p.csv", "--availability", "0.9"], "nothing with --promises"),
-        (["--promises", "p.csv", "--traffic-unit", "Mbit/s"], "nothing with --promises"),
+        (["--promises", "p.csv", "--availability", "0.9"], "no effect with --promises"),
+        (["--promises", "p.csv", "--traffic-unit", "Mbit/s"], "no effect with --promises"),
     ],
 )
 def test_faults_of_settings_are_one_line(

@@ -309,7 +309,7 @@ def test_networks_out_of_reach_get_rates_near_the_best_and_a_bound_that_holds(se
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guarantees, "_MAX_ROWS", 0)
         found = guarantee_min_loss(problem, patterns)
-        with pytest.raises(InputError, match="survival states of paths"):
+        with pytest.raises(InputError, match="survival states"):
             guarantee_common_fraction(problem, patterns, 0.9)
     assert _within_capacity(problem, found.rates)
     assert found.value <= best.value + 1e-9

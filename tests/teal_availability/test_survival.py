@@ -41,5 +41,5 @@ def test_more_paths_than_sets_can_be_looked_at_are_refused() -> None:
     paths = compute_paths(topology, all_pairs(topology), num_paths=9, cache=False)
     demand = np.ones((1, paths.num_demands))
     problem = Problem.create(topology, paths, Objective(), demand)
-    with pytest.raises(InputError, match="at most 8 a demand"):
+    with pytest.raises(InputError, match="at most 8 per demand"):
         survival_probabilities(problem, components_of(topology))

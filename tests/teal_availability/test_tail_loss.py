@@ -137,7 +137,7 @@ def test_any_numbers_give_a_bound(seed: int, beta: float) -> None:
     effects = merge_states(
         problem, components, most_probable_states(components.unavailability, 0.0)
     )
-    weights = rng.normal(0.2, 1, effects.pattern.shape) * counts
+    weights = rng.normal(0.2, 1, effects.path_set.shape) * counts
     prices = rng.normal(0.2, 1, problem.topology.num_links) / problem.topology.capacity.max()
     bound = tail_loss_bound(problem, effects, beta, prices, sp.csr_array(weights))
     assert bound <= _least_cvar(problem, components, beta, left_out) + 1e-9
@@ -195,7 +195,11 @@ def test_two_paths_by_hand() -> None:
     assert 1 - found.value == pytest.approx((0.0855 + 0.019) / 0.271)
     assert found.bound == pytest.approx(found.value)
     uncut = guarantee_min_cvar(
-        problem, patterns, merge_states(problem, components, states), 0.729, counts_cut=False
+        problem,
+        patterns,
+        merge_states(problem, components, states),
+        0.729,
+        counts_disconnected=False,
     )
     assert 1 - uncut.value == pytest.approx(0.0855 / 0.271)
 
@@ -234,7 +238,7 @@ def test_wrong_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         guarantee_min_cvar(problem, survival_probabilities(problem, components), effects, 1.0)
     few = merge_states(problem, components, most_probable_states(components.unavailability, 0.9))
     if few.rest >= 0.01:
-        with pytest.raises(InputError, match="states for more than"):
+        with pytest.raises(InputError, match="listed states cover only"):
             guarantee_min_cvar(problem, survival_probabilities(problem, components), few, 0.99)
     monkeypatch.setattr(tail_loss, "_MAX_ENTRIES", 10)
     with pytest.raises(InputError, match="states times demands"):

@@ -111,7 +111,7 @@ def test_what_was_learnt_is_saved_and_restored(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="hedges"):
         other.restore(tmp_path / "state.npz")
     (tmp_path / "broken.npz").write_bytes(b"not a file of arrays")
-    with pytest.raises(InputError, match="another file"):
+    with pytest.raises(InputError, match="not the state of a mixture"):
         other.restore(tmp_path / "broken.npz")
 
 

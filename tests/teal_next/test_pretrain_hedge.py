@@ -23,9 +23,9 @@ from teal.solvers import pdhg
 from teal_next import pretrain as hedge_samples
 from teal_next.pretrain import (
     HISTORIES,
-    Drawn,
     HedgeTrainer,
     HistorySettings,
+    HistorySource,
     load_recording,
     record,
 )
@@ -52,7 +52,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (out / HISTORIES).mkdir()
     with _short_histories():
         for number in range(8):
-            record(Drawn(POOL, 0, number, 2), out / HISTORIES / f"{number:05}.npz")
+            record(HistorySource(POOL, 0, number, 2), out / HISTORIES / f"{number:05}.npz")
     return out
 
 
@@ -69,7 +69,7 @@ def _trainer(out: Path, **settings: Any) -> HedgeTrainer:
 @of_histories
 def test_a_recording_is_what_the_mixture_decides(recorded: Path) -> None:
     with _short_histories():
-        recording = load_recording(Drawn(POOL, 0, 1, 2), recorded / HISTORIES / "00001.npz")
+        recording = load_recording(HistorySource(POOL, 0, 1, 2), recorded / HISTORIES / "00001.npz")
         warm_up = hedge_samples._WARM_UP_INTERVALS
     assert recording.decisions.shape[0] == len(recording.rows) == 3
     np.testing.assert_allclose(recording.weights.sum(1), 1)

@@ -366,7 +366,7 @@ def test_a_search_of_metrics_goes_on_from_an_earlier_one(
     ("command", "message"),
     [
         ("simulate --set-metric a,b", "--set-metric"),
-        ("simulate --set-metric a,e=3", "a link between"),
+        ("simulate --set-metric a,e=3", "no link between"),
         ("simulate --set-metric a,b=0", "metric"),
         ("simulate --fail a", "two node names"),
         ("simulate --repair", "--repair"),
