@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from teal.app.settings import require, seconds
+from teal.errors import InputError
 from teal.option import OVERWRITE
 from teal_ip.routing.settings import IgpConfig, RoutedConfig
 
@@ -47,7 +48,13 @@ class MetricsOptions(IgpConfig):
         require(self, "index", "an integer >= -1", self.index >= -1)
         for field in ("limit", "most", "at_most", "seed"):
             require(self, field, "an integer >= 0", getattr(self, field) >= 0)
-        require(self, "ucmp", "no weights, since the search assumes equal splits", not self.ucmp)
+        if self.ucmp:
+            raise InputError.invalid(
+                "--ucmp",
+                "",
+                "the metric search assumes an even split over next hops",
+                "drop --ucmp",
+            )
         seconds(self.deadline, "--deadline")
 
 

@@ -1065,7 +1065,7 @@ class IgpFailures:
                 raise InputError.invalid(
                     "--repair",
                     "",
-                    "fast reroute cannot be simulated with policies of transit traffic",
+                    "fast reroute cannot be simulated with transit policies",
                     "use policies of single demands",
                 )
             is_changed[:] = True

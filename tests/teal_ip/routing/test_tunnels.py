@@ -177,7 +177,7 @@ def test_files_without_tunnels_of_this_traffic_are_refused(
 ) -> None:
     (files / "tunnels.json").write_text(json.dumps({"topology": "net", "routers": {}}))
     _simulated("", capsys, expected=2)
-    assert "paths with a rate" in capsys.readouterr().err
+    assert "no path with a rate above 0" in capsys.readouterr().err
     (files / "tunnels.json").write_text("[]")
     _simulated("", capsys, expected=2)
     assert "teal solve --out" in capsys.readouterr().err
