@@ -172,7 +172,7 @@ def test_loads_of_several_algorithms_are_those_of_networkx(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 2:  # two failures at a time
-        monkeypatch.setattr(installed, "_CHUNK_NUMBERS", 2 * 2 * _with_attributes(seed).num_links)
+        monkeypatch.setattr(installed, "_MAX_CHUNK_LOADS", 2 * 2 * _with_attributes(seed).num_links)
     topology, rng = _with_attributes(seed), np.random.default_rng(seed)
     pairs = all_pairs(topology)
     demand, algorithm = (

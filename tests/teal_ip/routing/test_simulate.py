@@ -479,7 +479,7 @@ def test_largest_loads_are_those_of_every_matrix_and_failure_for_itself(
     traffic = TrafficMatrices("t", pairs, times, ArrayRates(rates), 300)
     metric = np.ones(topology.num_links)
     dag, failures = EcmpDag.of(topology, metric), cable_failures(topology)
-    monkeypatch.setattr(simulate_module, "_BLOCK_NUMBERS", 2 * topology.num_links * 3)
+    monkeypatch.setattr(simulate_module, "_MAX_BLOCK_ENTRIES", 2 * topology.num_links * 3)
     found = largest_loads(IgpRouting(dag, traffic.pairs), traffic, np.arange(5), failures, block=2)
     for row, failure in enumerate([None, *failures]):
         down = [] if failure is None else list(failure.links)
