@@ -141,7 +141,7 @@ def test_counters_become_a_matrix_whose_loads_are_those_of_simulate(
     assert _survey("--counters counters.npz --out now") == 0
     page = _page(files / "now")
     assert "The traffic matrix from the counters" in page
-    assert "None of 1 intervals raises an alarm" in page
+    assert "No alarm in 1 intervals" in page
     share = float(re.findall(r"The fullest link is \S+ at ([\d.]+)%", capsys.readouterr().out)[0])
     assert share == pytest.approx(80, abs=2)
     config = SimulateConfig(topology="now/network.json", traffic="now/estimate/matrices.npz")
@@ -300,7 +300,7 @@ def test_a_unit_and_a_history_are_converted_once(
         _survey("--counters counters.npz --history mega.csv --traffic-unit Mbit/s --out now") == 0
     )
     page = _page(files / "now")
-    assert "None of 1 intervals raises an alarm" in page
+    assert "No alarm in 1 intervals" in page
     assert "at 80." in capsys.readouterr().out or "at 79." in page
 
 
