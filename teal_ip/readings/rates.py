@@ -153,8 +153,8 @@ class IntervalRates:
             notes.append(f"{self._num_wraps:,} counter wraps, {self._num_resets:,} resets")
         if self._possible_32_bits:
             notes.append(
-                f"{WARNING}counters below 2^32 that may have 32 bits and wrap more than once between "
-                "two readings, so that their rates are too low: "
+                f"{WARNING}counters below 2^32 that may have 32 bits and wrap more than once "
+                "between two readings, so that their rates are too low: "
                 f"{listed(self._possible_32_bits)}"
             )
         return notes
