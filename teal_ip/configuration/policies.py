@@ -97,15 +97,15 @@ def labels(
     node_names = topology.node_names
     segments = list[tuple[bool, int, int]]()
     node = source
-    for stop, link in (*segment_list.stops, (target, -1)):
-        end = stop if link < 0 else int(topology.link_source[link])
-        if end != node:
+    for next_stop, link in (*segment_list.stops, (target, -1)):
+        segment_end = next_stop if link < 0 else int(topology.link_source[link])
+        if segment_end != node:
             segments.append(
                 (
                     True,
-                    end,
+                    segment_end,
                     routers[node_names[node]].srgb
-                    + _required_sid(routers[node_names[end]], algorithm),
+                    + _required_sid(routers[node_names[segment_end]], algorithm),
                 )
             )
         if link >= 0:
@@ -118,7 +118,7 @@ def labels(
                     "use global blocks above all adjacency labels",
                 )
             segments.append((False, link, SRLB_BASE + link))
-        node = stop
+        node = next_stop
     return segments
 
 
@@ -267,6 +267,7 @@ def _frr_iosxr_segment_lists(policies: list[_HeadendPolicy], end: str) -> list[s
 
 
 def _frr_lines(policies: list[_HeadendPolicy]) -> list[str]:
+    """Return the configuration lines of a headend in the syntax of FRR (pathd)."""
     lines = _frr_iosxr_segment_lists(policies, "exit")
     for policy in policies:
         lines += [f"  policy color {COLOUR} endpoint {policy.endpoint}", f"   name {policy.name}"]
@@ -279,6 +280,7 @@ def _frr_lines(policies: list[_HeadendPolicy]) -> list[str]:
 
 
 def _iosxr_lines(policies: list[_HeadendPolicy]) -> list[str]:
+    """Return the configuration lines of a headend in the syntax of Cisco IOS-XR."""
     lines = _frr_iosxr_segment_lists(policies, "!")
     for policy in policies:
         prefix, family = prefix_of(policy.endpoint_router)
@@ -301,6 +303,7 @@ def _iosxr_lines(policies: list[_HeadendPolicy]) -> list[str]:
 
 
 def _junos_lines(policies: list[_HeadendPolicy]) -> list[str]:
+    """Return the configuration lines of a headend in the syntax of Junos."""
     root = "set protocols source-packet-routing"
     lines = []
     for policy in policies:

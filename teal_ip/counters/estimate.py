@@ -314,7 +314,7 @@ def _label_hint(
         config: settings.
         counters: counters, labelled as in the settings.
         matrices: traffic matrices of the same times.
-        f: (E + 2 N, D) measurement matrix over the pairs of the matrices.
+        measurements: (E + 2 N, D) measurement matrix over the pairs of the matrices.
     """
     other_labels, shift = (
         ("start", -_interval_length(counters))

@@ -44,7 +44,7 @@ def expected_error(
 
     Args:
         measurements: (R, D) measurement matrix F.
-        links: number of links; their rows of F come first.
+        num_links: number of links; their rows of F come first.
         pairs: (D, 2) source and target of the demands.
         counters: (R,) Gbit/s, some above 0; NaN for missing ones.
         relative: relative standard deviation of a counter.

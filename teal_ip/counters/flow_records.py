@@ -126,6 +126,7 @@ class Prefixes:
         return self._router_by_address[address]
 
     def _longest_match(self, address: str) -> int:
+        """Return the router of the longest prefix that contains an address; -1 for none."""
         try:
             parsed_address = ipaddress.ip_address(address)
         except ValueError:

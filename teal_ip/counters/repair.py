@@ -240,7 +240,7 @@ def _direct_witnesses(
     """Return the witnesses from counters and from the matrix: value, weight and tolerance.
 
     Args:
-        direct: (3, C) both counters and the load of the matrix, Gbit/s; NaN for none.
+        direct_values: (3, C) both counters and the load of the matrix, Gbit/s; NaN for none.
         values: (C,) current values, Gbit/s.
         settings: tolerances.
     """
@@ -274,7 +274,7 @@ def _conservation_witnesses(
     Args:
         balance: routers of each value.
         values: (C,) current values, Gbit/s.
-        settled: (C,) whether a value is settled.
+        is_settled: (C,) whether a value is settled.
         settings: tolerances.
     """
     router, sign, num_values = balance

@@ -404,6 +404,7 @@ class Counting:
         answer = asyncio.get_running_loop().create_future()
 
         def work() -> CounterEstimate:
+            """Send network and interval to the worker, and return its estimate."""
             process = self._running_worker()
             if process.begun.get(key) is None:
                 matrices.refresh()
@@ -509,6 +510,7 @@ class Counting:
         """Call a method of the worker without waiting, if it knows the network; log errors."""
 
         def work() -> None:
+            """Call the method in the thread that owns the connection."""
             process = self._process
             if process is None or process.begun.get(key) is None:
                 return
@@ -615,6 +617,7 @@ class _WorkerState:
         del self._estimators[key]
 
     def take(self, key: str, interval: Interval) -> CounterEstimate:
+        """Return the estimate for an interval; the cancellation signal may interrupt it."""
         try:
             self._may_cancel = True
             return self._estimators[key].take(interval)

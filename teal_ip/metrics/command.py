@@ -323,10 +323,10 @@ def _search_all_matrices(
 
     Args:
         search: search problem with all matrices.
-        end: time limit.
+        deadline: time limit.
         prices: (E,) starting metrics from dual prices, used if all metrics may change.
         seed: random seed.
-        earlier: metrics of an earlier search.
+        earlier_metric: (E,) metrics of an earlier search; None for none.
         utilisation: (M, 1 + F) largest link utilisation with the current metrics.
     """
     matrices = worst_rows(utilisation, _NUM_WORST_MATRICES)
@@ -370,7 +370,7 @@ def _search_all_matrices(
 
 
 def _order_changes(
-    search: MetricSearch, result: MetricResult, end: Deadline
+    search: MetricSearch, result: MetricResult, deadline: Deadline
 ) -> tuple[list[int], list[float]]:
     """Order the useful changes of a search.
 
@@ -379,15 +379,15 @@ def _order_changes(
     Returns:
         links in order of their changes, and largest link utilisation after each change.
     """
-    end = Deadline.after(_ORDER_AFTER_INTERRUPT_S) if result.was_interrupted else end
+    deadline = Deadline.after(_ORDER_AFTER_INTERRUPT_S) if result.was_interrupted else deadline
     try:
-        return useful_changes(search, result.metric, end)
+        return useful_changes(search, result.metric, deadline)
     except KeyboardInterrupt:
         return useful_changes(search, result.metric, Deadline.after(0.0))
 
 
 def _price_metrics(
-    dag: EcmpDag, pairs: IntArray, demand: FloatArray, end: Deadline
+    dag: EcmpDag, pairs: IntArray, demand: FloatArray, deadline: Deadline
 ) -> tuple[FloatArray, float]:
     """Return starting metrics from the dual prices of two-segment routing, and its dual bound.
 
@@ -398,13 +398,13 @@ def _price_metrics(
         dag: shortest paths with the current metrics.
         pairs: (D, 2) source and target of each demand.
         demand: (D,) Gbit/s.
-        end: time limit.
+        deadline: time limit.
 
     Returns:
         metrics (E,), and lower bound on the largest utilisation over two-segment lists.
     """
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
-    result = solve(problem, 0.01, Deadline(time.perf_counter() + _PRICE_LIMIT_S, end))
+    result = solve(problem, 0.01, Deadline(time.perf_counter() + _PRICE_LIMIT_S, deadline))
     live = problem.capacity > 0
     uniform = (
         float((problem.capacity * result.prices).sum())
@@ -425,7 +425,7 @@ def _bound_under_failures(
     demand: FloatArray,
     failures: Sequence[Sequence[int]],
     utilisation: FloatArray,
-    end: Deadline,
+    deadline: Deadline,
 ) -> float:
     """Return a lower bound on the largest utilisation under failures, over any two-segment lists.
 
@@ -437,7 +437,7 @@ def _bound_under_failures(
         demand: (M, D) Gbit/s.
         failures: links of each of F failures.
         utilisation: (M, 1 + F) largest link utilisation, without failure and under each.
-        end: time limit, after which no further failure is evaluated.
+        deadline: time limit, after which no further failure is evaluated.
     """
     largest = 0.0
     for failure in (
@@ -445,7 +445,7 @@ def _bound_under_failures(
     ).tolist():
         by_matrix = utilisation[:, 1 + failure]
         # A failure that disconnects all demand has no bound.
-        if end.is_over or by_matrix.max() <= 0:
+        if deadline.is_over or by_matrix.max() <= 0:
             break
         matrix = demand[int(by_matrix.argmax())]
         problem = SegmentProblem.of(
@@ -456,7 +456,7 @@ def _bound_under_failures(
             solve(
                 problem,
                 0.01,
-                Deadline(time.perf_counter() + _PRICE_LIMIT_S / _NUM_BOUNDED_FAILURES, end),
+                Deadline(time.perf_counter() + _PRICE_LIMIT_S / _NUM_BOUNDED_FAILURES, deadline),
             ).bound,
         )
     return largest
@@ -488,14 +488,14 @@ def _warm_up(*, with_policies: bool) -> None:
 
 
 def _count_policies_before_after(
-    dag: EcmpDag, metric: FloatArray, pairs: IntArray, demand: FloatArray, end: Deadline
+    dag: EcmpDag, metric: FloatArray, pairs: IntArray, demand: FloatArray, deadline: Deadline
 ) -> tuple[int, int]:
     """Return the number of segment lists needed with the current and with new metrics (E,)."""
-    num_before = _count_policies(dag, pairs, demand, end.share(0.5))
-    return num_before, _count_policies(EcmpDag.of(dag.topology, metric), pairs, demand, end)
+    num_before = _count_policies(dag, pairs, demand, deadline.share(0.5))
+    return num_before, _count_policies(EcmpDag.of(dag.topology, metric), pairs, demand, deadline)
 
 
-def _count_policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray, end: Deadline) -> int:
+def _count_policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray, deadline: Deadline) -> int:
     """Return the number of demands that need a segment list for a largest utilisation within 1% of
     the optimum with two segments.
 
@@ -503,15 +503,17 @@ def _count_policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray, end: Dead
         dag: shortest paths.
         pairs: (D, 2) source and target of each demand.
         demand: (D,) Gbit/s.
-        end: time limit.
+        deadline: time limit.
     """
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
     result = solve(
-        problem, _POLICY_GAP / 10, Deadline(time.perf_counter() + _POLICY_LIMIT_S, end.share(0.5))
+        problem,
+        _POLICY_GAP / 10,
+        Deadline(time.perf_counter() + _POLICY_LIMIT_S, deadline.share(0.5)),
     )
     allowed = result.value * (1 + _POLICY_GAP)
     return fewest_policies(
-        problem, result, allowed, Deadline(time.perf_counter() + _POLICY_LIMIT_S, end)
+        problem, result, allowed, Deadline(time.perf_counter() + _POLICY_LIMIT_S, deadline)
     ).policies
 
 

@@ -75,9 +75,9 @@ def norm_score(load: FloatArray, inverse_capacity: FloatArray) -> tuple[float, f
 
 
 @kernel
-def compute_loads(
+def compute_loads(  # type: ignore[no-untyped-def]
     links, metric, distance, load_by_destination, load, volume, dag, keys, heap_nodes, node_traffic
-):  # type: ignore[no-untyped-def]
+):
     """Compute distances and link loads of S scenarios and M matrices.
 
     Args:
@@ -108,7 +108,7 @@ def compute_loads(
 
 
 @inner_kernel
-def _propose(
+def _propose(  # type: ignore[no-untyped-def]
     links,
     metric,
     distance,
@@ -119,7 +119,7 @@ def _propose(
     rng,
     changed_link,
     new_metric,
-):  # type: ignore[no-untyped-def]
+):
     """Propose a move from the current metrics: new metrics of one or a few links.
 
     The move is drawn at random: a small step or a random metric of a random link; equally good next
@@ -134,20 +134,21 @@ def _propose(
         is_destination: (N,) whether a node receives traffic.
         max_metric: largest metric.
         rng: random generator.
-        changed_link: links of the move (written).
-        new_metric: their metrics, by position in ``changed_link`` (written).
+        changed_link: (8,) links of the move; the first entries are written.
+        new_metric: (8,) their new metrics (written likewise).
 
     Returns:
         number of links of the move; 0 for no move.
     """
-    # A small step or a random value of a random link.
+    # Draw the kind of move and a matrix.  First kinds: a small step or a random metric of a random
+    # link.
     num_links = len(metric)
-    kind = rng.random()
+    kind_draw = rng.random()
     m = rng.integers(0, load.shape[0])
-    if kind < _UP_TO_RANDOM_VALUE:
+    if kind_draw < _UP_TO_RANDOM_VALUE:
         e = rng.integers(0, num_links)
         changed_link[0] = e
-        if kind < _UP_TO_SMALL_STEP:
+        if kind_draw < _UP_TO_SMALL_STEP:
             new_metric[0] = min(max_metric, max(1.0, metric[e] + rng.integers(-3, 4)))
         else:
             new_metric[0] = 1.0 + rng.integers(0, int(max_metric))
@@ -161,11 +162,11 @@ def _propose(
         return 0
     for e in range(num_links):
         total += (load[m, e] * inverse_capacity[e] / largest) ** _BUSY_LINK_POWER
-    draw = rng.random() * total
+    busy_draw = rng.random() * total
     busy = 0
     for e in range(num_links):
-        draw -= (load[m, e] * inverse_capacity[e] / largest) ** _BUSY_LINK_POWER
-        if draw <= 0.0:
+        busy_draw -= (load[m, e] * inverse_capacity[e] / largest) ** _BUSY_LINK_POWER
+        if busy_draw <= 0.0:
             busy = e
             break
     # Find a destination whose shortest paths use the busy link, from a random one on.
@@ -186,7 +187,7 @@ def _propose(
     if t < 0:
         return 0
     # Make several next hops of a node equally good.
-    if kind < _UP_TO_EQUAL_HOPS:
+    if kind_draw < _UP_TO_EQUAL_HOPS:
         num_upstream_hops = rng.integers(0, 3)
         # Walk up to two hops upstream along shortest paths.
         for _ in range(num_upstream_hops):
@@ -300,11 +301,12 @@ def anneal(  # type: ignore[no-untyped-def]
     keys = np.empty(2 * num_links + 2)
     heap_nodes = np.empty(2 * num_links + 2, dtype=np.int32)
     node_traffic = np.empty(num_nodes)
-    # Links of a move, and their metrics after and before.
+    # (8,) links of a move, and their metrics after and before.
     changed_link = np.empty(_MAX_CHANGED, dtype=np.int64)
     new_metric = np.empty(_MAX_CHANGED)
     old_metric = np.empty(_MAX_CHANGED)
-    # Affected pairs (scenario, destination) of a move; their distances (N,) and loads (M, E).
+    # Affected pairs (scenario, destination) of a move, at most S N; for each, the distances (N,)
+    # and link loads (M, E) of its traffic after the move.
     affected = np.empty((num_scenarios * num_nodes, 2), dtype=np.int64)
     new_distance = np.empty((num_scenarios * num_nodes, num_nodes))
     new_load = np.empty((num_scenarios * num_nodes, num_matrices, num_links))
@@ -519,15 +521,15 @@ class _AnnealingWalk:
             time_share: share of the remaining time for this walk.
         """
         self._compute_initial_state(full_deadline)
-        end = full_deadline.share(time_share)
+        deadline = full_deadline.share(time_share)
         num_moves = 0
         batch_moves = _FIRST_BATCH_MOVES
-        begin = current_time = time.perf_counter()
-        duration_s = max(end.remaining_s, 1e-9)
-        while not end.is_over:
+        walk_begin = current_time = time.perf_counter()
+        duration_s = max(deadline.remaining_s, 1e-9)
+        while not deadline.is_over:
             # Geometric cooling.
             temperature = _FIRST_TEMPERATURE * (_LAST_TEMPERATURE / _FIRST_TEMPERATURE) ** min(
-                1.0, (current_time - begin) / duration_s
+                1.0, (current_time - walk_begin) / duration_s
             )
             self._anneal(temperature, batch_moves)
             num_moves += batch_moves
@@ -568,7 +570,7 @@ class _AnnealingWalk:
             )
         )
 
-    def _compute_initial_state(self, end: Deadline) -> None:
+    def _compute_initial_state(self, deadline: Deadline) -> None:
         """Compute distances, loads and the largest utilisation of the starting metrics.
 
         At the deadline it stops between two scenarios, and the largest utilisation stays infinite.
@@ -581,7 +583,7 @@ class _AnnealingWalk:
         heap_nodes = np.empty(2 * num_links + 2, dtype=np.int32)
         node_traffic = np.empty(num_nodes)
         for s in range(len(self.load)):
-            if end.is_over:
+            if deadline.is_over:
                 return
             scenario = slice(s, s + 1)
             compute_loads(
@@ -638,11 +640,11 @@ def improve_metrics(
     """
     _check_search(search, threads)
     topology = search.topology
-    before = largest_utilisation(search, search.start)
+    utilisation_before = largest_utilisation(search, search.start)
     # Starting points: the current metrics, and the incumbent of an earlier search.  If all metrics
     # may change: also ``starts``, and random metrics.
     starting_metrics = [search.start]
-    results = [MetricResult(search.start, before, before, 0)]
+    results = [MetricResult(search.start, utilisation_before, utilisation_before, 0)]
     if best_so_far is not None:
         num_changed = int((best_so_far != search.start).sum())
         if num_changed > search.at_most:
@@ -654,7 +656,9 @@ def improve_metrics(
             )
         starting_metrics.append(best_so_far)
         results.append(
-            MetricResult(best_so_far, largest_utilisation(search, best_so_far), before, 0)
+            MetricResult(
+                best_so_far, largest_utilisation(search, best_so_far), utilisation_before, 0
+            )
         )
     if search.at_most >= topology.num_links:
         rng = np.random.default_rng(seed)
@@ -663,13 +667,13 @@ def improve_metrics(
             rng.integers(5, 16, topology.num_links).clip(1, search.most).astype(np.float64)
         )
     # Run the walks, and choose the best result.
-    end = Deadline.after(seconds)
-    walk_results, was_interrupted = _run_walks(search, starting_metrics, seed, threads, end)
+    deadline = Deadline.after(seconds)
+    walk_results, was_interrupted = _run_walks(search, starting_metrics, seed, threads, deadline)
     results += walk_results
     best = min(results, key=lambda result: result.utilisation)
     metric = np.where(topology.capacity > 0, best.metric, search.start)
     num_moves = sum(result.moves for result in results)
-    return MetricResult(metric, best.utilisation, before, num_moves, was_interrupted)
+    return MetricResult(metric, best.utilisation, utilisation_before, num_moves, was_interrupted)
 
 
 def _check_search(search: MetricSearch, threads: int) -> None:
@@ -705,7 +709,7 @@ def _run_walks(
     starting_metrics: Sequence[FloatArray],
     seed: int,
     threads: int,
-    end: Deadline,
+    deadline: Deadline,
 ) -> tuple[list[MetricResult], bool]:
     """Run an annealing walk from each starting point, ``threads`` walks at a time.
 
@@ -714,8 +718,8 @@ def _run_walks(
         starting_metrics: metrics (E,) at the start of each walk.
         seed: random seed.
         threads: number of concurrent walks.
-        end: deadline of all walks; each group of concurrent walks gets an equal share of time per
-            walk.
+        deadline: deadline of all walks; each group of concurrent walks gets an equal share of time
+            per walk.
 
     Returns:
         result of each walk that was run, and whether Ctrl-C ended the search.
@@ -732,7 +736,7 @@ def _run_walks(
                     seed_of_walk = seed + 1_000_003 * walk
                     running.append(
                         pool.submit(
-                            _run_walk, search, starting_metrics[walk], seed_of_walk, end, share
+                            _run_walk, search, starting_metrics[walk], seed_of_walk, deadline, share
                         )
                     )
                 while wait(running, _SIGNAL_CHECK_S).not_done:
@@ -740,11 +744,11 @@ def _run_walks(
                     pass
             # Expire the deadline: each walk returns its incumbent within a second.
             except KeyboardInterrupt:
-                end.expire()
+                deadline.expire()
                 was_interrupted = True
         # ``result`` raises the exception of a walk, if any.
         results += [future.result() for future in running]
-        if end.is_over:
+        if deadline.is_over:
             break
     return results, was_interrupted
 
@@ -760,7 +764,7 @@ def change_order(
     search: MetricSearch,
     metric: FloatArray,
     report: Callable[[int], None] = lambda _: None,
-    end: Deadline | None = None,
+    deadline: Deadline | None = None,
 ) -> tuple[list[int], list[float]]:
     """Order metric changes so that they can be applied one by one with small utilisation.
 
@@ -770,13 +774,13 @@ def change_order(
         search: search problem, whose ``start`` are the current metrics.
         metric: (E,) new metrics.
         report: called with the number of ordered changes.
-        end: time limit, after which the remaining changes follow by link index.
+        deadline: time limit, after which the remaining changes follow by link index.
 
     Returns:
         links in order of their changes, and largest link utilisation after each change; NaN where
         the time limit prevented its computation.
     """
-    end = end or Deadline()
+    deadline = deadline or Deadline()
     remaining = [int(e) for e in np.flatnonzero(metric != search.start)]
     current = search.start.copy()
     order = list[int]()
@@ -784,7 +788,7 @@ def change_order(
     while remaining:
         scores = []
         for e in remaining:
-            if end.is_over:
+            if deadline.is_over:
                 unknown = [math.nan] * (len(remaining) - 1)
                 return [*order, *remaining], [
                     *utilisation_after,
@@ -801,7 +805,7 @@ def change_order(
 
 
 def useful_changes(
-    search: MetricSearch, metric: FloatArray, end: Deadline | None = None
+    search: MetricSearch, metric: FloatArray, deadline: Deadline | None = None
 ) -> tuple[list[int], list[float]]:
     """Order metric changes, and omit those that do not reduce the largest utilisation.
 
@@ -811,15 +815,15 @@ def useful_changes(
     Args:
         search: search problem, whose ``start`` are the current metrics.
         metric: (E,) new metrics.
-        end: time limit; the changes ordered so far are returned.
+        deadline: time limit; the changes ordered so far are returned.
 
     Returns:
         links in order of their changes, and largest link utilisation after each change.
     """
-    end = end or Deadline()
+    deadline = deadline or Deadline()
     utilisation_before = largest_utilisation(search, search.start)
     while True:
-        order, utilisation_after = change_order(search, metric, end=end)
+        order, utilisation_after = change_order(search, metric, deadline=deadline)
         utilisation = [utilisation_before, *utilisation_after]
         # Shortest prefix of the order with the smallest utilisation.
         target = float(np.nanmin(utilisation)) * (1 + _ROUNDING)
@@ -829,12 +833,12 @@ def useful_changes(
         trial_metric[useful_links] = metric[useful_links]
         # Revert each change that the target utilisation does not need.
         for link in order[:num_changes]:
-            if end.is_over:
+            if deadline.is_over:
                 break
             if _utilisation_with_change(search, trial_metric, link, search.start[link]) <= target:
                 trial_metric[link] = search.start[link]
                 useful_links.remove(link)
-        if len(useful_links) == num_changes or end.is_over:
+        if len(useful_links) == num_changes or deadline.is_over:
             return order[:num_changes], utilisation_after[:num_changes]
         metric = trial_metric
 

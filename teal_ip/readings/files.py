@@ -305,6 +305,11 @@ def save_counters(path: Path | str, counters: Counters) -> None:
 
 
 def _load_npz(path: Path) -> Counters:
+    """Return the counters of a .npz file that :func:`save_counters` wrote.
+
+    Raises:
+        InputError: no such file, another format, or a missing array.
+    """
     try:
         check_npz(path)
         with np.load(path, allow_pickle=False) as stored:
@@ -324,6 +329,11 @@ def _load_npz(path: Path) -> Counters:
 
 
 def _read_table(path: Path) -> Any:
+    """Read a .csv, .parquet or .json (Prometheus) file into a pandas frame.
+
+    Raises:
+        InputError: no such file, or another format.
+    """
     import pandas as pd
 
     readers: dict[str, Callable[..., Any]] = {
@@ -475,7 +485,7 @@ def counters_from_frame(
         frame: one row per reading, with columns time (or start), router, interface (or neighbour),
             direction, bytes (or rate).
         topology: the network.
-        where: name of the source, for messages.
+        location: name of the source, for messages.
         interfaces: frame of router, interface, neighbour and number.
         unit: unit of the column rate.
         interval_s: length of an interval, seconds; 0 for the median time between two readings.
@@ -744,7 +754,7 @@ def _clear_transit_only(
     Args:
         rates: rates of all interfaces; ingress and egress are updated.
         topology: the network.
-        routers: names of the routers with readings.
+        router_names: names of the routers with readings.
         targets: links of each interface in the readings or the table that is not ignored.
     """
     border_routers = {

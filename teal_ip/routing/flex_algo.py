@@ -265,7 +265,7 @@ class SumOfLoads:
     """Link loads of M matrices, summed over groups of demands.
 
     Args:
-        parts: loads of each group.
+        groups: loads of each group.
         capacity: (E,) Gbit/s.
 
     Attributes:
@@ -291,6 +291,7 @@ class SumOfLoads:
         """
 
         def under_chunk(chunk: list[list[int]]) -> FailureResults:
+            """Return the results of some failures, summed over the groups."""
             results = [
                 group.under(chunk, repairing=repairing, loads=True) for group in self._groups
             ]

@@ -67,7 +67,7 @@ class RerouteScratch(NamedTuple):
     """Scratch arrays of one thread for :func:`reroute`; their content before a call is ignored.
 
     Attributes:
-        kind: (N,) kind of each node: ``_UNCHANGED``, ``_FEWER_HOPS`` or ``_AFFECTED``.
+        node_kind: (N,) kind of each node: ``_UNCHANGED``, ``_FEWER_HOPS`` or ``_AFFECTED``.
         distance: (N,) distance of each node to the destination after the failure.
         affected: (N,) indices of affected nodes, by their distance before the failure.
         settled: (N,) indices of affected nodes with a path after the failure, by new distance.
@@ -77,7 +77,7 @@ class RerouteScratch(NamedTuple):
         rerouted: (N,) Gbit/s withdrawn upstream of each node, then Gbit/s to send from it anew.
     """
 
-    kind: AnyArray
+    node_kind: AnyArray
     distance: FloatArray
     affected: IntArray
     settled: IntArray
@@ -145,7 +145,7 @@ def reroute(  # type: ignore[no-untyped-def]
     """
     distance, order, reached, arc_start, arc, split = dags
     out_ptr, out_link, in_ptr, in_link, tail, head, metric, weight, has_transit = links
-    kind, distance_after, affected, settled, new_hop, keys, heap_nodes, rerouted = scratch
+    node_kind, distance_after, affected, settled, new_hop, keys, heap_nodes, rerouted = scratch
     nodes = len(node_position)
     for t in range(nodes):
         # Nearest node with a failed next hop; nodes closer to the destination are unchanged.
@@ -158,7 +158,7 @@ def reroute(  # type: ignore[no-untyped-def]
             continue
         # Classify the nodes, and compute the new distances of affected ones.
         last_position, num_affected = _classify_nodes(
-            t, first_position, order, reached, arc_start, arc, head, is_failed, kind, affected
+            t, first_position, order, reached, arc_start, arc, head, is_failed, node_kind, affected
         )
         distance_after[:] = distance[t]
         num_with_path = _settle_affected_nodes(
@@ -173,7 +173,7 @@ def reroute(  # type: ignore[no-untyped-def]
             metric,
             has_transit,
             is_failed,
-            kind,
+            node_kind,
             distance_after,
             settled,
             keys,
@@ -189,7 +189,7 @@ def reroute(  # type: ignore[no-untyped-def]
                 arc,
                 split,
                 head,
-                kind,
+                node_kind,
                 m,
                 node_traffic,
                 load,
@@ -218,7 +218,7 @@ def reroute(  # type: ignore[no-untyped-def]
                 weight,
                 has_transit,
                 is_failed,
-                kind,
+                node_kind,
                 distance_after,
                 new_hop,
                 m,
@@ -229,7 +229,7 @@ def reroute(  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _classify_nodes(  # type: ignore[no-untyped-def]
-    t, first_position, order, reached, arc_start, arc, head, is_failed, kind, affected
+    t, first_position, order, reached, arc_start, arc, head, is_failed, node_kind, affected
 ):
     """Classify the nodes towards destination t under a failure, in order of distance.
 
@@ -246,30 +246,30 @@ def _classify_nodes(  # type: ignore[no-untyped-def]
         arc: (N, E) links of each shortest-path DAG.
         head: (E,) node where each link ends.
         is_failed: (E,) whether a link has failed.
-        kind: (N,) kind of each node (written).
+        node_kind: (N,) kind of each node (written).
         affected: (N,) affected nodes, by distance; the first ``num_affected`` are written.
 
     Returns:
         last position in ``order[t]`` whose node is not unchanged, and number of affected nodes.
     """
-    kind[:] = _UNCHANGED
+    node_kind[:] = _UNCHANGED
     last_position = first_position
     num_affected = 0
     for i in range(first_position, reached[t]):
         # Count the next hops that neither fail nor lead to affected nodes.
         num_remaining = 0
         for a in range(arc_start[t, i], arc_start[t, i + 1]):
-            if not is_failed[arc[t, a]] and kind[head[arc[t, a]]] != _AFFECTED:
+            if not is_failed[arc[t, a]] and node_kind[head[arc[t, a]]] != _AFFECTED:
                 num_remaining += 1
         # Classify the node.
         if num_remaining < arc_start[t, i + 1] - arc_start[t, i]:
             last_position = i
             if num_remaining == 0:
-                kind[order[t, i]] = _AFFECTED
+                node_kind[order[t, i]] = _AFFECTED
                 affected[num_affected] = order[t, i]
                 num_affected += 1
             else:
-                kind[order[t, i]] = _FEWER_HOPS
+                node_kind[order[t, i]] = _FEWER_HOPS
     return last_position, num_affected
 
 
@@ -286,7 +286,7 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
     metric,
     has_transit,
     is_failed,
-    kind,
+    node_kind,
     distance,
     settled,
     keys,
@@ -309,7 +309,7 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
         metric: (E,) IGP metrics.
         has_transit: (N,) whether a node forwards transit traffic.
         is_failed: (E,) whether a link has failed.
-        kind: (N,) kind of each node.
+        node_kind: (N,) kind of each node.
         distance: (N,) distances before the failure; entries of affected nodes are overwritten,
             infinite without a path.
         settled: (N,) affected nodes with a path, by new distance (written).
@@ -330,7 +330,7 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
             e = out_link[j]
             # Nodes without transit end paths only; the destination alone has distance 0.
             is_allowed = has_transit[head[e]] or distance[head[e]] == 0.0
-            if not is_failed[e] and kind[head[e]] != _AFFECTED and is_allowed:
+            if not is_failed[e] and node_kind[head[e]] != _AFFECTED and is_allowed:
                 best = min(best, metric[e] + distance[head[e]])
         if best < np.inf:
             distance[u] = best
@@ -353,7 +353,7 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
             neighbour = tail[e]
             if (
                 not is_failed[e]
-                and kind[neighbour] == _AFFECTED
+                and node_kind[neighbour] == _AFFECTED
                 and key + metric[e] < distance[neighbour]
             ):
                 distance[neighbour] = key + metric[e]
@@ -363,7 +363,7 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
 
 @inner_kernel
 def _withdraw_old_traffic(  # type: ignore[no-untyped-def]
-    t, last_position, order, arc_start, arc, split, head, kind, m, node_traffic, load, rerouted
+    t, last_position, order, arc_start, arc, split, head, node_kind, m, node_traffic, load, rerouted
 ):
     """Withdraw one matrix's traffic to destination t from the old next hops of changed nodes.
 
@@ -379,7 +379,7 @@ def _withdraw_old_traffic(  # type: ignore[no-untyped-def]
         arc: (N, E) links of each shortest-path DAG.
         split: (N, E) share of its node's traffic on each entry of ``arc``.
         head: (E,) node where each link ends.
-        kind: (N,) kind of each node.
+        node_kind: (N,) kind of each node.
         m: traffic matrix.
         node_traffic: (M, N, N) Gbit/s through node u to t without the failure, at [m, t, u].
         load: (M, E) link loads, Gbit/s; row m is updated.
@@ -392,14 +392,14 @@ def _withdraw_old_traffic(  # type: ignore[no-untyped-def]
     for j in range(last_position):
         i = last_position - j
         u = order[t, i]
-        withdrawn = node_traffic[m, t, u] if kind[u] != _UNCHANGED else rerouted[u]
+        withdrawn = node_traffic[m, t, u] if node_kind[u] != _UNCHANGED else rerouted[u]
         if withdrawn != 0.0:
             for a in range(arc_start[t, i], arc_start[t, i + 1]):
                 amount = withdrawn * split[t, a]
                 load[m, arc[t, a]] -= amount
                 rerouted[head[arc[t, a]]] += amount
         # A changed node sends the traffic anew that still reaches it.
-        rerouted[u] = node_traffic[m, t, u] - rerouted[u] if kind[u] != _UNCHANGED else 0.0
+        rerouted[u] = node_traffic[m, t, u] - rerouted[u] if node_kind[u] != _UNCHANGED else 0.0
     rerouted[t] = 0.0
 
 
@@ -421,7 +421,7 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
     weight,
     has_transit,
     is_failed,
-    kind,
+    node_kind,
     distance,
     new_hop,
     m,
@@ -451,7 +451,7 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
         weight: (E,) load-balancing weights; a node divides its traffic in proportion to them.
         has_transit: (N,) whether a node forwards transit traffic.
         is_failed: (E,) whether a link has failed.
-        kind: (N,) kind of each node.
+        node_kind: (N,) kind of each node.
         distance: (N,) distances after the failure.
         new_hop: (E,) new next hops of one node (scratch).
         m: traffic matrix.
@@ -467,7 +467,7 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
         i += 1
     while i > 0 or j >= 0:
         # Skip affected nodes in the old order; ``settled`` has them by new distance.
-        if i > 0 and kind[order[t, i]] == _AFFECTED:
+        if i > 0 and node_kind[order[t, i]] == _AFFECTED:
             i -= 1
             continue
         # Visit the farther one of the next affected node and the next other node.
@@ -483,7 +483,7 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
         if amount == 0.0:
             continue
         # Unchanged nodes keep their next hops and split ratios.
-        if kind[u] == _UNCHANGED:
+        if node_kind[u] == _UNCHANGED:
             for a in range(arc_start[t, position], arc_start[t, position + 1]):
                 link_amount = amount * split[t, a]
                 load[m, arc[t, a]] += link_amount

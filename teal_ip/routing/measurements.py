@@ -26,7 +26,7 @@ def with_borders(link_shares: sp.csr_array, pairs: IntArray, nodes: int) -> sp.c
     """Return F (E + 2 N, D): link rows, then an ingress and an egress row for each node.
 
     Args:
-        shares: (E, D) shares of demands on the links.
+        link_shares: (E, D) shares of demands on the links.
         pairs: (D, 2) source and target of each demand.
         nodes: number of nodes, N.
     """

@@ -242,9 +242,15 @@ def simulate(
         return result
     load = largest_loads(routing, traffic, rows, failures, block=block, notify=notify)
     last_timestamp = traffic.timestamps[rows[-1]]
-    names = [NO_FAILURE.name, *(failure.name for failure in failures)]
+    failure_names = [NO_FAILURE.name, *(failure.name for failure in failures)]
     links = link_forecasts(
-        topology, topology.capacity, load, names, options.max_utilisation, growth, last_timestamp
+        topology,
+        topology.capacity,
+        load,
+        failure_names,
+        options.max_utilisation,
+        growth,
+        last_timestamp,
     )
     horizon = month_after(last_timestamp, options.horizon_years) if options.horizon else ""
     return dataclasses.replace(
@@ -288,28 +294,28 @@ def simulated(
         notify: called with progress messages.
     """
     topology = routing.dag.topology
-    names = topology.link_names()
+    link_names = topology.link_names()
     matrices: list[MatrixLoad] = []
     total = np.zeros(topology.num_links)
     largest = np.zeros(topology.num_links)
-    plain = None if routing.is_igp_alone else np.zeros(topology.num_links)
+    igp_load = None if routing.is_igp_alone else np.zeros(topology.num_links)
     failure_loads = _FailureLoads(routing, traffic, failures, repairing=repairing)
-    for begin in range(0, len(rows), block):
-        indices = rows[begin : begin + block]
+    for first_row in range(0, len(rows), block):
+        indices = rows[first_row : first_row + block]
         demand = traffic.read(indices)
         # Loads without failure, and those of the IGP's shortest paths alone.
         loads = routing.loads(demand)
         total += loads.load.sum(0)
         largest = np.maximum(largest, loads.load.max(0))
-        if plain is not None:
-            plain = np.maximum(plain, igp_loads(routing, traffic.pairs, demand).max(0))
+        if igp_load is not None:
+            igp_load = np.maximum(igp_load, igp_loads(routing, traffic.pairs, demand).max(0))
         for m, index in enumerate(indices.tolist()):
-            matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, routing))
+            matrices.append(_matrix_load(index, traffic, demand[m], loads, m, link_names, routing))
         # Loads under each failure.
         if failures:
             failure_loads.add(indices, demand)
         if len(rows) > block:
-            notify(f"{min(begin + block, len(rows)):,} of {len(rows):,} matrices simulated")
+            notify(f"{min(first_row + block, len(rows)):,} of {len(rows):,} matrices simulated")
     # Keep the link loads of the worst failures.
     worst_first = failure_loads.worst_first()
     return Simulation(
@@ -319,7 +325,7 @@ def simulated(
         total / max(1, len(rows)),
         largest,
         failure_loads.link_loads(worst_first[:worst]),
-        plain,
+        igp_load,
     )
 
 
@@ -354,14 +360,14 @@ class _FailureLoads:
             demand: (M, D) Gbit/s.
         """
         pairs = self._traffic.pairs
-        after = loads_under(self._routing, pairs, demand, self._failures)
-        repair = (
+        converged = loads_under(self._routing, pairs, demand, self._failures)
+        fast_reroute = (
             loads_under(self._routing, pairs, demand, self._failures, repairing=True)
             if self._repairing
             else None
         )
         for s in range(len(self._failures)):
-            failure_load = self._largest_of_block(s, indices, demand, after, repair)
+            failure_load = self._largest_of_block(s, indices, demand, converged, fast_reroute)
             self.by_index[s] = (
                 _combine_matrices(self.by_index[s], failure_load)
                 if s in self.by_index
@@ -373,8 +379,8 @@ class _FailureLoads:
         s: int,
         indices: Int64Array,
         demand: FloatArray,
-        after: FailureResults,
-        repair: FailureResults | None,
+        converged: FailureResults,
+        fast_reroute: FailureResults | None,
     ) -> FailureLoad:
         """Return the loads under failure s: the worst matrix of a block, and maxima over the block.
 
@@ -382,31 +388,32 @@ class _FailureLoads:
             s: index of the failure.
             indices: (M,) indices of the matrices.
             demand: (M, D) Gbit/s.
-            after: loads after convergence.
-            repair: loads during fast reroute; None unless simulated.
+            converged: loads after convergence.
+            fast_reroute: loads during fast reroute; None unless simulated.
         """
         failure = self._failures[s]
-        # Demand from and to a failed node does not count as lost.  Rounding errors become 0.
+        # Lost traffic (M,): demand from and to a failed node does not count.  Rounding errors
+        # become 0.
         node_demand = np.zeros(len(indices))
         if failure.kind == "node":
             is_endpoint = (self._traffic.pairs == self._node_index[failure.name]).any(1)
             node_demand = demand[:, is_endpoint].sum(1)
-        lost = after.lost[s] - node_demand
+        lost = converged.lost[s] - node_demand
         lost = np.where(lost > _ROUNDING * node_demand, lost, 0.0)
-        worst_matrix = int(np.lexsort((lost, after.utilisation[s]))[-1])
+        worst_matrix = int(np.lexsort((lost, converged.utilisation[s]))[-1])
         index = indices[worst_matrix]
         return FailureLoad(
             failure.name,
             failure.kind,
             int(index),
             str(self._traffic.timestamps[index]),
-            float(after.utilisation[s, worst_matrix]),
-            _link_name(self._link_names, int(after.busiest[s, worst_matrix])),
-            float(after.overload[s].max()),
+            float(converged.utilisation[s, worst_matrix]),
+            _link_name(self._link_names, int(converged.busiest[s, worst_matrix])),
+            float(converged.overload[s].max()),
             float(lost.max()),
             float(node_demand.max()),
-            math.nan if repair is None else float(repair.utilisation[s].max()),
-            math.nan if repair is None else float(repair.at_risk[s].max()),
+            math.nan if fast_reroute is None else float(fast_reroute.utilisation[s].max()),
+            math.nan if fast_reroute is None else float(fast_reroute.at_risk[s].max()),
         )
 
     def worst_first(self) -> list[int]:
@@ -462,18 +469,20 @@ def largest_loads(
     """
     num_links = routing.dag.topology.num_links
     largest = np.zeros((1 + len(failures), num_links))
-    for begin in range(0, len(rows), block):
-        indices = rows[begin : begin + block]
+    for first_row in range(0, len(rows), block):
+        indices = rows[first_row : first_row + block]
         demand = traffic.read(indices)
         largest[0] = np.maximum(largest[0], routing.loads(demand).load.max(0))
         chunk_size = max(1, _MAX_BLOCK_ENTRIES // (len(indices) * num_links))
-        for first in range(0, len(failures), chunk_size):
-            chunk = failures[first : first + chunk_size]
-            after = loads_under(routing, traffic.pairs, demand, chunk, loads=True).load.max(1)
-            chunk_rows = slice(1 + first, 1 + first + len(after))
-            largest[chunk_rows] = np.maximum(largest[chunk_rows], after)
+        for first_failure in range(0, len(failures), chunk_size):
+            chunk = failures[first_failure : first_failure + chunk_size]
+            failure_load = loads_under(routing, traffic.pairs, demand, chunk, loads=True).load.max(
+                1
+            )
+            chunk_rows = slice(1 + first_failure, 1 + first_failure + len(failure_load))
+            largest[chunk_rows] = np.maximum(largest[chunk_rows], failure_load)
         if len(rows) > block:
-            notify(f"forecast: {min(begin + block, len(rows)):,} of {len(rows):,} matrices")
+            notify(f"forecast: {min(first_row + block, len(rows)):,} of {len(rows):,} matrices")
     return largest
 
 
@@ -535,7 +544,7 @@ def _matrix_load(
     demand: FloatArray,
     loads: Loads,
     m: int,
-    names: list[str],
+    link_names: list[str],
     routing: InstalledRouting,
 ) -> MatrixLoad:
     """Return the utilisation, lost traffic and latency of matrix m of a block, without failure.
@@ -546,7 +555,7 @@ def _matrix_load(
         demand: (D,) Gbit/s.
         loads: loads of the block.
         m: position of the matrix in the block.
-        names: names of the links.
+        link_names: names of the links.
         routing: routing of the demands.
     """
     # Utilisation; 0 for links without capacity.
@@ -571,7 +580,7 @@ def _matrix_load(
         str(traffic.timestamps[index]),
         float(demand.sum()),
         float(utilisation[busiest]),
-        names[busiest],
+        link_names[busiest],
         float(np.maximum(0, load - capacity).sum()),
         float(loads.lost[m]),
         float((volume * latency).sum() / volume.sum()) if len(order) else math.nan,

@@ -394,6 +394,7 @@ class SimulationReport(Simulation):
 
 
 def _write_links(path: Path, result: Simulation) -> None:
+    """Write a .csv table of all links with metric, mean and largest load, and utilisation."""
     frame = result.topology.to_frame()
     frame["metric"] = result.topology.metric
     frame["mean_load"] = result.mean_load

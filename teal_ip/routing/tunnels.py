@@ -224,6 +224,7 @@ class TunnelLoads:
             )
 
         def under_chunk(chunk: list[list[int]]) -> FailureResults:
+            """Return the results of some failures: loads of the IGP plus those of tunnels."""
             igp_results = self._igp_loads.under(chunk, loads=True)
             for s, links in enumerate(chunk):
                 load, lost = self._tunnel_loads_under(links)
