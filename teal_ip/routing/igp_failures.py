@@ -909,7 +909,7 @@ class IgpFailures:
 
     Attributes:
         load: (M, E) link loads without failure, Gbit/s.
-        node_traffic: (M, N, N) Gbit/s through node u to destination t without failure, at
+        passing: (M, N, N) Gbit/s through node u to destination t without failure, at
             [m, t, u]: demand from u plus transit traffic.
         lost: (M,) Gbit/s lost without failure: no path, a failed adjacency, or a forwarding loop.
     """
@@ -925,7 +925,7 @@ class IgpFailures:
         self._volume = np.ascontiguousarray(volume)
         nodes = dag.topology.num_nodes
         num_links = dag.topology.num_links
-        self.node_traffic = np.empty_like(self._volume)
+        self.passing = np.empty_like(self._volume)
         self._node_position = np.full((nodes, nodes), nodes, dtype=np.int32)
         positions_in_order(dag.dags.order, dag.dags.reached, self._node_position)
         self._operations = _OPERATIONS_PER_ARC * dag.num_arcs * len(volume)
@@ -934,7 +934,7 @@ class IgpFailures:
         load = np.zeros((blocks, len(volume), num_links))
         with threads_for(self._operations):
             _loads_without_failure(
-                dag.links.head, dag.dags, self._volume, self.node_traffic, load, blocks
+                dag.links.head, dag.dags, self._volume, self.passing, load, blocks
             )
         adjacency = np.zeros((len(volume), num_links)) if adjacency is None else adjacency
         is_live = _is_live_link(dag)
@@ -1033,7 +1033,7 @@ class IgpFailures:
                 set_ptr,
                 set_link,
                 self._volume,
-                self.node_traffic,
+                self.passing,
                 self.load,
                 self.lost,
                 inverse_capacity,

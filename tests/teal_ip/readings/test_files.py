@@ -371,6 +371,6 @@ def test_a_counter_that_may_be_of_32_bits_is_named() -> None:
         table = _plain()
         table["n0", "n1", "out"] = readings
         counters = counters_from_frame(_table(table), TOPOLOGY, "t")
-        named = [note for note in counters.notes if "may be of 32 bits" in note]
+        named = [note for note in counters.notes if "may have 32 bits" in note]
         assert bool(named) == may_be_narrow
         assert all("n1 of n0, out" in note for note in named)
