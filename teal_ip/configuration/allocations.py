@@ -111,22 +111,23 @@ class Igp:
             positions in ``path`` of the first link of a part and of the link after the part; both
             are the same for a single link that is no unique shortest path.
         """
+        # Nodes of the path, and the metric from its source to each; parts are extended greedily.
         nodes = [int(self._tail[path[0]]), *self._head[path].tolist()]
         cumulative_metric = [0.0, *np.cumsum(self._metric[path]).tolist()]
-        first_link = 0
-        while first_link < len(path):
-            is_unique = self._is_unique_shortest[nodes[first_link]]
-            distance = self._distance[nodes[first_link]]
-            end_link = first_link
+        part_begin = 0
+        while part_begin < len(path):
+            is_unique_from_begin = self._is_unique_shortest[nodes[part_begin]]
+            distance_from_begin = self._distance[nodes[part_begin]]
+            part_end = part_begin
             while (
-                end_link < len(path)
-                and is_unique[nodes[end_link + 1]]
-                and cumulative_metric[end_link + 1] - cumulative_metric[first_link]
-                <= distance[nodes[end_link + 1]] * (1 + _EQUAL_COST_TOLERANCE)
+                part_end < len(path)
+                and is_unique_from_begin[nodes[part_end + 1]]
+                and cumulative_metric[part_end + 1] - cumulative_metric[part_begin]
+                <= distance_from_begin[nodes[part_end + 1]] * (1 + _EQUAL_COST_TOLERANCE)
             ):
-                end_link += 1
-            yield first_link, end_link
-            first_link = max(end_link, first_link + 1)
+                part_end += 1
+            yield part_begin, part_end
+            part_begin = max(part_end, part_begin + 1)
 
 
 def segment_list(igp: Igp, topology: Topology, path: list[int]) -> list[Segment]:

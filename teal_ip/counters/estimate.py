@@ -321,22 +321,23 @@ def _label_hint(
         if config.labels == "end"
         else ("end", _interval_length(counters))
     )
-    # Relative errors at the counters with the current labels, and with the other ones.
+    # Relative errors |F x - y| / y at the counters, in intervals with a matrix under both labels.
     errors: tuple[list[FloatArray], list[FloatArray]] = [], []
-    for values, timestamp in zip(counters.values, counters.timestamps, strict=True):
-        is_counted = np.nan_to_num(values) > 0
-        candidates = [
+    for counter_values, timestamp in zip(counters.values, counters.timestamps, strict=True):
+        is_counted = np.nan_to_num(counter_values) > 0
+        label_matrices = [
             _matrix_of_time(matrices, time, matrices.pairs)
             for time in (timestamp, timestamp + shift)
         ]
-        for label_errors, matrix in zip(errors, candidates, strict=True):
+        for label_errors, matrix in zip(errors, label_matrices, strict=True):
             if (
                 matrix is not None
                 and is_counted.any()
-                and all(candidate is not None for candidate in candidates)
+                and all(candidate is not None for candidate in label_matrices)
             ):
                 label_errors.append(
-                    np.abs(measurements @ matrix - values)[is_counted] / values[is_counted]
+                    np.abs(measurements @ matrix - counter_values)[is_counted]
+                    / counter_values[is_counted]
                 )
     current_error, other_error = (
         float(np.median(np.concatenate(label_lists))) if label_lists else 0.0
@@ -381,7 +382,7 @@ def estimate(
     # Calibrate the estimator on the history.
     measurements = measurements_of(config.policies, dag, pairs)
     estimator = _calibrated_estimator(config, topology, pairs, measurements, past_matrices, notify)
-    # Estimate all intervals.
+    # Estimate all intervals t; ``values`` (T, E + 2 N) are the counters, Gbit/s.
     recorder = _EstimateRecorder(topology, counters, pairs, config, has_truth=truth is not None)
     values = counters.values
     for t in _intervals_with_saves(counters.num_intervals, lambda: save(recorder.run())):
@@ -720,7 +721,7 @@ def check_matrices(
     checker.calibrate(_all_matrices_over(trusted_matrices, pairs), seed=alarm.seed)
     # Check all intervals.
     records = list[CheckedInterval]()
-    named = NamedCounters(topology)
+    blamed_counters = NamedCounters(topology)
     for t in progress_bar(range(counters.num_intervals), desc="checking", unit="interval"):
         matrix = (
             traffic.read([0])[0]
@@ -730,7 +731,7 @@ def check_matrices(
         if matrix is None or not np.isfinite(matrix).all():
             continue
         result = checker.check(counters.at(t), matrix)
-        named.add(counters.at(t), result.repaired)
+        blamed_counters.add(counters.at(t), result.repaired)
         records.append(_checked_interval(str(counters.timestamps[t]), result))
     # Hint at wrong interval labels, also among the suspects.
     if any(row.alarm for row in records) and (
@@ -747,7 +748,7 @@ def check_matrices(
     interfaces = (
         ({}, {}) if config.interfaces is None else interfaces_of(config.interfaces, topology)
     )
-    return CheckRun(records, named.rows(*interfaces))
+    return CheckRun(records, blamed_counters.rows(*interfaces))
 
 
 def _checked_interval(timestamp: str, result: Check) -> CheckedInterval:

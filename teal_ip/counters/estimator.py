@@ -634,6 +634,7 @@ class Estimator:
             projection, and the number of counters R; further rows of its residual are of measured
             demands.
         """
+        # Without measured demands, project onto the counters only.
         assert self._projection is not None
         num_rows = len(counters)
         measured_demands = (
@@ -642,11 +643,12 @@ class Estimator:
         if not len(measured_demands):
             return self._projection.project(counters, deviation, prior, phi, max_steps), num_rows
         assert flows is not None
-        units = sp.csr_array(
+        # Else append a row to F for each measured demand.
+        demand_rows = sp.csr_array(
             (np.ones(len(measured_demands)), (np.arange(len(measured_demands)), measured_demands)),
             shape=(len(measured_demands), len(prior)),
         )
-        extended = Projection(sp.csr_array(sp.vstack([self._projection.measurements, units])))
+        extended = Projection(sp.csr_array(sp.vstack([self._projection.measurements, demand_rows])))
         prior = prior.copy()
         prior[measured_demands] = flows[measured_demands]
         flow_deviation = _FLOW_ERROR * np.maximum(
@@ -703,7 +705,7 @@ class Estimator:
         matrices = self._matrices
         if self._projection is None or matrices is None or len(matrices) < 2 * _MIN_HALF_MATRICES:
             return
-        # Estimator that knows the first half of the history.
+        # Train an estimator on the first half of the history.
         half = len(matrices) // 2
         half_estimator = Estimator(
             self._pairs,

@@ -237,7 +237,10 @@ class _RouterBalance(NamedTuple):
 def _direct_witnesses(
     direct_values: FloatArray, values: FloatArray, settings: _VoteSettings
 ) -> _Witnesses:
-    """Return the witnesses from counters and from the matrix: value, weight and tolerance.
+    """Return the witnesses of C values from counters and from the matrix.
+
+    A witness is an independent source of a value, with a weight in the vote and a tolerance within
+    which other witnesses agree with it.
 
     Args:
         direct_values: (3, C) both counters and the load of the matrix, Gbit/s; NaN for none.
@@ -266,13 +269,15 @@ def _direct_witnesses(
 def _conservation_witnesses(
     balance: _RouterBalance, values: FloatArray, is_settled: BoolArray, settings: _VoteSettings
 ) -> _Witnesses:
-    """Return the witnesses from flow conservation at both routers of each value.
+    """Return the witnesses of C values from flow conservation: one for each router of a value.
 
-    The witness of a value is the one that balances its router, given all other values there.  Its
-    weight grows with the share of those that are settled: 0.15 + 0.85 f^2.
+    A witness is an independent source of a value.  This one is the value that balances inflow and
+    outflow of the router, given all other values there.  Its weight is 0.15 + 0.85 f^2, with f the
+    share of the router's other values that are settled.
 
     Args:
-        balance: routers of each value.
+        balance: router (2, C) of each value, -1 for none; sign (2, C) of the value in the balance
+            of that router; number of values (N,) of each router.
         values: (C,) current values, Gbit/s.
         is_settled: (C,) whether a value is settled.
         settings: tolerances.
@@ -314,9 +319,10 @@ def _conservation_witnesses(
 
 
 def _vote(witnesses: _Witnesses, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the outcome of a vote on C values.
+    """Return the outcome of a weighted vote on C values.
 
-    The score of a witness is the sum of the weights of the witnesses that agree with it.
+    Each value has W witnesses (counters, matrix load, flow balances).  The score of a witness is
+    the sum of the weights of the witnesses that agree with it; the one with the largest score wins.
 
     Args:
         witnesses: the witnesses.
@@ -328,8 +334,9 @@ def _vote(witnesses: _Witnesses, values: FloatArray) -> tuple[FloatArray, FloatA
     """
     weight = np.where(np.isfinite(witnesses.value), witnesses.weight, 0.0)
     known_value = np.nan_to_num(witnesses.value)
+    # (W, W, C) difference of two witnesses, and whether the first is within the tolerance of the
+    # second.
     difference = np.abs(known_value[:, None] - known_value[None])
-    # (W, W, C) whether the first witness is within the tolerance of the second.
     agrees = difference <= witnesses.tolerance[None]
     score = np.where(weight > 0, (agrees * weight[None]).sum(1), -1.0)
     best_witness = score.argmax(0)

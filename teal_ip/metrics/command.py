@@ -350,7 +350,7 @@ def _search_all_matrices(
             partial_search, deadline.remaining_s / 2, [prices], seed, best_so_far=start_metric
         )
         num_moves += result.moves
-        # Evaluate the result for all matrices.
+        # Evaluate the result for all matrices: (M,) largest utilisation of each.
         by_matrix = _utilisation_by_failure(search, result.metric).max(1)
         if by_matrix.max() < best_utilisation:
             best = result.metric

@@ -496,9 +496,9 @@ def counters_from_frame(
     """
     # Parse the cells; exclude empty and negative readings.
     layout, frame = _detect_layout(frame, location)
-    times, values, directions = _parse_values(frame, layout, location)
-    is_valid = np.isfinite(values) & (values >= 0)
-    num_invalid = len(values) - int(is_valid.sum())
+    times, amounts, directions = _parse_values(frame, layout, location)
+    is_valid = np.isfinite(amounts) & (amounts >= 0)
+    num_invalid = len(amounts) - int(is_valid.sum())
     notes = (
         [f"{num_invalid:,} of {len(frame):,} readings excluded: empty or negative"]
         if num_invalid
@@ -508,7 +508,7 @@ def counters_from_frame(
     find_target, table_targets = _interface_targets(topology, interfaces, location)
     readings = _InterfaceReadings(
         times,
-        values,
+        amounts,
         directions,
         routers=_cell_texts(frame["router"], lambda cell: topology.name_of(cells.cell_text(cell))),
         interfaces=_cell_texts(frame[layout.name_column], cells.cell_text),
@@ -709,34 +709,34 @@ def _add_interfaces(
         InputError: different readings of one time, or a 32-bit counter that is too fast.
     """
     node_index = topology.node_index()
-    for router, name, direction, rows in readings.by_interface():
-        label = f"{name or 'external'} of {router}, {direction}"
+    for router, interface, direction, rows in readings.by_interface():
+        label = f"{interface or 'external'} of {router}, {direction}"
         # Sort by time, and drop repeated readings.
         read_times = readings.times[rows]
-        values = readings.values[rows]
+        amounts = readings.values[rows]
         time_order = np.argsort(read_times, kind="stable")
         read_times = read_times[time_order]
-        values = values[time_order]
+        amounts = amounts[time_order]
         is_repeated = np.diff(read_times, prepend=-math.inf) == 0
-        if (is_repeated & (np.diff(values, prepend=0.0) != 0)).any():
+        if (is_repeated & (np.diff(amounts, prepend=0.0) != 0)).any():
             raise InputError.invalid(
                 location,
                 name_column,
-                f"several readings of {name!r} of {router}, direction {direction}, at one time",
+                f"several readings of {interface!r} of {router}, direction {direction}, at one time",
                 "give each interface a name of its own (--interfaces), or call parallel links a#1, "
                 "a#2",
             )
         # Add the mean rates over the intervals.
-        target = targets[router, name]
+        target = targets[router, interface]
         # Unknown interfaces were rejected before.
         assert target is not None
         link = target.out_link if direction == "out" else target.in_link
         capacity = (
             float(topology.capacity[link]) if link is not None else float(topology.capacity.sum())
         )
-        series = rates.means(read_times[~is_repeated], values[~is_repeated], capacity, label)
+        series = rates.means(read_times[~is_repeated], amounts[~is_repeated], capacity, label)
         if link is not None:
-            rates.add_to_link(link, direction, name, series)
+            rates.add_to_link(link, direction, interface, series)
         elif target.is_border:
             rates.add_to_router(node_index[router], direction, series)
 

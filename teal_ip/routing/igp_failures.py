@@ -126,8 +126,8 @@ def reroute(  # type: ignore[no-untyped-def]
     """Update the loads of M matrices from no failure to a failure, after the IGP has converged.
 
     For each destination with a failed link on its shortest paths: classify the nodes, compute the
-    new distances of affected nodes, withdraw traffic from the old next hops, and send it along the
-    new ones.
+    new distances of affected nodes (those that lose all next hops), withdraw traffic from the old
+    next hops, and send it along the new ones.
 
     Args:
         links: the E links of the network without the failure, in CSR form.
@@ -246,7 +246,7 @@ def _classify_nodes(  # type: ignore[no-untyped-def]
         arc: (N, E) links of each shortest-path DAG.
         head: (E,) node where each link ends.
         is_failed: (E,) whether a link has failed.
-        node_kind: (N,) kind of each node (written).
+        node_kind: (N,) ``_UNCHANGED``, ``_FEWER_HOPS`` or ``_AFFECTED`` (written).
         affected: (N,) affected nodes, by distance; the first ``num_affected`` are written.
 
     Returns:
@@ -309,7 +309,8 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
         metric: (E,) IGP metrics.
         has_transit: (N,) whether a node forwards transit traffic.
         is_failed: (E,) whether a link has failed.
-        node_kind: (N,) kind of each node.
+        node_kind: (N,) ``_UNCHANGED``, ``_FEWER_HOPS`` (some next hops are lost) or ``_AFFECTED``
+            (all are lost, and the distance grows).
         distance: (N,) distances before the failure; entries of affected nodes are overwritten,
             infinite without a path.
         settled: (N,) affected nodes with a path, by new distance (written).
@@ -379,7 +380,8 @@ def _withdraw_old_traffic(  # type: ignore[no-untyped-def]
         arc: (N, E) links of each shortest-path DAG.
         split: (N, E) share of its node's traffic on each entry of ``arc``.
         head: (E,) node where each link ends.
-        node_kind: (N,) kind of each node.
+        node_kind: (N,) ``_UNCHANGED``, ``_FEWER_HOPS`` (some next hops are lost) or ``_AFFECTED``
+            (all are lost, and the distance grows).
         m: traffic matrix.
         node_traffic: (M, N, N) Gbit/s through node u to t without the failure, at [m, t, u].
         load: (M, E) link loads, Gbit/s; row m is updated.
@@ -430,8 +432,8 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
 ):
     """Send one matrix's rerouted traffic to destination t along the next hops after the failure.
 
-    Nodes are visited by decreasing new distance: two sorted lists are merged, ``settled`` (affected
-    nodes) and ``order[t]`` (the others).
+    Nodes are visited by decreasing new distance, so that transit traffic is complete: two sorted
+    lists are merged, ``settled`` (affected nodes) and ``order[t]`` (the others).
 
     Args:
         t: destination.
@@ -451,7 +453,8 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
         weight: (E,) load-balancing weights; a node divides its traffic in proportion to them.
         has_transit: (N,) whether a node forwards transit traffic.
         is_failed: (E,) whether a link has failed.
-        node_kind: (N,) kind of each node.
+        node_kind: (N,) ``_UNCHANGED``, ``_FEWER_HOPS`` (some next hops are lost) or ``_AFFECTED``
+            (all are lost, and the distance grows).
         distance: (N,) distances after the failure.
         new_hop: (E,) new next hops of one node (scratch).
         m: traffic matrix.

@@ -206,8 +206,8 @@ def simulate(
         traffic: the matrices.
         options: installed routing, failures and matrices.
         notify: called with progress messages.
-        keeps_all: whether to keep link loads of all failures, if they are not too many, not just of
-            the worst ones.
+        keeps_all: keep the link loads of all failures, not just of the worst ones, unless there are
+            too many.
 
     Raises:
         InputError: invalid input.
@@ -295,6 +295,7 @@ def simulated(
     """
     topology = routing.dag.topology
     link_names = topology.link_names()
+    # (E,) sum and maximum of the loads over the matrices, Gbit/s.
     matrices: list[MatrixLoad] = []
     total = np.zeros(topology.num_links)
     largest = np.zeros(topology.num_links)
@@ -417,7 +418,7 @@ class _FailureLoads:
         )
 
     def worst_first(self) -> list[int]:
-        """Indices of the failures, the worst first."""
+        """Return the indices of the failures, the worst first."""
         return sorted(self.by_index, key=lambda s: severity(self.by_index[s]), reverse=True)
 
     def link_loads(self, indices: Sequence[int]) -> dict[str, FloatArray]:

@@ -65,7 +65,8 @@ class TransitSteering:
     Arrays, for P policies with a path to their endpoint and S steps of their lists (a step is one
     segment; steps of a list are consecutive):
 
-    - ``_router``, ``_endpoint`` (P,): m_p and t_p;
+    - ``_router``, ``_endpoint`` (P,): node m_p where policy p captures traffic, and its endpoint
+    t_p;
     - ``_capture`` (P, N): f_p(a), share of the traffic from node a to t_p that policy p captures
       first; before that h_p(a), the share that crosses m_p;
     - ``_step_capture`` (P, S): share of each step's traffic that policy p captures;
@@ -108,7 +109,8 @@ class TransitSteering:
         """Return the share of n traffic flows that each policy captures before any other one.
 
         Solves sum_q h_p(m_q) f_q = h_p over the policies q of one endpoint, with h_p(m_q) the share
-        of the traffic from router m_q that crosses router m_p.
+        of the traffic from router m_q to the endpoint that crosses router m_p.  Called while
+        ``_capture`` (P, N) still has the shares h.
 
         Args:
             crossing: (P, n) share h of each flow that crosses the router of each policy.
@@ -132,8 +134,8 @@ class TransitSteering:
     def _captured_step_shares(self) -> FloatArray:
         """Return the share (P, S) of each step's traffic that each policy captures.
 
-        Only shortest-path segments are captured, by policies of the node where the segment ends.
-        The first segment of a list is not captured by the list's own policy again.
+        A policy captures shortest-path segments to its endpoint.  The first segment of a list is
+        not captured by a policy of the router where it starts.
         """
         steps = self._steps
         crossing = np.where(
