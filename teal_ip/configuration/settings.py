@@ -71,7 +71,9 @@ class ExportConfig(TopologyFileConfig):
         for field in ("interfaces", "routers"):
             is_given = getattr(self, field) is not None
             if self.flex_algo and not is_given:
-                raise InputError.invalid("--flex-algo", "", f"no table --{field}", f"add --{field}")
+                raise InputError.invalid(
+                    "--flex-algo", "", f"algorithms need a table of {field}", f"add --{field}"
+                )
         uses_interfaces = bool(self.metrics or self.flex_algo)
         if self.interfaces is not None and not uses_interfaces:
             raise InputError.invalid(

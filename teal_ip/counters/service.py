@@ -203,15 +203,16 @@ class NetworkEstimator:
         # Without a matrix: repair the counters, and estimate.
         estimator = self._current_estimator(measurements, interval.error)
         try:
-            values, repaired = repaired_values(
+            counter_values, repaired = repaired_values(
                 estimator, topology, interval.readings, interval.error
             )
-            estimate = estimator.estimate(values, robust=True)
+            estimate = estimator.estimate(counter_values, robust=True)
         except InputError as error:
             raise wrong(f"counters: {error}") from None
+        # Alarm if much is unexplained, or many counters are wrong; then the state is restored.
         num_counted = int(sum(np.isfinite(rates).sum() for rates in interval.readings))
-        share = (repaired.num_blamed + estimate.doubted) / max(1, num_counted)
-        alarm = estimate.unexplained > _MAX_UNEXPLAINED or share > _MAX_BLAMED_SHARE
+        wrong_share = (repaired.num_blamed + estimate.doubted) / max(1, num_counted)
+        alarm = estimate.unexplained > _MAX_UNEXPLAINED or wrong_share > _MAX_BLAMED_SHARE
         if alarm:
             estimator.forget_last()
         return CounterEstimate(
@@ -447,6 +448,7 @@ class Counting:
         # An empty queue accepts every interval: service times vary.
         if not queued:
             return
+        # Predicted time of the queue with the new interval: of this client, and in total.
         remaining_s = deadline - time.perf_counter()
         client_time_s, total_time_s = (
             sum(self._service_times.get(entry.key, 0.0) for entry in entries)
@@ -466,6 +468,7 @@ class Counting:
         loop = asyncio.get_running_loop()
         while open_entries := [entry for entry in self._queue if not entry.answer.done()]:
             entry = min(open_entries, key=lambda entry: self._client_times.get(entry.client, 0.0))
+            # Compute it in the thread; cancel it if the answer is no longer wanted.
             begin = time.perf_counter()
             job = loop.run_in_executor(self._thread, entry.work)
             try:
@@ -478,6 +481,7 @@ class Counting:
                 # The event loop ends: kill the worker.
                 if not job.done() and self._process is not None:
                     self._process.end()
+            # Account the time to the client, and update the average service time of the network.
             seconds = time.perf_counter() - begin
             self._client_times[entry.client] = self._client_times.get(entry.client, 0.0) + seconds
             error = job.exception()
@@ -486,14 +490,13 @@ class Counting:
                 self._service_times[entry.key] = service_time + _SERVICE_TIME_WEIGHT * (
                     seconds - service_time
                 )
+            # Answer, and remove finished and cancelled entries.
             if not entry.answer.done():
                 if error is None:
                     entry.answer.set_result(job.result())
                 else:
                     entry.answer.set_exception(error)
-            self._queue = [
-                open_entries for open_entries in self._queue if not open_entries.answer.done()
-            ]
+            self._queue = [entry for entry in self._queue if not entry.answer.done()]
         self._queue = []
         self._client_times = {}
 

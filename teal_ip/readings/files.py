@@ -315,7 +315,7 @@ def _load_npz(path: Path) -> Counters:
         with np.load(path, allow_pickle=False) as stored:
             missing = [name for name in _ARRAY_NAMES if name not in stored.files]
             if missing:
-                raise InputError.invalid(str(path), "arrays", f"no array {', '.join(missing)}")
+                raise InputError.invalid(str(path), "arrays", f"missing {', '.join(missing)}")
             arrays = {name: stored[name] for name in _ARRAY_NAMES}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError.invalid(
@@ -561,8 +561,8 @@ def _detect_layout(frame: Any, location: str) -> tuple[_TableLayout, Any]:
         raise InputError.invalid(
             location,
             "start",
-            "cumulative counters with starts of intervals",
-            "give the time of each reading in a column time",
+            "counters (column bytes) need the time of each reading, not the start of an interval",
+            "use a column time",
         )
     required = (
         layout.time_column,
@@ -576,8 +576,8 @@ def _detect_layout(frame: Any, location: str) -> tuple[_TableLayout, Any]:
         raise InputError.invalid(
             location,
             "columns",
-            f"no {', '.join(missing)}",
-            "use columns time, router, interface or neighbour, direction, bytes or rate",
+            f"missing {', '.join(missing)}",
+            "use the columns time, router, interface or neighbour, direction, bytes or rate",
         )
     return layout, frame
 
@@ -664,7 +664,10 @@ def _assign_intervals(
     )
     if not interval_length_s > 0:
         raise InputError.invalid(
-            location, "time", "no interface has two readings", "give at least two of each"
+            location,
+            "time",
+            "no interface has two readings",
+            "give at least two readings of each interface",
         )
     if layout.is_by_start:
         readings = dataclasses.replace(readings, times=readings.times + interval_length_s)
@@ -861,8 +864,8 @@ def _table_targets(topology: Topology, interfaces: Any) -> dict[_InterfaceKey, _
         raise InputError.invalid(
             location,
             "columns",
-            f"no {', '.join(missing)}",
-            "use columns router, interface, neighbour",
+            f"missing {', '.join(missing)}",
+            "use the columns router, interface, neighbour",
         )
     node_index = topology.node_index()
     targets: dict[_InterfaceKey, _InterfaceTarget] = {}

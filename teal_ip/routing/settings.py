@@ -31,7 +31,9 @@ class GrowthConfig:
         """Raise InputError for a number out of its range, or a horizon without growth."""
         check_options(self)
         if self.horizon and not self.growth_per_year:
-            raise InputError.invalid("--horizon", "", "growth is not set", "add --growth-per-year")
+            raise InputError.invalid(
+                "--horizon", "", "a horizon needs growth of traffic", "add --growth-per-year"
+            )
         _ = self.rate, self.horizon_years
 
     @property

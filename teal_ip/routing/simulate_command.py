@@ -57,9 +57,8 @@ def describe(simulation: Simulation) -> str:
             *([without_path.sentence()] if without_path is not None and without_path.pairs else []),
             f"largest link utilisation {100 * worst.utilisation:.2f}% on {worst.busiest}, "
             f"{worst.overload:.6g} Gbit/s of load above capacity over all links",
-            f"latency {worst.latency_mean:.4g} ms on average, "
-            f"{worst.latency_99:.4g} ms for 99% of the volume, "
-            f"{worst.latency_worst:.4g} ms for the slowest demand",
+            f"latency: mean {worst.latency_mean:.4g} ms, 99th percentile over the volume "
+            f"{worst.latency_99:.4g} ms, largest {worst.latency_worst:.4g} ms",
             *([] if simulation.outlook is None else [summary(simulation.outlook)]),
         ]
     )
@@ -67,23 +66,25 @@ def describe(simulation: Simulation) -> str:
 
 def summary(outlook: Outlook) -> str:
     """Return a sentence about the links that exceed the utilisation limit by the horizon."""
-    full = outlook.full
-    full_without_failure = [link for link in full if is_full_by(link.full, outlook.horizon)]
-    by = f" by {outlook.horizon}" if outlook.horizon else ""
-    if not full:
+    full_links = outlook.full
+    full_without_failure = [link for link in full_links if is_full_by(link.full, outlook.horizon)]
+    by_horizon = f" by {outlook.horizon}" if outlook.horizon else ""
+    if not full_links:
         return (
-            f"With {outlook.growth}, no link exceeds {percent(outlook.limit)}{by} under the "
-            "current routing"
+            f"With {outlook.growth}, no link exceeds {percent(outlook.limit)}{by_horizon} under "
+            "the current routing"
         )
-    first = full[0]
-    num_full = len(full)
-    worst_case = f"when {first.worst_failure} fails" if first.worst_failure else "without failure"
+    first_link = full_links[0]
+    num_links = len(full_links)
+    failure_text = (
+        f"when {first_link.worst_failure} fails" if first_link.worst_failure else "without failure"
+    )
     return (
-        f"With {outlook.growth}, {num_full:,} link{'' if num_full == 1 else 's'} "
-        f"exceed{'s' if num_full == 1 else ''} "
-        f"{percent(outlook.limit)}{by} under the current routing, "
+        f"With {outlook.growth}, {num_links:,} link{'' if num_links == 1 else 's'} "
+        f"exceed{'s' if num_links == 1 else ''} "
+        f"{percent(outlook.limit)}{by_horizon} under the current routing, "
         f"{len(full_without_failure):,} of them without failure; first "
-        f"{first.link} {when(first.full_under_failure)}, {worst_case}"
+        f"{first_link.link} {when(first_link.full_under_failure)}, {failure_text}"
     )
 
 

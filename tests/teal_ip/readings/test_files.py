@@ -192,7 +192,7 @@ def test_rates_are_labelled_by_the_end_of_their_interval_or_by_its_start_where_t
         counters_from_frame(starts, TOPOLOGY, "t").timestamps.astype(int).tolist()
         == (ends + 300).tolist()
     )
-    with pytest.raises(InputError, match="in a column time"):
+    with pytest.raises(InputError, match="use a column time"):
         counters_from_frame(starts.rename(columns={"rate": "bytes"}), TOPOLOGY, "t")
 
 
@@ -260,7 +260,7 @@ def test_files_come_back_and_what_they_lack_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="links and"):
         load_counters(tmp_path / "c.npz", make_topology([(0, 1, 1)]))
     table.drop(columns="direction").to_csv(path, index=False)
-    with pytest.raises(InputError, match="no direction"):
+    with pytest.raises(InputError, match="missing direction"):
         load_counters(path, TOPOLOGY)
     inner = table[table["interface"].isin(["n0", "n1"])]
     inner.to_csv(path, index=False)
